@@ -74,13 +74,7 @@ from chunkform.runtime.op.decode import Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK,
-    dtype_of,
-    from_chunks,
-    from_steps,
-    in_segments,
-    steps_first,
-    to_chunks,
+    CHUNK, dtype_of, from_chunks, from_steps, in_segments, steps_first, to_chunks,
 )
 from chunkform.runtime.torch_form.decays import order_mask, triangular_inverse
 from chunkform.runtime.torch_form.segment_maps import Segment, in_pieces, over_chunks
@@ -292,30 +286,8 @@ def _forward_states_1_chunks(s1, s2, s3, lead, size, dtype, device, size_d, size
     a6 = a2 @ x1
     a7 = x3.mT @ a6
     return (
-        over_chunks(
-            (a4 + a5),
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_d,
-                size_d,
-            ),
-            dtype,
-            device,
-        ),
-        over_chunks(
-            a7,
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_d,
-                size_e,
-            ),
-            dtype,
-            device,
-        ),
+        over_chunks((a4 + a5), (lead[0], lead[1], count, size_d, size_d), dtype, device),
+        over_chunks(a7, (lead[0], lead[1], count, size_d, size_e), dtype, device),
     )
 
 
@@ -323,10 +295,7 @@ def _forward_states_1_law(later, earlier):
     """The map of two segments from the map of each."""
     a0 = (later[0]) @ (earlier[0].mT).mT
     a1 = (later[0]) @ (earlier[1])
-    return (
-        a0,
-        (later[1] + a1),
-    )
+    return (a0, (later[1] + a1))
 
 
 def _forward_states_1_apply(parts, states):
@@ -351,16 +320,8 @@ def torch_forward_states(given, states, constants, exchange):
     k = steps_first(given["k"], dtype)
     beta = steps_first(given["beta"], dtype)
     map_3 = in_pieces(
-        _forward_states_1_chunks,
-        _forward_states_1_law,
-        (v, -k, k * beta[..., None]),
-        lead,
-        1,
-        CHUNK,
-        dtype,
-        device,
-        size_d,
-        size_e,
+        _forward_states_1_chunks, _forward_states_1_law, (v, -k, k * beta[..., None]), lead, 1,
+        CHUNK, dtype, device, size_d, size_e,
     )
     # what enters, of S
     ((S_first,),) = exchange(
@@ -389,30 +350,8 @@ def _backward_states_1_chunks(s1, s2, s3, s4, lead, size, dtype, device, size_d,
     a10 = a2 @ a9
     a11 = x2.mT @ a10
     return (
-        over_chunks(
-            (a4 + a5),
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_d,
-                size_d,
-            ),
-            dtype,
-            device,
-        ),
-        over_chunks(
-            (a6 + a11),
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_d,
-                size_e,
-            ),
-            dtype,
-            device,
-        ),
+        over_chunks((a4 + a5), (lead[0], lead[1], count, size_d, size_d), dtype, device),
+        over_chunks((a6 + a11), (lead[0], lead[1], count, size_d, size_e), dtype, device),
     )
 
 
@@ -420,10 +359,7 @@ def _backward_states_1_law(later, earlier):
     """The map of two segments from the map of each."""
     a0 = (later[0]) @ (earlier[0].mT).mT
     a1 = (later[0]) @ (earlier[1])
-    return (
-        a0,
-        (later[1] + a1),
-    )
+    return (a0, (later[1] + a1))
 
 
 def _backward_states_1_apply(parts, states):
@@ -460,16 +396,8 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
         else steps_first(do, dtype)
     )
     map_3 = in_pieces(
-        _backward_states_1_chunks,
-        _backward_states_1_law,
-        (k, -k * beta[..., None], q, do),
-        lead,
-        -1,
-        CHUNK,
-        dtype,
-        device,
-        size_d,
-        size_e,
+        _backward_states_1_chunks, _backward_states_1_law, (k, -k * beta[..., None], q, do), lead,
+        -1, CHUNK, dtype, device, size_d, size_e,
     )
     # what enters, of dS
     ((dS_last,),) = exchange(
@@ -480,33 +408,10 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def forward_prepare_1(
-    matrix1,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    beta_by_head,
-    matrix2,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    D: tl.constexpr,
-    block_d: tl.constexpr,
-    CHUNK: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
+    matrix1, k_p, k_b, k_t, k_h, k_g, beta_by_head, matrix2, q_p, q_b, q_t, q_h, q_g,
+    T, H, chunks, begins, stops, programs,
+    D: tl.constexpr, block_d: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
@@ -543,47 +448,12 @@ def forward_prepare_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def forward_sweep_1(
-    S_first,
-    S_last,
-    S_linear,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    v_p,
-    v_b,
-    v_t,
-    v_h,
-    v_g,
-    matrix1,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    matrix2,
-    write1_out,
-    o_out,
-    beta_by_head,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    D: tl.constexpr,
-    E: tl.constexpr,
-    block_d: tl.constexpr,
-    block_e: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    PRODUCTS: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
+    S_first, S_last, S_linear, k_p, k_b, k_t, k_h, k_g, v_p, v_b, v_t, v_h, v_g, matrix1,
+    q_p, q_b, q_t, q_h, q_g, matrix2, write1_out, o_out, beta_by_head,
+    T, H, chunks, starts, parts, length,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of S."""
@@ -614,8 +484,7 @@ def forward_sweep_1(
         if S_first is not None:
             S_slice += tl.load(
                 S_first + sh * D * E + d_slice[None, :] * E + e[:, None],
-                mask=d_ok_slice[None, :] & e_ok[:, None],
-                other=0.0,
+                mask=d_ok_slice[None, :] & e_ok[:, None], other=0.0,
             )
         if S_linear is not None:
             S_slice += tl.where(column[:, None] == d_slice[None, :], 1.0, 0.0)
@@ -680,8 +549,7 @@ def forward_sweep_1(
                 if part == parts - 1:
                     tl.store(
                         S_last + (sh // H // parts * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
-                        S[n_d],
-                        mask=d_ok[n_d][None, :] & e_ok[:, None],
+                        S[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         elif S_last is not None:
             tl.store(
@@ -689,8 +557,7 @@ def forward_sweep_1(
             )
         if S_linear is not None:
             tl.store(
-                S_linear + sh * D * D + d[n_d][None, :] * D + column[:, None],
-                S[n_d],
+                S_linear + sh * D * D + d[n_d][None, :] * D + column[:, None], S[n_d],
                 mask=column_ok[:, None] & d_ok[n_d][None, :],
             )
 
@@ -715,83 +582,32 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     launch(
-        forward_prepare_1,
-        (config.queues(lay.programs),),
-        matrix1,
-        k,
-        *strides(k, H),
-        beta_by_head,
-        matrix2,
-        q,
-        *strides(q, H),
-        *lay.at_once,
-        lay.programs,
-        D=D,
-        block_d=config.padded(D),
-        CHUNK=config.chunk,
+        forward_prepare_1, (config.queues(lay.programs),),
+        matrix1, k, *strides(k, H), beta_by_head, matrix2, q, *strides(q, H),
+        *lay.at_once, lay.programs,
+        D=D, block_d=config.padded(D), CHUNK=config.chunk,
         STAGES=config.queued(config.padded(D) * (k.element_size() + q.element_size()), config.chunk),
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=config.ahead,
-        num_stages=1,
-        maxnreg=255,
+        C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=255,
     )
     if parts > 1 or exchange is not None:
         S_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
         S_linear = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
         walk = config.walk(
-            E,
-            config.padded(D) * k.element_size(),
-            config.chunk * matrix1.element_size() + beta_by_head.element_size(),
-            v.element_size(),
-            elements=True,
-            programs=config.crowd(config.padded(D)),
+            E, config.padded(D) * k.element_size(),
+            config.chunk * matrix1.element_size() + beta_by_head.element_size(), v.element_size(),
+            elements=True, programs=config.crowd(config.padded(D)),
         )
         for _, ends, linear in by_launch(S_ends, S_linear, walk.programs):
             launch(
-                forward_sweep_1,
-                (
-                    lay.sequences
-                    * parts
-                    * H
-                    * (cdiv(E, walk.tile) * (ends is not None) + cdiv(D, walk.tile) * (linear is not None)),
-                ),
-                None,
-                ends,
-                linear,
-                k,
-                *strides(k, H),
-                v,
-                *strides(v, H),
-                matrix1,
-                q,
-                *strides(q, H),
-                matrix2,
-                None,
-                None,
-                beta_by_head,
-                *lay.walked,
-                parts,
-                lay.length(parts),
-                D=D,
-                E=E,
-                block_d=min(config.slice, config.padded(D)),
-                block_e=walk.tile,
-                YIELD=False,
-                WARPS=walk.warps,
-                STAGES=walk.stages,
-                PRODUCTS=walk.products,
-                C=config.chunk,
-                LEVELS=config.levels,
-                EVEN=lay.even,
-                EXACT=config.exact,
-                DT=DTYPES[some.dtype],
-                num_warps=walk.warps,
-                num_stages=2,
-                maxnreg=walk.registers,
+                forward_sweep_1, (lay.sequences * parts * H * (cdiv(E, walk.tile) * (ends is not None) + cdiv(D, walk.tile) * (linear is not None)),),
+                None, ends, linear, k, *strides(k, H), v, *strides(v, H), matrix1, q, *strides(q, H),
+                matrix2, None, None, beta_by_head,
+                *lay.walked, parts, lay.length(parts),
+                D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=False,
+                WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
+                LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+                num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
             )
         if exchange is not None:  # other parts of the sequence are elsewhere
             S_coming = exchange.begin((map_of_all("S", S_first, S_ends, lay, parts, True, linear=S_linear, axis=0),))
@@ -805,48 +621,19 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     o = some.new_empty((B, T, H, E), dtype=some.dtype)
     S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if finals else None
     walk = config.walk(
-        E,
-        config.padded(D) * (k.element_size() + q.element_size()),
+        E, config.padded(D) * (k.element_size() + q.element_size()),
         config.chunk * (matrix1.element_size() + matrix2.element_size()) + beta_by_head.element_size(),
-        v.element_size(),
-        elements=True,
+        v.element_size(), elements=True,
     )
     launch(
-        forward_sweep_1,
-        (lay.sequences * parts * H * cdiv(E, walk.tile),),
-        S_starts,
-        S_last,
-        None,
-        k,
-        *strides(k, H),
-        v,
-        *strides(v, H),
-        matrix1,
-        q,
-        *strides(q, H),
-        matrix2,
-        write1,
-        o,
-        beta_by_head,
-        *lay.walked,
-        parts,
-        lay.length(parts),
-        D=D,
-        E=E,
-        block_d=min(config.slice, config.padded(D)),
-        block_e=walk.tile,
-        YIELD=True,
-        WARPS=walk.warps,
-        STAGES=walk.stages,
-        PRODUCTS=walk.products,
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=walk.warps,
-        num_stages=2,
-        maxnreg=walk.registers,
+        forward_sweep_1, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+        S_starts, S_last, None, k, *strides(k, H), v, *strides(v, H), matrix1, q, *strides(q, H),
+        matrix2, write1, o, beta_by_head,
+        *lay.walked, parts, lay.length(parts),
+        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=True,
+        WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
+        LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
     )
     matrix1 = matrix2 = None
     saved = {}
@@ -865,47 +652,12 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prepare_1(
-    matrix2,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    matrix1,
-    beta_by_head,
-    matrix3,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    D: tl.constexpr,
-    E: tl.constexpr,
-    block_d: tl.constexpr,
-    block_e: tl.constexpr,
-    CHUNK: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    matrix2, q_p, q_b, q_t, q_h, q_g, k_p, k_b, k_t, k_h, k_g, matrix1, beta_by_head, matrix3,
+    do_p, do_b, do_t, do_h, do_g, write1_p, write1_b, write1_t, write1_h, write1_g,
+    T, H, chunks, begins, stops, programs,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
+    CHUNK: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
+    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -956,51 +708,13 @@ def backward_prepare_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_1(
-    dS_first,
-    dS_last,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    matrix2,
-    matrix1,
-    beta_by_head,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    dv_out,
-    dbeta_0_out,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    D: tl.constexpr,
-    E: tl.constexpr,
-    block_d: tl.constexpr,
-    block_e: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    PRODUCTS: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
+    dS_first, dS_last, k_p, k_b, k_t, k_h, k_g, do_p, do_b, do_t, do_h, do_g, matrix2, matrix1,
+    beta_by_head, write1_p, write1_b, write1_t, write1_h, write1_g, dv_out, dbeta_0_out,
+    q_p, q_b, q_t, q_h, q_g,
+    T, H, chunks, starts, parts, length,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk backwards over chunks, carrying a tile of dS."""
@@ -1023,8 +737,7 @@ def backward_sweep_1(
         if dS_first is not None:
             dS_slice += tl.load(
                 dS_first + sh * D * E + d_slice[None, :] * E + e[:, None],
-                mask=d_ok_slice[None, :] & e_ok[:, None],
-                other=0.0,
+                mask=d_ok_slice[None, :] & e_ok[:, None], other=0.0,
             )
         d = d + (d_slice,)
         dS = dS + (dS_slice,)
@@ -1073,8 +786,7 @@ def backward_sweep_1(
         p3 = tl.dot(p2.to(DT), tl.trans(t2.to(DT)), input_precision="tf32x3")  # matrix1 p2
         if YIELD:
             tl.store(
-                dv_out + step * E + i[None, :] * (H * E) + e[:, None],
-                (beta[None, :] * p3),
+                dv_out + step * E + i[None, :] * (H * E) + e[:, None], (beta[None, :] * p3),
                 mask=e_ok[:, None] & i_ok[None, :],
             )  # dv
             tl.store(
@@ -1104,45 +816,22 @@ def backward_sweep_1(
                 if part == 0:
                     tl.store(
                         dS_last + (sh // H // parts * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
-                        dS[n_d],
-                        mask=d_ok[n_d][None, :] & e_ok[:, None],
+                        dS[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         else:
             tl.store(
-                dS_last + sh * D * E + d[n_d][None, :] * E + e[:, None],
-                dS[n_d],
+                dS_last + sh * D * E + d[n_d][None, :] * E + e[:, None], dS[n_d],
                 mask=d_ok[n_d][None, :] & e_ok[:, None],
             )
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prepare_2(
-    matrix4,
-    beta_by_head,
-    dv_p,
-    dv_b,
-    dv_t,
-    dv_h,
-    dv_g,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    E: tl.constexpr,
-    block_e: tl.constexpr,
-    CHUNK: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
+    matrix4, beta_by_head, dv_p, dv_b, dv_t, dv_h, dv_g,
+    write1_p, write1_b, write1_t, write1_h, write1_g,
+    T, H, chunks, begins, stops, programs,
+    E: tl.constexpr, block_e: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
@@ -1177,54 +866,13 @@ def backward_prepare_2(
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_2(
-    dS_first,
-    beta_by_head,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    matrix4,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    matrix3,
-    dk_1_out,
-    dv_p,
-    dv_b,
-    dv_t,
-    dv_h,
-    dv_g,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    E: tl.constexpr,
-    D: tl.constexpr,
-    block_e: tl.constexpr,
-    block_d: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    dS_first, beta_by_head, write1_p, write1_b, write1_t, write1_h, write1_g,
+    k_p, k_b, k_t, k_h, k_g, matrix4, q_p, q_b, q_t, q_h, q_g, matrix3, dk_1_out,
+    dv_p, dv_b, dv_t, dv_h, dv_g, do_p, do_b, do_t, do_h, do_g,
+    T, H, chunks, starts, parts, length,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """A walk backwards over chunks, carrying a tile of dS."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
@@ -1246,8 +894,7 @@ def backward_sweep_2(
         if dS_first is not None:
             dS_slice += tl.load(
                 dS_first + sh * D * E + d[:, None] * E + e_slice[None, :],
-                mask=d_ok[:, None] & e_ok_slice[None, :],
-                other=0.0,
+                mask=d_ok[:, None] & e_ok_slice[None, :], other=0.0,
             )
         dS = dS + (dS_slice,)
         e = e + (e_slice,)
@@ -1274,20 +921,17 @@ def backward_sweep_2(
         for n_e in tl.static_range((E + block_e - 1) // block_e):
             write1 = tl.load(
                 write1_p + t0 * write1_t + i[:, None] * write1_t + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
             p = tl.dot(dS[n_e].to(DT), tl.trans(write1.to(DT)), p, input_precision="tf32x3")  # write1 dS^T
             dv = tl.load(
                 dv_p + t0 * dv_t + i[:, None] * dv_t + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
             p4 = tl.dot(k.to(DT), dv.to(DT), input_precision="tf32x3")  # k^T dv
             do = tl.load(
                 do_p + t0 * do_t + i[:, None] * do_t + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
             p5 = tl.dot(q.to(DT), do.to(DT), (dS[n_e] + (-p4)), input_precision="tf32x3")  # ... + q^T do
             dS_slice2 = p5  # dS + q^T do - k^T dv
@@ -1305,58 +949,14 @@ def backward_sweep_2(
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_3(
-    S_first,
-    S_last,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    matrix3,
-    dv_p,
-    dv_b,
-    dv_t,
-    dv_h,
-    dv_g,
-    matrix4,
-    dk_1_p,
-    dk_1_b,
-    dk_1_t,
-    dk_1_h,
-    dk_1_g,
-    dq_out,
-    dk_out,
-    beta_by_head,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    E: tl.constexpr,
-    D: tl.constexpr,
-    block_e: tl.constexpr,
-    block_d: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    PRODUCTS: tl.constexpr,
-    READ: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    S_first, S_last, do_p, do_b, do_t, do_h, do_g, k_p, k_b, k_t, k_h, k_g, matrix3,
+    dv_p, dv_b, dv_t, dv_h, dv_g, matrix4, dk_1_p, dk_1_b, dk_1_t, dk_1_h, dk_1_g, dq_out,
+    dk_out, beta_by_head, write1_p, write1_b, write1_t, write1_h, write1_g,
+    T, H, chunks, starts, parts, length,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
+    READ: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of S."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
@@ -1378,8 +978,7 @@ def backward_sweep_3(
         if S_first is not None:
             S_slice += tl.load(
                 S_first + sh * D * E + d[:, None] * E + e_slice[None, :],
-                mask=d_ok[:, None] & e_ok_slice[None, :],
-                other=0.0,
+                mask=d_ok[:, None] & e_ok_slice[None, :], other=0.0,
             )
         S = S + (S_slice,)
         e = e + (e_slice,)
@@ -1420,20 +1019,17 @@ def backward_sweep_3(
         for n_e in tl.static_range((E + block_e - 1) // block_e):
             do = tl.load(
                 do_p + t0 * do_t + i[:, None] * do_t + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
             p = tl.dot(S[n_e].to(DT), tl.trans(do.to(DT)), p, input_precision="tf32x3")  # do S^T
             dv = tl.load(
                 dv_p + t0 * dv_t + i[:, None] * dv_t + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
             p3 = tl.dot(S[n_e].to(DT), tl.trans(dv.to(DT)), p3, input_precision="tf32x3")  # dv S^T
             write1 = tl.load(
                 write1_p + t0 * write1_t + i[:, None] * write1_t + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
             p5 = tl.dot(
                 (beta[None, :] * k_each.to(tl.float32)).to(DT), write1.to(DT), S[n_e], input_precision="tf32x3"
@@ -1452,8 +1048,7 @@ def backward_sweep_3(
         if YIELD and (READ == 0 or READ == 2):
             tl.store(
                 dk_out + step * D + i[None, :] * (H * D) + d[:, None],
-                ((-p4) + dk_1_each.to(tl.float32)),
-                mask=d_ok[:, None] & i_ok[None, :],
+                ((-p4) + dk_1_each.to(tl.float32)), mask=d_ok[:, None] & i_ok[None, :],
             )  # dk
     for n_e in tl.static_range((E + block_e - 1) // block_e):
         if S_last is not None:
@@ -1489,88 +1084,32 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     matrix3 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     launch(
-        backward_prepare_1,
-        (config.queues(lay.programs),),
-        matrix2,
-        q,
-        *strides(q, H),
-        k,
-        *strides(k, H),
-        matrix1,
-        beta_by_head,
-        matrix3,
-        do,
-        *strides(do, H),
-        write1,
-        *strides(write1, H),
-        *lay.at_once,
-        lay.programs,
-        D=D,
-        E=E,
-        block_d=config.padded(D),
-        block_e=config.padded(E),
-        CHUNK=config.chunk,
-        STAGES=config.queued(
-            config.padded(D) * (q.element_size() + k.element_size())
-            + config.padded(E) * (do.element_size() + write1.element_size()),
-            config.chunk,
-        ),
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=config.ahead,
-        num_stages=1,
-        maxnreg=255,
+        backward_prepare_1, (config.queues(lay.programs),),
+        matrix2, q, *strides(q, H), k, *strides(k, H), matrix1, beta_by_head, matrix3,
+        do, *strides(do, H), write1, *strides(write1, H),
+        *lay.at_once, lay.programs,
+        D=D, E=E, block_d=config.padded(D), block_e=config.padded(E), CHUNK=config.chunk,
+        STAGES=config.queued(config.padded(D) * (q.element_size() + k.element_size()) + config.padded(E) * (do.element_size() + write1.element_size()), config.chunk),
+        C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=255,
     )
     if parts > 1 or exchange is not None:
         dS_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
         dS_linear = saved["S linear"].mT
         walk = config.walk(
-            E,
-            config.padded(D) * (k.element_size() + q.element_size()),
+            E, config.padded(D) * (k.element_size() + q.element_size()),
             config.chunk * (matrix2.element_size() + matrix1.element_size()) + beta_by_head.element_size(),
-            do.element_size(),
-            elements=True,
+            do.element_size(), elements=True,
         )
         launch(
-            backward_sweep_1,
-            (lay.sequences * parts * H * cdiv(E, walk.tile),),
-            None,
-            dS_ends,
-            k,
-            *strides(k, H),
-            do,
-            *strides(do, H),
-            matrix2,
-            matrix1,
-            beta_by_head,
-            write1,
-            *strides(write1, H),
-            None,
-            None,
-            q,
-            *strides(q, H),
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            D=D,
-            E=E,
-            block_d=min(config.slice, config.padded(D)),
-            block_e=walk.tile,
-            YIELD=False,
-            WARPS=walk.warps,
-            STAGES=walk.stages,
-            PRODUCTS=walk.products,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=walk.warps,
-            num_stages=2,
-            maxnreg=walk.registers,
+            backward_sweep_1, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+            None, dS_ends, k, *strides(k, H), do, *strides(do, H), matrix2, matrix1, beta_by_head,
+            write1, *strides(write1, H), None, None, q, *strides(q, H),
+            *lay.walked, parts, lay.length(parts),
+            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=False,
+            WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
+            LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
         )
         if exchange is not None:  # other parts of the sequence are elsewhere
             dS_coming = exchange.begin(
@@ -1586,120 +1125,47 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     dbeta_0 = some.new_empty((B, H, cdiv(E, min(config.tile, config.padded(E))) * config.warps, T), dtype=torch.float32)
     dS_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if needs & {"S"} else None
     walk = config.walk(
-        E,
-        config.padded(D) * (k.element_size() + q.element_size()),
+        E, config.padded(D) * (k.element_size() + q.element_size()),
         config.chunk * (matrix2.element_size() + matrix1.element_size()) + beta_by_head.element_size(),
-        do.element_size() + write1.element_size(),
-        elements=True,
+        do.element_size() + write1.element_size(), elements=True,
     )
     launch(
-        backward_sweep_1,
-        (lay.sequences * parts * H * cdiv(E, walk.tile),),
-        dS_starts,
-        dS_last,
-        k,
-        *strides(k, H),
-        do,
-        *strides(do, H),
-        matrix2,
-        matrix1,
-        beta_by_head,
-        write1,
-        *strides(write1, H),
-        dv,
-        dbeta_0,
-        q,
-        *strides(q, H),
-        *lay.walked,
-        parts,
-        lay.length(parts),
-        D=D,
-        E=E,
-        block_d=min(config.slice, config.padded(D)),
-        block_e=walk.tile,
-        YIELD=True,
-        WARPS=walk.warps,
-        STAGES=walk.stages,
-        PRODUCTS=walk.products,
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=walk.warps,
-        num_stages=2,
-        maxnreg=walk.registers,
+        backward_sweep_1, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+        dS_starts, dS_last, k, *strides(k, H), do, *strides(do, H), matrix2, matrix1, beta_by_head,
+        write1, *strides(write1, H), dv, dbeta_0, q, *strides(q, H),
+        *lay.walked, parts, lay.length(parts),
+        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=True,
+        WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
+        LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
     )
     matrix1 = matrix2 = None
     if needs & {"k", "q"}:
         matrix4 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
         launch(
-            backward_prepare_2,
-            (config.queues(lay.programs),),
-            matrix4,
-            beta_by_head,
-            dv,
-            *strides(dv, H),
-            write1,
-            *strides(write1, H),
-            *lay.at_once,
-            lay.programs,
-            E=E,
-            block_e=config.padded(E),
-            CHUNK=config.chunk,
+            backward_prepare_2, (config.queues(lay.programs),),
+            matrix4, beta_by_head, dv, *strides(dv, H), write1, *strides(write1, H),
+            *lay.at_once, lay.programs,
+            E=E, block_e=config.padded(E), CHUNK=config.chunk,
             STAGES=config.queued(config.padded(E) * (dv.element_size() + write1.element_size()), config.chunk),
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.ahead,
-            num_stages=1,
-            maxnreg=255,
+            C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=255,
         )
     if needs & {"k", "q"}:
         dk_1 = some.new_empty((B, T, H, D), dtype=some.dtype)
         walk = config.walk(
-            D,
-            config.padded(E) * (write1.element_size() + dv.element_size() + do.element_size()),
+            D, config.padded(E) * (write1.element_size() + dv.element_size() + do.element_size()),
             beta_by_head.element_size() + config.chunk * (matrix4.element_size() + matrix3.element_size()),
             k.element_size() + q.element_size(),
         )
         launch(
-            backward_sweep_2,
-            (lay.sequences * parts * H * cdiv(D, walk.tile),),
-            dS_starts,
-            beta_by_head,
-            write1,
-            *strides(write1, H),
-            k,
-            *strides(k, H),
-            matrix4,
-            q,
-            *strides(q, H),
-            matrix3,
-            dk_1,
-            dv,
-            *strides(dv, H),
-            do,
-            *strides(do, H),
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            E=E,
-            D=D,
-            block_e=min(config.slice, config.padded(E)),
-            block_d=walk.tile,
-            YIELD=True,
-            WARPS=walk.warps,
-            STAGES=walk.stages,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=walk.warps,
-            num_stages=2,
+            backward_sweep_2, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+            dS_starts, beta_by_head, write1, *strides(write1, H), k, *strides(k, H), matrix4,
+            q, *strides(q, H), matrix3, dk_1, dv, *strides(dv, H), do, *strides(do, H),
+            *lay.walked, parts, lay.length(parts),
+            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=walk.tile, YIELD=True,
+            WARPS=walk.warps, STAGES=walk.stages, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2,
             maxnreg=walk.registers,
         )
     if needs & {"k", "q"}:
@@ -1727,49 +1193,18 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 config.chunk * matrix4.element_size() + beta_by_head.element_size(),
                 k.element_size() + dk_1.element_size(),
             ),
-            elements=True,
-            wanted=(bool(needs & {"q"}), bool(needs & {"k"})),
+            elements=True, wanted=(bool(needs & {"q"}), bool(needs & {"k"})),
         ):
             launch(
-                backward_sweep_3,
-                (lay.sequences * parts * H * cdiv(D, walk.tile),),
-                S_starts,
-                S_last if keeps else None,
-                do,
-                *strides(do, H),
-                k,
-                *strides(k, H),
-                matrix3,
-                dv,
-                *strides(dv, H),
-                matrix4,
-                dk_1,
-                *strides(dk_1, H),
-                dq,
-                dk,
-                beta_by_head,
-                write1,
-                *strides(write1, H),
-                *lay.walked,
-                parts,
-                lay.length(parts),
-                E=E,
-                D=D,
-                block_e=min(config.slice, config.padded(E)),
-                block_d=walk.tile,
-                YIELD=True,
-                WARPS=walk.warps,
-                STAGES=walk.stages,
-                PRODUCTS=walk.products,
-                READ=read,
-                C=config.chunk,
-                LEVELS=config.levels,
-                EVEN=lay.even,
-                EXACT=config.exact,
-                DT=DTYPES[some.dtype],
-                num_warps=walk.warps,
-                num_stages=2,
-                maxnreg=walk.registers,
+                backward_sweep_3, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+                S_starts, S_last if keeps else None, do, *strides(do, H), k, *strides(k, H), matrix3,
+                dv, *strides(dv, H), matrix4, dk_1, *strides(dk_1, H), dq, dk, beta_by_head,
+                write1, *strides(write1, H),
+                *lay.walked, parts, lay.length(parts),
+                E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=walk.tile, YIELD=True,
+                WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, READ=read, C=config.chunk,
+                LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+                num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
             )
     S_last = dk_1 = matrix3 = matrix4 = None
     gradients, initial = {}, {}
@@ -1808,19 +1243,13 @@ def torch_step(given, states, constants, outputs, following):
 
 @triton.jit(do_not_specialize=["heads"])
 def step_kernel(
-    q_at, k_at, v_at, beta_at, S_at, next_S_at, o_at, rows_at,
-    q_stride0, q_stride1, q_stride2,
-    k_stride0, k_stride1, k_stride2,
-    v_stride0, v_stride1, v_stride2,
-    beta_stride0, beta_stride1,
-    S_stride0, S_stride1,
-    next_S_stride0, next_S_stride1,
-    o_stride0, o_stride1,
-    heads, q_group, k_group, v_group, beta_group,
-    size_d: tl.constexpr, block_d: tl.constexpr,
-    size_e: tl.constexpr, block_e: tl.constexpr,
+    q_at, k_at, v_at, beta_at, S_at, next_S_at, o_at, rows_at, q_stride0, q_stride1, q_stride2,
+    k_stride0, k_stride1, k_stride2, v_stride0, v_stride1, v_stride2,
+    beta_stride0, beta_stride1, S_stride0, S_stride1, next_S_stride0, next_S_stride1,
+    o_stride0, o_stride1, heads, q_group, k_group, v_group, beta_group,
+    size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
     parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
-):  # fmt: skip
+):
     """Each program: one batch entry and head and a tile of e, one step."""
     place = tl.program_id(0) // parts
     if flat:  # more batch entries than a grid is high
@@ -1877,19 +1306,15 @@ def step_kernel(
 @triton.jit(do_not_specialize=["heads", "steps"])
 def steps_kernel(
     q_at, k_at, v_at, beta_at, S_at, kept_S_at, o_at, rows_at, each_at, counts_at, starts_at,
-    q_stride0, q_stride1, q_stride2, q_stride3,
-    k_stride0, k_stride1, k_stride2, k_stride3,
-    v_stride0, v_stride1, v_stride2, v_stride3,
-    beta_stride0, beta_stride1, beta_stride2,
+    q_stride0, q_stride1, q_stride2, q_stride3, k_stride0, k_stride1, k_stride2, k_stride3,
+    v_stride0, v_stride1, v_stride2, v_stride3, beta_stride0, beta_stride1, beta_stride2,
     S_stride0, S_stride1, S_stride2, S_stride3,
     kept_S_stride0, kept_S_stride1, kept_S_stride2, kept_S_stride3,
-    o_stride0, o_stride1, o_stride2,
-    heads, q_group, k_group, v_group, beta_group, steps,
-    size_d: tl.constexpr, block_d: tl.constexpr,
-    size_e: tl.constexpr, block_e: tl.constexpr,
+    o_stride0, o_stride1, o_stride2, heads, q_group, k_group, v_group, beta_group, steps,
+    size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
     parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
     yields: tl.constexpr, keeps: tl.constexpr, ends: tl.constexpr,
-):  # fmt: skip
+):
     """Each program: one sequence and head and a tile of e, one step after the other, with the state in registers."""
     place = tl.program_id(0) // parts
     if flat:  # more batch entries than a grid is high
@@ -1964,9 +1389,7 @@ def steps_kernel(
                         + kept_row * kept_S_stride0
                         + head * kept_S_stride1
                         + at_d[:, None] * kept_S_stride2
-                        + at_e[None, :] * kept_S_stride3,
-                        next_S,
-                        mask=in_d_e,
+                        + at_e[None, :] * kept_S_stride3, next_S, mask=in_d_e,
                     )
             S = next_S.to(tl.float32)
         if ends:
@@ -1976,73 +1399,30 @@ def steps_kernel(
 SIGNATURE = Signature(
     name="delta_rule",
     arguments=(
-        Argument("q", "input", ("d",)),
-        Argument("k", "input", ("d",)),
-        Argument("v", "input", ("e",)),
-        Argument("beta", "input", ()),
+        Argument("q", "input", ("d",)), Argument("k", "input", ("d",)),
+        Argument("v", "input", ("e",)), Argument("beta", "input", ()),
     ),
-    states=(("S", ("d", "e")),),
-    outputs=(("o", ("e",)),),
+    states=(("S", ("d", "e")),), outputs=(("o", ("e",)),),
 )
 OP = Op(
     SIGNATURE,
     {
         "torch": Backend(
-            torch_forward,
-            torch_backward,
-            frozenset(
-                (
-                    "packed",
-                    "mixed",
-                )
-            ),
-            forward_states=torch_forward_states,
-            backward_states=torch_backward_states,
+            torch_forward, torch_backward, frozenset(("packed", "mixed")),
+            forward_states=torch_forward_states, backward_states=torch_backward_states,
             saved={"0c5684b44a": (("B", "H", "T", "e"), "wide")},
         ),
         "triton": Backend(
-            triton_forward,
-            triton_backward,
-            frozenset(
-                (
-                    "packed",
-                    "groups",
-                    "inference",
-                    "finals",
-                    "replays",
-                    "exchange",
-                )
-            ),
-            saved={"0c5684b44a": (("B", "T", "H", "e"), "input")},
-            saved_packed=True,
+            triton_forward, triton_backward,
+            frozenset(("packed", "groups", "inference", "finals", "replays", "exchange")),
+            saved={"0c5684b44a": (("B", "T", "H", "e"), "input")}, saved_packed=True,
         ),
     },
     Step(
-        SIGNATURE,
-        torch_step,
+        SIGNATURE, torch_step,
         StepKernel(
-            step_kernel,
-            steps_kernel,
-            reads=(
-                "q",
-                "k",
-                "v",
-                "beta",
-            ),
-            constants=(),
-            dims=(
-                "d",
-                "e",
-            ),
-            tiled="e",
-            shared=False,
-            held=(
-                (
-                    "d",
-                    "e",
-                ),
-            ),
-            smallest=1,
+            step_kernel, steps_kernel, reads=("q", "k", "v", "beta"), constants=(), dims=("d", "e"),
+            tiled="e", shared=False, held=(("d", "e"),), smallest=1,
         ),
     ),
     __name__,
@@ -2051,19 +1431,11 @@ OP = Op(
 
 @OP.named
 def delta_rule(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    beta: torch.Tensor,
-    initial_state: torch.Tensor | None = None,
-    output_final_state: bool = False,
-    cu_seqlens: torch.Tensor | None = None,
-    context_parallel: object = None,
-    recompute: str = "auto",
-    precision: str = "default",
-    state_dtype: torch.dtype | None = None,
-    backend: str | None = None,
-    deterministic: bool = False,
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, beta: torch.Tensor,
+    initial_state: torch.Tensor | None = None, output_final_state: bool = False,
+    cu_seqlens: torch.Tensor | None = None, context_parallel: object = None,
+    recompute: str = "auto", precision: str = "default", state_dtype: torch.dtype | None = None,
+    backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     r"""The delta rule (Schlag et al. 2021, arXiv 2102.11174; in parallel: Yang et al. 2024, arXiv 2406.06484).
 
@@ -2115,31 +1487,18 @@ def delta_rule(
     Source: arXiv 2406.06484
     """
     return OP(
-        {"q": q, "k": k, "v": v, "beta": beta},
-        initial_state=initial_state,
-        output_final_state=output_final_state,
-        cu_seqlens=cu_seqlens,
-        context_parallel=context_parallel,
-        recompute=recompute,
-        precision=precision,
-        state_dtype=state_dtype,
-        backend=backend,
-        deterministic=deterministic,
+        {"q": q, "k": k, "v": v, "beta": beta}, initial_state=initial_state,
+        output_final_state=output_final_state, cu_seqlens=cu_seqlens,
+        context_parallel=context_parallel, recompute=recompute, precision=precision,
+        state_dtype=state_dtype, backend=backend, deterministic=deterministic,
     )
 
 
 @OP.named
 def delta_rule_step(
-    state: torch.Tensor | None,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    beta: torch.Tensor,
-    inplace: bool = False,
-    out: torch.Tensor | None = None,
-    state_dtype: torch.dtype | None = None,
-    backend: str | None = None,
-    deterministic: bool = False,
+    state: torch.Tensor | None, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
+    beta: torch.Tensor, inplace: bool = False, out: torch.Tensor | None = None,
+    state_dtype: torch.dtype | None = None, backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """One step of delta_rule, for generation: one launch, no gradient.
 

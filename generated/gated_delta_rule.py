@@ -73,45 +73,21 @@ written_for("0.1", __file__)
 
 from chunkform.runtime.chunk_kernels.chunk_layout import parts_for, places
 from chunkform.runtime.chunk_kernels.kernels import (
-    border_sums,
-    chained_matrix,
-    chunk_of,
-    cumulate_beside,
-    inverse,
-    part_of,
-    place_of,
-    power,
-    span,
+    border_sums, chained_matrix, chunk_of, cumulate_beside, inverse, part_of, place_of, power, span,
 )
 from chunkform.runtime.chunk_kernels.reductions import pair, total
 from chunkform.runtime.chunk_kernels.segment_maps import map_of_all
 from chunkform.runtime.chunk_kernels.segment_tails import LATE, is_zero, join_pieces, late_pieces
 from chunkform.runtime.chunk_kernels.split_precision import rounded_and_rest, rounded_to
 from chunkform.runtime.launch.launch import (
-    DTYPES,
-    by_launch,
-    cdiv,
-    choose,
-    cotangent,
-    launch,
-    spread,
-    steps,
-    strides,
-    whole,
+    DTYPES, by_launch, cdiv, choose, cotangent, launch, spread, steps, strides, whole,
 )
 from chunkform.runtime.launch.varlen import backward_by_length, forward_by_length
 from chunkform.runtime.op.decode import Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK,
-    dtype_of,
-    from_chunks,
-    from_steps,
-    in_parts,
-    in_segments,
-    steps_first,
-    to_chunks,
+    CHUNK, dtype_of, from_chunks, from_steps, in_parts, in_segments, steps_first, to_chunks,
 )
 from chunkform.runtime.torch_form.decays import decay_all, decay_in, decay_mask, decay_out, triangular_inverse
 from chunkform.runtime.torch_form.segment_maps import Segment, in_pieces, over_chunks
@@ -175,16 +151,8 @@ def torch_forward(given, states, constants, packed=None):
     # w: v_t - alpha_t S.prev.row.3cb68fc052_t
     # y: S_t^T q_t
     w, y, S_last = in_segments(
-        _forward_sweep_1,
-        (log_alpha, v, -k * alpha[..., None], k * beta[..., None], q),
-        (S_first,),
-        lead,
-        1,
-        CHUNK,
-        dtype,
-        device,
-        size_d,
-        size_e,
+        _forward_sweep_1, (log_alpha, v, -k * alpha[..., None], k * beta[..., None], q), (S_first,),
+        lead, 1, CHUNK, dtype, device, size_d, size_e,
     )
     return {"o": from_steps(y, lead, 1, given["q"].dtype)}, {"S": S_last}, {"101b56a880": w}
 
@@ -285,9 +253,7 @@ def _backward_sweep_3(s1, s2, s3, s4, s5, S_0, lead, size, dtype, device, size_d
     c1 = x5 @ S_in.mT
     return (
         from_chunks((a5 + a6[..., :, None] * c0), lead, 1),
-        from_chunks((a9 + a10[..., :, None] * c1), lead, 1),
-        S_in,
-        S_now,
+        from_chunks((a9 + a10[..., :, None] * c1), lead, 1), S_in, S_now,
     )
 
 
@@ -368,16 +334,8 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     beta = steps_first(given["beta"], dtype)
     # w: dS.mid.row.3cb68fc052_t
     w, dS_edges, dS_first = in_segments(
-        _backward_sweep_1,
-        (log_alpha, q, do, k, -k * alpha[..., None] * beta[..., None]),
-        (dS_last,),
-        lead,
-        -1,
-        CHUNK,
-        dtype,
-        device,
-        size_d,
-        size_e,
+        _backward_sweep_1, (log_alpha, q, do, k, -k * alpha[..., None] * beta[..., None]),
+        (dS_last,), lead, -1, CHUNK, dtype, device, size_d, size_e,
     )
     t17 = -k * alpha[..., None] * beta[..., None]
     w_2 = saved["101b56a880"]
@@ -388,28 +346,13 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     # y_2: S_t do_t
     # y_3: S_(t-1) w_t
     y_2, y_3, S_edges, S_end = in_segments(
-        _backward_sweep_3,
-        (log_alpha, w_2, k * beta[..., None], do, w),
-        (S_first,),
-        lead,
-        1,
-        CHUNK,
-        dtype,
-        device,
-        size_d,
-        size_e,
+        _backward_sweep_3, (log_alpha, w_2, k * beta[..., None], do, w), (S_first,), lead, 1, CHUNK,
+        dtype, device, size_d, size_e,
     )
     # pairing_S: <S_(t-1), dS_t> at each step, with the scalars that multiply the state
     (pairing_S,) = in_parts(
-        _backward_unroll_4,
-        (log_alpha, beta, do, w_2, k, q, -alpha * beta, w, alpha),
-        (S_edges, dS_edges),
-        lead,
-        CHUNK,
-        dtype,
-        device,
-        size_d,
-        size_e,
+        _backward_unroll_4, (log_alpha, beta, do, w_2, k, q, -alpha * beta, w, alpha),
+        (S_edges, dS_edges), lead, CHUNK, dtype, device, size_d, size_e,
     )
     gradients = {}
     gradients["q"] = from_steps(y_2, lead, 1, given["q"].dtype)
@@ -442,30 +385,8 @@ def _forward_states_1_chunks(s1, s2, s3, s4, lead, size, dtype, device, size_d, 
     a9 = a4 @ x1
     a10 = x4.mT @ (a0[..., :, None] * a9)
     return (
-        over_chunks(
-            (a6 + a7[..., None, None] * a8),
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_d,
-                size_d,
-            ),
-            dtype,
-            device,
-        ),
-        over_chunks(
-            a10,
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_d,
-                size_e,
-            ),
-            dtype,
-            device,
-        ),
+        over_chunks((a6 + a7[..., None, None] * a8), (lead[0], lead[1], count, size_d, size_d), dtype, device),
+        over_chunks(a10, (lead[0], lead[1], count, size_d, size_e), dtype, device),
     )
 
 
@@ -473,10 +394,7 @@ def _forward_states_1_law(later, earlier):
     """The map of two segments from the map of each."""
     a0 = (later[0]) @ (earlier[0].mT).mT
     a1 = (later[0]) @ (earlier[1])
-    return (
-        a0,
-        (later[1] + a1),
-    )
+    return (a0, (later[1] + a1))
 
 
 def _forward_states_1_apply(parts, states):
@@ -503,16 +421,9 @@ def torch_forward_states(given, states, constants, exchange):
     alpha = log_alpha.exp()
     beta = steps_first(given["beta"], dtype)
     map_3 = in_pieces(
-        _forward_states_1_chunks,
-        _forward_states_1_law,
-        (v, log_alpha, -k * alpha[..., None], k * beta[..., None]),
-        lead,
-        1,
-        CHUNK,
-        dtype,
-        device,
-        size_d,
-        size_e,
+        _forward_states_1_chunks, _forward_states_1_law,
+        (v, log_alpha, -k * alpha[..., None], k * beta[..., None]), lead, 1, CHUNK, dtype, device,
+        size_d, size_e,
     )
     # what enters, of S
     ((S_first,),) = exchange(
@@ -546,30 +457,8 @@ def _backward_states_1_chunks(s1, s2, s3, s4, s5, lead, size, dtype, device, siz
     a14 = decay_out(x2, False, -1)
     a15 = (a14[..., :, None] * x5).mT @ x4
     return (
-        over_chunks(
-            (a6 + a7[..., None, None] * a8),
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_d,
-                size_d,
-            ),
-            dtype,
-            device,
-        ),
-        over_chunks(
-            (a13 + a15),
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_d,
-                size_e,
-            ),
-            dtype,
-            device,
-        ),
+        over_chunks((a6 + a7[..., None, None] * a8), (lead[0], lead[1], count, size_d, size_d), dtype, device),
+        over_chunks((a13 + a15), (lead[0], lead[1], count, size_d, size_e), dtype, device),
     )
 
 
@@ -577,10 +466,7 @@ def _backward_states_1_law(later, earlier):
     """The map of two segments from the map of each."""
     a0 = (later[0]) @ (earlier[0].mT).mT
     a1 = (later[0]) @ (earlier[1])
-    return (
-        a0,
-        (later[1] + a1),
-    )
+    return (a0, (later[1] + a1))
 
 
 def _backward_states_1_apply(parts, states):
@@ -619,16 +505,9 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
     )
     q = steps_first(given["q"], dtype)
     map_3 = in_pieces(
-        _backward_states_1_chunks,
-        _backward_states_1_law,
-        (k, log_alpha, -k * alpha[..., None] * beta[..., None], do, q),
-        lead,
-        -1,
-        CHUNK,
-        dtype,
-        device,
-        size_d,
-        size_e,
+        _backward_states_1_chunks, _backward_states_1_law,
+        (k, log_alpha, -k * alpha[..., None] * beta[..., None], do, q), lead, -1, CHUNK, dtype,
+        device, size_d, size_e,
     )
     # what enters, of dS
     ((dS_last,),) = exchange(
@@ -639,35 +518,11 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def forward_prepare_1(
-    matrix1,
-    alpha_sums,
-    alpha_rests,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    beta_by_head,
-    matrix2,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    D: tl.constexpr,
-    block_d: tl.constexpr,
-    CHUNK: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
+    matrix1, alpha_sums, alpha_rests, k_p, k_b, k_t, k_h, k_g, beta_by_head, matrix2,
+    q_p, q_b, q_t, q_h, q_g,
+    T, H, chunks, begins, stops, programs,
+    D: tl.constexpr, block_d: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
@@ -715,54 +570,14 @@ def forward_prepare_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def forward_sweep_1(
-    S_first,
-    S_last,
-    S_linear,
-    S_late,
-    S_late_map,
-    S_live,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    alpha_sums,
-    alpha_rests,
-    v_p,
-    v_b,
-    v_t,
-    v_h,
-    v_g,
-    matrix1,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    matrix2,
-    write1_out,
-    o_out,
-    beta_by_head,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    D: tl.constexpr,
-    E: tl.constexpr,
-    block_d: tl.constexpr,
-    block_e: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    PRODUCTS: tl.constexpr,
-    PIECE: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    S_first, S_last, S_linear, S_late, S_late_map, S_live, k_p, k_b, k_t, k_h, k_g, alpha_sums,
+    alpha_rests, v_p, v_b, v_t, v_h, v_g, matrix1, q_p, q_b, q_t, q_h, q_g, matrix2, write1_out,
+    o_out, beta_by_head,
+    T, H, chunks, starts, parts, length,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
+    PIECE: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of S."""
     tiles = tl.cdiv(E, block_e)
@@ -792,8 +607,7 @@ def forward_sweep_1(
         if S_first is not None:
             S_slice += tl.load(
                 S_first + sh * D * E + d_slice[None, :] * E + e[:, None],
-                mask=d_ok_slice[None, :] & e_ok[:, None],
-                other=0.0,
+                mask=d_ok_slice[None, :] & e_ok[:, None], other=0.0,
             )
         if S_linear is not None:
             S_slice += tl.where(column[:, None] == d_slice[None, :], 1.0, 0.0)
@@ -874,8 +688,7 @@ def forward_sweep_1(
                 if part == parts - 1:
                     tl.store(
                         S_last + (sh // H // parts * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
-                        S[n_d],
-                        mask=d_ok[n_d][None, :] & e_ok[:, None],
+                        S[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         elif S_last is not None:
             tl.store(
@@ -883,8 +696,7 @@ def forward_sweep_1(
             )
         if S_linear is not None:
             tl.store(
-                S_linear + sh * D * D + d[n_d][None, :] * D + column[:, None],
-                S[n_d],
+                S_linear + sh * D * D + d[n_d][None, :] * D + column[:, None], S[n_d],
                 mask=column_ok[:, None] & d_ok[n_d][None, :],
             )
         if PIECE == 1 and S_last is not None:
@@ -893,8 +705,7 @@ def forward_sweep_1(
             )
         if PIECE == 1 and S_linear is not None:
             tl.store(
-                S_late_map + sh * D * D + d[n_d][None, :] * D + column[:, None],
-                S[n_d],
+                S_late_map + sh * D * D + d[n_d][None, :] * D + column[:, None], S[n_d],
                 mask=column_ok[:, None] & d_ok[n_d][None, :],
             )
             live = tl.maximum(live, tl.max(tl.where(S[n_d] != 0.0, 1, 0)))
@@ -928,92 +739,35 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     launch(
-        forward_prepare_1,
-        (config.queues(lay.programs),),
-        matrix1,
-        alpha_sums,
-        alpha_rests,
-        k,
-        *strides(k, H),
-        beta_by_head,
-        matrix2,
-        q,
-        *strides(q, H),
-        *lay.at_once,
-        lay.programs,
-        D=D,
-        block_d=config.padded(D),
-        CHUNK=config.chunk,
+        forward_prepare_1, (config.queues(lay.programs),),
+        matrix1, alpha_sums, alpha_rests, k, *strides(k, H), beta_by_head, matrix2,
+        q, *strides(q, H),
+        *lay.at_once, lay.programs,
+        D=D, block_d=config.padded(D), CHUNK=config.chunk,
         STAGES=config.queued(config.padded(D) * (k.element_size() + q.element_size()), config.chunk),
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=config.ahead,
-        num_stages=1,
-        maxnreg=255,
+        C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=255,
     )
     if parts > 1 or exchange is not None:
         S_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
         S_linear = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
         walk = config.walk(
-            E,
-            config.padded(D) * k.element_size(),
+            E, config.padded(D) * k.element_size(),
             alpha_sums.element_size() + beta_by_head.element_size() + config.chunk * matrix1.element_size(),
-            v.element_size(),
-            elements=True,
-            programs=config.crowd(config.padded(D)),
+            v.element_size(), elements=True, programs=config.crowd(config.padded(D)),
         )
         late = late_pieces(S_ends, S_linear, lay.length(parts), walk.tile)
         for piece, ends, linear in by_launch(S_ends, S_linear, walk.programs, late):
             launch(
-                forward_sweep_1,
-                (
-                    lay.sequences
-                    * parts
-                    * H
-                    * (cdiv(E, walk.tile) * (ends is not None) + cdiv(D, walk.tile) * (linear is not None)),
-                ),
-                None,
-                ends,
-                linear,
-                late and late.ends,
-                late and late.linear,
-                late and late.live,
-                k,
-                *strides(k, H),
-                alpha_sums,
-                alpha_rests,
-                v,
-                *strides(v, H),
-                matrix1,
-                q,
-                *strides(q, H),
-                matrix2,
-                None,
-                None,
-                beta_by_head,
-                *lay.walked,
-                parts,
-                lay.length(parts),
-                D=D,
-                E=E,
-                block_d=min(config.slice, config.padded(D)),
-                block_e=walk.tile,
-                YIELD=False,
-                WARPS=walk.warps,
-                STAGES=walk.stages,
-                PRODUCTS=walk.products,
-                PIECE=piece,
-                C=config.chunk,
-                LEVELS=config.levels,
-                EVEN=lay.even,
-                EXACT=config.exact,
-                DT=DTYPES[some.dtype],
-                num_warps=walk.warps,
-                num_stages=2,
-                maxnreg=walk.registers,
+                forward_sweep_1, (lay.sequences * parts * H * (cdiv(E, walk.tile) * (ends is not None) + cdiv(D, walk.tile) * (linear is not None)),),
+                None, ends, linear, late and late.ends, late and late.linear, late and late.live,
+                k, *strides(k, H), alpha_sums, alpha_rests, v, *strides(v, H), matrix1, q, *strides(q, H),
+                matrix2, None, None, beta_by_head,
+                *lay.walked, parts, lay.length(parts),
+                D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=False,
+                WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, PIECE=piece, C=config.chunk,
+                LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+                num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
             )
         join_pieces(late, S_ends, S_linear, 0)
         late = None
@@ -1029,56 +783,21 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     o = some.new_empty((B, T, H, E), dtype=some.dtype)
     S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if finals else None
     walk = config.walk(
-        E,
-        config.padded(D) * (k.element_size() + q.element_size()),
+        E, config.padded(D) * (k.element_size() + q.element_size()),
         alpha_sums.element_size()
         + beta_by_head.element_size()
-        + config.chunk * (matrix1.element_size() + matrix2.element_size()),
-        v.element_size(),
+        + config.chunk * (matrix1.element_size() + matrix2.element_size()), v.element_size(),
         elements=True,
     )
     launch(
-        forward_sweep_1,
-        (lay.sequences * parts * H * cdiv(E, walk.tile),),
-        S_starts,
-        S_last,
-        None,
-        None,
-        None,
-        None,
-        k,
-        *strides(k, H),
-        alpha_sums,
-        alpha_rests,
-        v,
-        *strides(v, H),
-        matrix1,
-        q,
-        *strides(q, H),
-        matrix2,
-        write1,
-        o,
-        beta_by_head,
-        *lay.walked,
-        parts,
-        lay.length(parts),
-        D=D,
-        E=E,
-        block_d=min(config.slice, config.padded(D)),
-        block_e=walk.tile,
-        YIELD=True,
-        WARPS=walk.warps,
-        STAGES=walk.stages,
-        PRODUCTS=walk.products,
-        PIECE=0,
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=walk.warps,
-        num_stages=2,
-        maxnreg=walk.registers,
+        forward_sweep_1, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+        S_starts, S_last, None, None, None, None, k, *strides(k, H), alpha_sums, alpha_rests,
+        v, *strides(v, H), matrix1, q, *strides(q, H), matrix2, write1, o, beta_by_head,
+        *lay.walked, parts, lay.length(parts),
+        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=True,
+        WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, PIECE=0, C=config.chunk,
+        LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
     )
     alpha_rests = matrix1 = matrix2 = None
     saved = {}
@@ -1098,50 +817,13 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prepare_1(
-    matrix2,
-    alpha_sums,
-    alpha_rests,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    matrix1,
-    beta_by_head,
-    matrix3,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    own1_out,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    D: tl.constexpr,
-    E: tl.constexpr,
-    block_d: tl.constexpr,
-    block_e: tl.constexpr,
-    CHUNK: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    matrix2, alpha_sums, alpha_rests, q_p, q_b, q_t, q_h, q_g, k_p, k_b, k_t, k_h, k_g, matrix1,
+    beta_by_head, matrix3, do_p, do_b, do_t, do_h, do_g,
+    write1_p, write1_b, write1_t, write1_h, write1_g, own1_out,
+    T, H, chunks, begins, stops, programs,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
+    CHUNK: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
+    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -1209,53 +891,14 @@ def backward_prepare_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_1(
-    dS_first,
-    dS_last,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    alpha_sums,
-    alpha_rests,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    matrix2,
-    matrix1,
-    beta_by_head,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    dv_out,
-    dbeta_0_out,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    D: tl.constexpr,
-    E: tl.constexpr,
-    block_d: tl.constexpr,
-    block_e: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    PRODUCTS: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
+    dS_first, dS_last, k_p, k_b, k_t, k_h, k_g, alpha_sums, alpha_rests,
+    do_p, do_b, do_t, do_h, do_g, matrix2, matrix1, beta_by_head,
+    write1_p, write1_b, write1_t, write1_h, write1_g, dv_out, dbeta_0_out,
+    q_p, q_b, q_t, q_h, q_g,
+    T, H, chunks, starts, parts, length,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk backwards over chunks, carrying a tile of dS."""
@@ -1278,8 +921,7 @@ def backward_sweep_1(
         if dS_first is not None:
             dS_slice += tl.load(
                 dS_first + sh * D * E + d_slice[None, :] * E + e[:, None],
-                mask=d_ok_slice[None, :] & e_ok[:, None],
-                other=0.0,
+                mask=d_ok_slice[None, :] & e_ok[:, None], other=0.0,
             )
         d = d + (d_slice,)
         dS = dS + (dS_slice,)
@@ -1332,8 +974,7 @@ def backward_sweep_1(
         p3 = tl.dot(p2.to(DT), tl.trans(t2.to(DT)), input_precision="tf32x3")  # matrix1 p2
         if YIELD:
             tl.store(
-                dv_out + step * E + i[None, :] * (H * E) + e[:, None],
-                (beta[None, :] * p3),
+                dv_out + step * E + i[None, :] * (H * E) + e[:, None], (beta[None, :] * p3),
                 mask=e_ok[:, None] & i_ok[None, :],
             )  # dv
             tl.store(
@@ -1371,57 +1012,23 @@ def backward_sweep_1(
                 if part == 0:
                     tl.store(
                         dS_last + (sh // H // parts * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
-                        dS[n_d],
-                        mask=d_ok[n_d][None, :] & e_ok[:, None],
+                        dS[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         else:
             tl.store(
-                dS_last + sh * D * E + d[n_d][None, :] * E + e[:, None],
-                dS[n_d],
+                dS_last + sh * D * E + d[n_d][None, :] * E + e[:, None], dS[n_d],
                 mask=d_ok[n_d][None, :] & e_ok[:, None],
             )
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prepare_2(
-    matrix4,
-    dv_p,
-    dv_b,
-    dv_t,
-    dv_h,
-    dv_g,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    alpha_sums,
-    alpha_rests,
-    beta_by_head,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    own2_out,
-    own1_out,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    E: tl.constexpr,
-    D: tl.constexpr,
-    block_e: tl.constexpr,
-    block_d: tl.constexpr,
-    CHUNK: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    matrix4, dv_p, dv_b, dv_t, dv_h, dv_g, write1_p, write1_b, write1_t, write1_h, write1_g,
+    alpha_sums, alpha_rests, beta_by_head, k_p, k_b, k_t, k_h, k_g, own2_out, own1_out,
+    T, H, chunks, begins, stops, programs,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
+    CHUNK: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
+    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -1476,57 +1083,14 @@ def backward_prepare_2(
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_2(
-    dS_first,
-    beta_by_head,
-    alpha_sums,
-    alpha_rests,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    S_out_late__out,
-    matrix4,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    matrix3,
-    dk_1_out,
-    dv_p,
-    dv_b,
-    dv_t,
-    dv_h,
-    dv_g,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    E: tl.constexpr,
-    D: tl.constexpr,
-    block_e: tl.constexpr,
-    block_d: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    PRODUCTS: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
+    dS_first, beta_by_head, alpha_sums, alpha_rests, k_p, k_b, k_t, k_h, k_g,
+    write1_p, write1_b, write1_t, write1_h, write1_g, S_out_late__out, matrix4,
+    q_p, q_b, q_t, q_h, q_g, matrix3, dk_1_out, dv_p, dv_b, dv_t, dv_h, dv_g,
+    do_p, do_b, do_t, do_h, do_g,
+    T, H, chunks, starts, parts, length,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk backwards over chunks, carrying a tile of dS."""
@@ -1549,8 +1113,7 @@ def backward_sweep_2(
         if dS_first is not None:
             dS_slice += tl.load(
                 dS_first + sh * D * E + d[:, None] * E + e_slice[None, :],
-                mask=d_ok[:, None] & e_ok_slice[None, :],
-                other=0.0,
+                mask=d_ok[:, None] & e_ok_slice[None, :], other=0.0,
             )
         dS = dS + (dS_slice,)
         e = e + (e_slice,)
@@ -1595,8 +1158,7 @@ def backward_sweep_2(
         for n_e in tl.static_range((E + block_e - 1) // block_e):
             write1 = tl.load(
                 write1_p + t0 * write1_t + i[:, None] * write1_t + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
             rounded, rest = rounded_and_rest(dS[n_e], DT)
             p = tl.dot(rounded.to(DT), tl.trans(write1.to(DT)), p, input_precision="tf32x3")  # write1 dS^T
@@ -1604,16 +1166,14 @@ def backward_sweep_2(
                 p = tl.dot(rest.to(DT), tl.trans(write1.to(DT)), p)
             dv = tl.load(
                 dv_p + t0 * dv_t + i[:, None] * dv_t + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
             p4 = tl.dot(
                 (-until[None, :] * k_each.to(tl.float32)).to(DT), dv.to(DT), (kept * dS[n_e]), input_precision="tf32x3"
             )  # ... + -k^T diag(until) dv
             do = tl.load(
                 do_p + t0 * do_t + i[:, None] * do_t + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
             p5 = tl.dot(
                 (until[None, :] * q_each.to(tl.float32)).to(DT), do.to(DT), p4, input_precision="tf32x3"
@@ -1641,75 +1201,21 @@ def backward_sweep_2(
                 S_out_late__out
                 + ((bh * tl.cdiv(D, block_d) + tile) * WARPS + tl.arange(0, WARPS))[:, None] * T
                 + t0
-                + i[None, :],
-                sums,
-                mask=i_ok[None, :],
+                + i[None, :], sums, mask=i_ok[None, :],
             )  # S: out.late
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_3(
-    S_first,
-    S_last,
-    alpha_sums,
-    alpha_rests,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    dv_p,
-    dv_b,
-    dv_t,
-    dv_h,
-    dv_g,
-    S_in_late__out,
-    S_in_early__out,
-    matrix3,
-    matrix4,
-    dk_1_p,
-    dk_1_b,
-    dk_1_t,
-    dk_1_h,
-    dk_1_g,
-    dq_out,
-    dk_out,
-    beta_by_head,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    E: tl.constexpr,
-    D: tl.constexpr,
-    block_e: tl.constexpr,
-    block_d: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    PRODUCTS: tl.constexpr,
-    READ: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    S_first, S_last, alpha_sums, alpha_rests, q_p, q_b, q_t, q_h, q_g,
+    do_p, do_b, do_t, do_h, do_g, k_p, k_b, k_t, k_h, k_g, dv_p, dv_b, dv_t, dv_h, dv_g,
+    S_in_late__out, S_in_early__out, matrix3, matrix4, dk_1_p, dk_1_b, dk_1_t, dk_1_h, dk_1_g,
+    dq_out, dk_out, beta_by_head, write1_p, write1_b, write1_t, write1_h, write1_g,
+    T, H, chunks, starts, parts, length,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
+    READ: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of S."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
@@ -1731,8 +1237,7 @@ def backward_sweep_3(
         if S_first is not None:
             S_slice += tl.load(
                 S_first + sh * D * E + d[:, None] * E + e_slice[None, :],
-                mask=d_ok[:, None] & e_ok_slice[None, :],
-                other=0.0,
+                mask=d_ok[:, None] & e_ok_slice[None, :], other=0.0,
             )
         S = S + (S_slice,)
         e = e + (e_slice,)
@@ -1787,8 +1292,7 @@ def backward_sweep_3(
         for n_e in tl.static_range((E + block_e - 1) // block_e):
             do = tl.load(
                 do_p + t0 * do_t + i[:, None] * do_t + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
             rounded, rest = rounded_and_rest(S[n_e], DT)
             p = tl.dot(rounded.to(DT), tl.trans(do.to(DT)), p, input_precision="tf32x3")  # do S^T
@@ -1796,22 +1300,18 @@ def backward_sweep_3(
                 p = tl.dot(rest.to(DT), tl.trans(do.to(DT)), p)
             dv = tl.load(
                 dv_p + t0 * dv_t + i[:, None] * dv_t + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
             p2 = tl.dot(rounded.to(DT), tl.trans(dv.to(DT)), p2, input_precision="tf32x3")  # dv S^T
             if not EXACT:
                 p2 = tl.dot(rest.to(DT), tl.trans(dv.to(DT)), p2)
             write1 = tl.load(
                 write1_p + t0 * write1_t + i[:, None] * write1_t + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
             p5 = tl.dot(
-                ((beta * until)[None, :] * k_each.to(tl.float32)).to(DT),
-                write1.to(DT),
-                (kept * S[n_e]),
-                input_precision="tf32x3",
+                ((beta * until)[None, :] * k_each.to(tl.float32)).to(DT), write1.to(DT),
+                (kept * S[n_e]), input_precision="tf32x3",
             )  # ... + k^T diag(beta . until) write1
             S_slice2 = p5  # kept S + k^T diag(beta . until) write1
             S_next = S_next + (S_slice2,)
@@ -1840,23 +1340,18 @@ def backward_sweep_3(
                 S_in_late__out
                 + ((bh * tl.cdiv(D, block_d) + tile) * WARPS + tl.arange(0, WARPS))[:, None] * T
                 + t0
-                + i[None, :],
-                sums,
-                mask=i_ok[None, :],
+                + i[None, :], sums, mask=i_ok[None, :],
             )  # S: in.late
         if YIELD and (READ == 0 or READ == 2):
             tl.store(
                 dk_out + step * D + i[None, :] * (H * D) + d[:, None],
-                ((-p4) + dk_1_each.to(tl.float32)),
-                mask=d_ok[:, None] & i_ok[None, :],
+                ((-p4) + dk_1_each.to(tl.float32)), mask=d_ok[:, None] & i_ok[None, :],
             )  # dk
             tl.store(
                 S_in_early__out
                 + ((bh * tl.cdiv(D, block_d) + tile) * WARPS + tl.arange(0, WARPS))[:, None] * T
                 + t0
-                + i[None, :],
-                sums2,
-                mask=i_ok[None, :],
+                + i[None, :], sums2, mask=i_ok[None, :],
             )  # S: in.early
     for n_e in tl.static_range((E + block_e - 1) // block_e):
         if S_last is not None:
@@ -1896,95 +1391,34 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     matrix3 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     launch(
-        backward_prepare_1,
-        (config.queues(lay.programs),),
-        matrix2,
-        alpha_sums,
-        alpha_rests,
-        q,
-        *strides(q, H),
-        k,
-        *strides(k, H),
-        matrix1,
-        beta_by_head,
-        matrix3,
-        do,
-        *strides(do, H),
-        write1,
-        *strides(write1, H),
-        own1,
-        *lay.at_once,
-        lay.programs,
-        D=D,
-        E=E,
-        block_d=config.padded(D),
-        block_e=config.padded(E),
-        CHUNK=config.chunk,
-        STAGES=config.queued(
-            config.padded(D) * (q.element_size() + k.element_size())
-            + config.padded(E) * (do.element_size() + write1.element_size()),
-            config.chunk,
-        ),
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=config.ahead,
-        num_stages=1,
-        maxnreg=255,
+        backward_prepare_1, (config.queues(lay.programs),),
+        matrix2, alpha_sums, alpha_rests, q, *strides(q, H), k, *strides(k, H), matrix1,
+        beta_by_head, matrix3, do, *strides(do, H), write1, *strides(write1, H), own1,
+        *lay.at_once, lay.programs,
+        D=D, E=E, block_d=config.padded(D), block_e=config.padded(E), CHUNK=config.chunk,
+        STAGES=config.queued(config.padded(D) * (q.element_size() + k.element_size()) + config.padded(E) * (do.element_size() + write1.element_size()), config.chunk),
+        C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=255,
     )
     if parts > 1 or exchange is not None:
         dS_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
         dS_linear = saved["S linear"].mT
         walk = config.walk(
-            E,
-            config.padded(D) * (k.element_size() + q.element_size()),
+            E, config.padded(D) * (k.element_size() + q.element_size()),
             alpha_sums.element_size()
             + beta_by_head.element_size()
-            + config.chunk * (matrix2.element_size() + matrix1.element_size()),
-            do.element_size(),
+            + config.chunk * (matrix2.element_size() + matrix1.element_size()), do.element_size(),
             elements=True,
         )
         launch(
-            backward_sweep_1,
-            (lay.sequences * parts * H * cdiv(E, walk.tile),),
-            None,
-            dS_ends,
-            k,
-            *strides(k, H),
-            alpha_sums,
-            alpha_rests,
-            do,
-            *strides(do, H),
-            matrix2,
-            matrix1,
-            beta_by_head,
-            write1,
-            *strides(write1, H),
-            None,
-            None,
-            q,
-            *strides(q, H),
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            D=D,
-            E=E,
-            block_d=min(config.slice, config.padded(D)),
-            block_e=walk.tile,
-            YIELD=False,
-            WARPS=walk.warps,
-            STAGES=walk.stages,
-            PRODUCTS=walk.products,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=walk.warps,
-            num_stages=2,
-            maxnreg=walk.registers,
+            backward_sweep_1, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+            None, dS_ends, k, *strides(k, H), alpha_sums, alpha_rests, do, *strides(do, H), matrix2,
+            matrix1, beta_by_head, write1, *strides(write1, H), None, None, q, *strides(q, H),
+            *lay.walked, parts, lay.length(parts),
+            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=False,
+            WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
+            LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
         )
         if exchange is not None:  # other parts of the sequence are elsewhere
             dS_coming = exchange.begin(
@@ -2000,91 +1434,34 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     dbeta_0 = some.new_empty((B, H, cdiv(E, min(config.tile, config.padded(E))) * config.warps, T), dtype=torch.float32)
     dS_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if needs & {"S"} else None
     walk = config.walk(
-        E,
-        config.padded(D) * (k.element_size() + q.element_size()),
+        E, config.padded(D) * (k.element_size() + q.element_size()),
         alpha_sums.element_size()
         + beta_by_head.element_size()
         + config.chunk * (matrix2.element_size() + matrix1.element_size()),
-        do.element_size() + write1.element_size(),
-        elements=True,
+        do.element_size() + write1.element_size(), elements=True,
     )
     launch(
-        backward_sweep_1,
-        (lay.sequences * parts * H * cdiv(E, walk.tile),),
-        dS_starts,
-        dS_last,
-        k,
-        *strides(k, H),
-        alpha_sums,
-        alpha_rests,
-        do,
-        *strides(do, H),
-        matrix2,
-        matrix1,
-        beta_by_head,
-        write1,
-        *strides(write1, H),
-        dv,
-        dbeta_0,
-        q,
-        *strides(q, H),
-        *lay.walked,
-        parts,
-        lay.length(parts),
-        D=D,
-        E=E,
-        block_d=min(config.slice, config.padded(D)),
-        block_e=walk.tile,
-        YIELD=True,
-        WARPS=walk.warps,
-        STAGES=walk.stages,
-        PRODUCTS=walk.products,
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=walk.warps,
-        num_stages=2,
-        maxnreg=walk.registers,
+        backward_sweep_1, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+        dS_starts, dS_last, k, *strides(k, H), alpha_sums, alpha_rests, do, *strides(do, H),
+        matrix2, matrix1, beta_by_head, write1, *strides(write1, H), dv, dbeta_0, q, *strides(q, H),
+        *lay.walked, parts, lay.length(parts),
+        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=True,
+        WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
+        LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
     )
     matrix1 = matrix2 = None
     if needs & {"alpha", "k", "q"}:
         matrix4 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
         launch(
-            backward_prepare_2,
-            (config.queues(lay.programs),),
-            matrix4,
-            dv,
-            *strides(dv, H),
-            write1,
-            *strides(write1, H),
-            alpha_sums,
-            alpha_rests,
-            beta_by_head,
-            k,
-            *strides(k, H),
-            own2,
-            own1,
-            *lay.at_once,
-            lay.programs,
-            E=E,
-            D=D,
-            block_e=config.padded(E),
-            block_d=config.padded(D),
-            CHUNK=config.chunk,
-            STAGES=config.queued(
-                config.padded(E) * (dv.element_size() + write1.element_size()) + config.padded(D) * k.element_size(),
-                config.chunk,
-            ),
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.ahead,
-            num_stages=1,
-            maxnreg=255,
+            backward_prepare_2, (config.queues(lay.programs),),
+            matrix4, dv, *strides(dv, H), write1, *strides(write1, H), alpha_sums, alpha_rests,
+            beta_by_head, k, *strides(k, H), own2, own1,
+            *lay.at_once, lay.programs,
+            E=E, D=D, block_e=config.padded(E), block_d=config.padded(D), CHUNK=config.chunk,
+            STAGES=config.queued(config.padded(E) * (dv.element_size() + write1.element_size()) + config.padded(D) * k.element_size(), config.chunk),
+            C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=255,
         )
     if needs & {"alpha", "k", "q"}:
         dk_1 = some.new_empty((B, T, H, D), dtype=some.dtype)
@@ -2092,54 +1469,22 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             (B, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps, T), dtype=torch.float32
         )
         walk = config.walk(
-            D,
-            config.padded(E) * (write1.element_size() + dv.element_size() + do.element_size()),
+            D, config.padded(E) * (write1.element_size() + dv.element_size() + do.element_size()),
             beta_by_head.element_size()
             + alpha_sums.element_size()
             + config.chunk * (matrix4.element_size() + matrix3.element_size()),
-            k.element_size() + q.element_size(),
-            elements=True,
+            k.element_size() + q.element_size(), elements=True,
         )
         launch(
-            backward_sweep_2,
-            (lay.sequences * parts * H * cdiv(D, walk.tile),),
-            dS_starts,
-            beta_by_head,
-            alpha_sums,
-            alpha_rests,
-            k,
-            *strides(k, H),
-            write1,
-            *strides(write1, H),
-            S_out_late_,
-            matrix4,
-            q,
-            *strides(q, H),
-            matrix3,
-            dk_1,
-            dv,
-            *strides(dv, H),
-            do,
-            *strides(do, H),
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            E=E,
-            D=D,
-            block_e=min(config.slice, config.padded(E)),
-            block_d=walk.tile,
-            YIELD=True,
-            WARPS=walk.warps,
-            STAGES=walk.stages,
-            PRODUCTS=walk.products,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=walk.warps,
-            num_stages=2,
-            maxnreg=walk.registers,
+            backward_sweep_2, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+            dS_starts, beta_by_head, alpha_sums, alpha_rests, k, *strides(k, H),
+            write1, *strides(write1, H), S_out_late_, matrix4, q, *strides(q, H), matrix3, dk_1,
+            dv, *strides(dv, H), do, *strides(do, H),
+            *lay.walked, parts, lay.length(parts),
+            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=walk.tile, YIELD=True,
+            WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
+            LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
         )
     if needs & {"alpha", "k", "q"}:
         dq = some.new_empty((B, T, H, D), dtype=some.dtype)
@@ -2174,55 +1519,19 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 alpha_sums.element_size() + beta_by_head.element_size() + config.chunk * matrix4.element_size(),
                 k.element_size() + dk_1.element_size(),
             ),
-            elements=True,
-            wanted=(bool(needs & {"alpha", "q"}), bool(needs & {"alpha", "k"})),
+            elements=True, wanted=(bool(needs & {"alpha", "q"}), bool(needs & {"alpha", "k"})),
         ):
             launch(
-                backward_sweep_3,
-                (lay.sequences * parts * H * cdiv(D, walk.tile),),
-                S_starts,
-                S_last if keeps else None,
-                alpha_sums,
-                alpha_rests,
-                q,
-                *strides(q, H),
-                do,
-                *strides(do, H),
-                k,
-                *strides(k, H),
-                dv,
-                *strides(dv, H),
-                S_in_late_,
-                S_in_early_,
-                matrix3,
-                matrix4,
-                dk_1,
-                *strides(dk_1, H),
-                dq,
-                dk,
-                beta_by_head,
-                write1,
-                *strides(write1, H),
-                *lay.walked,
-                parts,
-                lay.length(parts),
-                E=E,
-                D=D,
-                block_e=min(config.slice, config.padded(E)),
-                block_d=walk.tile,
-                YIELD=True,
-                WARPS=walk.warps,
-                STAGES=walk.stages,
-                PRODUCTS=walk.products,
-                READ=read,
-                C=config.chunk,
-                LEVELS=config.levels,
-                EVEN=lay.even,
-                EXACT=config.exact,
-                DT=DTYPES[some.dtype],
-                num_warps=walk.warps,
-                num_stages=2,
-                maxnreg=walk.registers,
+                backward_sweep_3, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+                S_starts, S_last if keeps else None, alpha_sums, alpha_rests, q, *strides(q, H),
+                do, *strides(do, H), k, *strides(k, H), dv, *strides(dv, H), S_in_late_, S_in_early_,
+                matrix3, matrix4, dk_1, *strides(dk_1, H), dq, dk, beta_by_head,
+                write1, *strides(write1, H),
+                *lay.walked, parts, lay.length(parts),
+                E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=walk.tile, YIELD=True,
+                WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, READ=read, C=config.chunk,
+                LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+                num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
             )
     beta_by_head = dk_1 = matrix3 = matrix4 = None
     if needs & {"alpha"}:
@@ -2231,18 +1540,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     gradients, initial = {}, {}
     if needs & {"alpha"}:  # the decay times <S_(t-1), dS_t>
         S_pairing = border_sums(
-            alpha_sums,
-            alpha_rests,
-            S_at_ends,
-            lay,
-            parts,
-            config.exact,
-            out_late=S_out_late_,
-            in_late=S_in_late_,
-            in_early=S_in_early_,
-            own_late=own1,
-            own_early=own2,
-            at_once=True,
+            alpha_sums, alpha_rests, S_at_ends, lay, parts, config.exact, out_late=S_out_late_,
+            in_late=S_in_late_, in_early=S_in_early_, own_late=own1, own_early=own2, at_once=True,
         )
     S_in_early_ = S_in_late_ = S_out_late_ = alpha_rests = alpha_sums = own1 = own2 = None
     if "q" in needs:
@@ -2284,19 +1583,13 @@ def torch_step(given, states, constants, outputs, following):
 @triton.jit(do_not_specialize=["heads"])
 def step_kernel(
     q_at, k_at, v_at, beta_at, alpha_at, S_at, next_S_at, o_at, rows_at,
-    q_stride0, q_stride1, q_stride2,
-    k_stride0, k_stride1, k_stride2,
-    v_stride0, v_stride1, v_stride2,
-    beta_stride0, beta_stride1,
-    alpha_stride0, alpha_stride1,
-    S_stride0, S_stride1,
-    next_S_stride0, next_S_stride1,
-    o_stride0, o_stride1,
+    q_stride0, q_stride1, q_stride2, k_stride0, k_stride1, k_stride2,
+    v_stride0, v_stride1, v_stride2, beta_stride0, beta_stride1, alpha_stride0, alpha_stride1,
+    S_stride0, S_stride1, next_S_stride0, next_S_stride1, o_stride0, o_stride1,
     heads, q_group, k_group, v_group, beta_group, alpha_group,
-    size_d: tl.constexpr, block_d: tl.constexpr,
-    size_e: tl.constexpr, block_e: tl.constexpr,
+    size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
     parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
-):  # fmt: skip
+):
     """Each program: one batch entry and head and a tile of e, one step."""
     place = tl.program_id(0) // parts
     if flat:  # more batch entries than a grid is high
@@ -2356,20 +1649,16 @@ def step_kernel(
 @triton.jit(do_not_specialize=["heads", "steps"])
 def steps_kernel(
     q_at, k_at, v_at, beta_at, alpha_at, S_at, kept_S_at, o_at, rows_at, each_at, counts_at, starts_at,
-    q_stride0, q_stride1, q_stride2, q_stride3,
-    k_stride0, k_stride1, k_stride2, k_stride3,
-    v_stride0, v_stride1, v_stride2, v_stride3,
-    beta_stride0, beta_stride1, beta_stride2,
-    alpha_stride0, alpha_stride1, alpha_stride2,
-    S_stride0, S_stride1, S_stride2, S_stride3,
+    q_stride0, q_stride1, q_stride2, q_stride3, k_stride0, k_stride1, k_stride2, k_stride3,
+    v_stride0, v_stride1, v_stride2, v_stride3, beta_stride0, beta_stride1, beta_stride2,
+    alpha_stride0, alpha_stride1, alpha_stride2, S_stride0, S_stride1, S_stride2, S_stride3,
     kept_S_stride0, kept_S_stride1, kept_S_stride2, kept_S_stride3,
     o_stride0, o_stride1, o_stride2,
     heads, q_group, k_group, v_group, beta_group, alpha_group, steps,
-    size_d: tl.constexpr, block_d: tl.constexpr,
-    size_e: tl.constexpr, block_e: tl.constexpr,
+    size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
     parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
     yields: tl.constexpr, keeps: tl.constexpr, ends: tl.constexpr,
-):  # fmt: skip
+):
     """Each program: one sequence and head and a tile of e, one step after the other, with the state in registers."""
     place = tl.program_id(0) // parts
     if flat:  # more batch entries than a grid is high
@@ -2448,9 +1737,7 @@ def steps_kernel(
                         + kept_row * kept_S_stride0
                         + head * kept_S_stride1
                         + at_d[:, None] * kept_S_stride2
-                        + at_e[None, :] * kept_S_stride3,
-                        next_S,
-                        mask=in_d_e,
+                        + at_e[None, :] * kept_S_stride3, next_S, mask=in_d_e,
                     )
             S = next_S.to(tl.float32)
         if ends:
@@ -2460,75 +1747,31 @@ def steps_kernel(
 SIGNATURE = Signature(
     name="gated_delta_rule",
     arguments=(
-        Argument("q", "input", ("d",)),
-        Argument("k", "input", ("d",)),
-        Argument("v", "input", ("e",)),
-        Argument("beta", "input", ()),
+        Argument("q", "input", ("d",)), Argument("k", "input", ("d",)),
+        Argument("v", "input", ("e",)), Argument("beta", "input", ()),
         Argument("alpha", "decay", ()),
     ),
-    states=(("S", ("d", "e")),),
-    outputs=(("o", ("e",)),),
+    states=(("S", ("d", "e")),), outputs=(("o", ("e",)),),
 )
 OP = Op(
     SIGNATURE,
     {
         "torch": Backend(
-            torch_forward,
-            torch_backward,
-            frozenset(
-                (
-                    "packed",
-                    "mixed",
-                )
-            ),
-            forward_states=torch_forward_states,
-            backward_states=torch_backward_states,
+            torch_forward, torch_backward, frozenset(("packed", "mixed")),
+            forward_states=torch_forward_states, backward_states=torch_backward_states,
             saved={"101b56a880": (("B", "H", "T", "e"), "wide")},
         ),
         "triton": Backend(
-            triton_forward,
-            triton_backward,
-            frozenset(
-                (
-                    "packed",
-                    "groups",
-                    "inference",
-                    "finals",
-                    "replays",
-                    "exchange",
-                )
-            ),
-            saved={"101b56a880": (("B", "T", "H", "e"), "input")},
-            saved_packed=True,
+            triton_forward, triton_backward,
+            frozenset(("packed", "groups", "inference", "finals", "replays", "exchange")),
+            saved={"101b56a880": (("B", "T", "H", "e"), "input")}, saved_packed=True,
         ),
     },
     Step(
-        SIGNATURE,
-        torch_step,
+        SIGNATURE, torch_step,
         StepKernel(
-            step_kernel,
-            steps_kernel,
-            reads=(
-                "q",
-                "k",
-                "v",
-                "beta",
-                "alpha",
-            ),
-            constants=(),
-            dims=(
-                "d",
-                "e",
-            ),
-            tiled="e",
-            shared=False,
-            held=(
-                (
-                    "d",
-                    "e",
-                ),
-            ),
-            smallest=1,
+            step_kernel, steps_kernel, reads=("q", "k", "v", "beta", "alpha"), constants=(),
+            dims=("d", "e"), tiled="e", shared=False, held=(("d", "e"),), smallest=1,
         ),
     ),
     __name__,
@@ -2537,20 +1780,11 @@ OP = Op(
 
 @OP.named
 def gated_delta_rule(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    beta: torch.Tensor,
-    log_alpha: torch.Tensor,
-    initial_state: torch.Tensor | None = None,
-    output_final_state: bool = False,
-    cu_seqlens: torch.Tensor | None = None,
-    context_parallel: object = None,
-    recompute: str = "auto",
-    precision: str = "default",
-    state_dtype: torch.dtype | None = None,
-    backend: str | None = None,
-    deterministic: bool = False,
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, beta: torch.Tensor, log_alpha: torch.Tensor,
+    initial_state: torch.Tensor | None = None, output_final_state: bool = False,
+    cu_seqlens: torch.Tensor | None = None, context_parallel: object = None,
+    recompute: str = "auto", precision: str = "default", state_dtype: torch.dtype | None = None,
+    backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     r"""The gated delta rule (Yang et al. 2024, arXiv 2412.06464): decay, then the delta rule.
 
@@ -2604,32 +1838,19 @@ def gated_delta_rule(
     Source: arXiv 2412.06464
     """
     return OP(
-        {"q": q, "k": k, "v": v, "beta": beta, "alpha": log_alpha},
-        initial_state=initial_state,
-        output_final_state=output_final_state,
-        cu_seqlens=cu_seqlens,
-        context_parallel=context_parallel,
-        recompute=recompute,
-        precision=precision,
-        state_dtype=state_dtype,
-        backend=backend,
-        deterministic=deterministic,
+        {"q": q, "k": k, "v": v, "beta": beta, "alpha": log_alpha}, initial_state=initial_state,
+        output_final_state=output_final_state, cu_seqlens=cu_seqlens,
+        context_parallel=context_parallel, recompute=recompute, precision=precision,
+        state_dtype=state_dtype, backend=backend, deterministic=deterministic,
     )
 
 
 @OP.named
 def gated_delta_rule_step(
-    state: torch.Tensor | None,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    beta: torch.Tensor,
-    log_alpha: torch.Tensor,
-    inplace: bool = False,
-    out: torch.Tensor | None = None,
-    state_dtype: torch.dtype | None = None,
-    backend: str | None = None,
-    deterministic: bool = False,
+    state: torch.Tensor | None, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
+    beta: torch.Tensor, log_alpha: torch.Tensor, inplace: bool = False,
+    out: torch.Tensor | None = None, state_dtype: torch.dtype | None = None,
+    backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """One step of gated_delta_rule, for generation: one launch, no gradient.
 
@@ -2656,13 +1877,8 @@ def gated_delta_rule_step(
         chunkform.errors.ArgumentError: an argument has a wrong shape, dtype, device or value, or requires a gradient.
     """
     return OP.step(
-        state,
-        {"q": q, "k": k, "v": v, "beta": beta, "alpha": log_alpha},
-        inplace,
-        out,
-        state_dtype,
-        backend,
-        deterministic,
+        state, {"q": q, "k": k, "v": v, "beta": beta, "alpha": log_alpha}, inplace, out,
+        state_dtype, backend, deterministic,
     )
 
 

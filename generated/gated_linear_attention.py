@@ -66,26 +66,9 @@ written_for("0.1", __file__)
 
 from chunkform.runtime.chunk_kernels.chunk_layout import GROUP, LEVELS, parts_for, places
 from chunkform.runtime.chunk_kernels.kernels import (
-    adds_steep,
-    chained,
-    chunk_of,
-    cumulate,
-    decayed_product,
-    decayed_sum,
-    diagonal,
-    first_steep,
-    is_flat,
-    last_of,
-    lasting,
-    later_sums,
-    log2_of,
-    over_block,
-    part_of,
-    place_of,
-    reach,
-    span,
-    steep,
-    sums_of,
+    adds_steep, chained, chunk_of, cumulate, decayed_product, decayed_sum, diagonal, first_steep,
+    is_flat, last_of, lasting, later_sums, log2_of, over_block, part_of, place_of, reach, span,
+    steep, sums_of,
 )
 from chunkform.runtime.chunk_kernels.segment_maps import map_of_all
 from chunkform.runtime.chunk_kernels.split_precision import rounded_and_rest
@@ -95,22 +78,10 @@ from chunkform.runtime.op.decode import Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK,
-    dtype_of,
-    from_chunks,
-    from_steps,
-    in_parts,
-    in_segments,
-    steps_first,
-    to_chunks,
+    CHUNK, dtype_of, from_chunks, from_steps, in_parts, in_segments, steps_first, to_chunks,
 )
 from chunkform.runtime.torch_form.decays import (
-    channel_apply,
-    channel_product,
-    decay_all,
-    decay_in,
-    decay_out,
-    order_mask,
+    channel_apply, channel_product, decay_all, decay_in, decay_out, order_mask,
 )
 from chunkform.runtime.torch_form.segment_maps import PIECE, Segment, in_pieces, over_chunks
 
@@ -306,15 +277,8 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     alpha = log_alpha.exp()
     # pairing_S: <S_(t-1), dS_t> at each step, with the scalars that multiply the state
     (pairing_S,) = in_parts(
-        _backward_unroll_4,
-        (alpha, log_alpha, q, do, v, k),
-        (S_edges, dS_edges),
-        lead,
-        CHUNK,
-        dtype,
-        device,
-        size_d,
-        size_e,
+        _backward_unroll_4, (alpha, log_alpha, q, do, v, k), (S_edges, dS_edges), lead, CHUNK,
+        dtype, device, size_d, size_e,
     )
     gradients = {}
     gradients["q"] = from_steps(y, lead, 1, given["q"].dtype)
@@ -334,38 +298,14 @@ def _forward_states_1_chunks(s1, s2, s3, lead, size, dtype, device, size_d, size
     a1 = decay_out(x2, True, 1, dim=-2)
     a2 = (x1 * a1).mT @ x3
     return (
-        over_chunks(
-            a0,
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_d,
-            ),
-            dtype,
-            device,
-        ),
-        over_chunks(
-            a2,
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_d,
-                size_e,
-            ),
-            dtype,
-            device,
-        ),
+        over_chunks(a0, (lead[0], lead[1], count, size_d), dtype, device),
+        over_chunks(a2, (lead[0], lead[1], count, size_d, size_e), dtype, device),
     )
 
 
 def _forward_states_1_law(later, earlier):
     """The map of two segments from the map of each."""
-    return (
-        earlier[0] * later[0],
-        (later[1] + earlier[1] * (later[0])[..., :, None]),
-    )
+    return (earlier[0] * later[0], (later[1] + earlier[1] * (later[0])[..., :, None]))
 
 
 def _forward_states_1_apply(parts, states):
@@ -389,16 +329,8 @@ def torch_forward_states(given, states, constants, exchange):
     log_alpha = steps_first(given["alpha"], dtype)
     v = steps_first(given["v"], dtype)
     map_3 = in_pieces(
-        _forward_states_1_chunks,
-        _forward_states_1_law,
-        (k, log_alpha, v),
-        lead,
-        1,
-        PIECE,
-        dtype,
-        device,
-        size_d,
-        size_e,
+        _forward_states_1_chunks, _forward_states_1_law, (k, log_alpha, v), lead, 1, PIECE, dtype,
+        device, size_d, size_e,
     )
     # what enters, of S
     ((S_first,),) = exchange(
@@ -417,38 +349,14 @@ def _backward_states_1_chunks(s1, s2, s3, lead, size, dtype, device, size_d, siz
     a1 = decay_out(x2, False, -1, dim=-2)
     a2 = (a1 * x1).mT @ x3
     return (
-        over_chunks(
-            a0,
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_d,
-            ),
-            dtype,
-            device,
-        ),
-        over_chunks(
-            a2,
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_d,
-                size_e,
-            ),
-            dtype,
-            device,
-        ),
+        over_chunks(a0, (lead[0], lead[1], count, size_d), dtype, device),
+        over_chunks(a2, (lead[0], lead[1], count, size_d, size_e), dtype, device),
     )
 
 
 def _backward_states_1_law(later, earlier):
     """The map of two segments from the map of each."""
-    return (
-        earlier[0] * later[0],
-        (earlier[1] * (later[0])[..., :, None] + later[1]),
-    )
+    return (earlier[0] * later[0], (earlier[1] * (later[0])[..., :, None] + later[1]))
 
 
 def _backward_states_1_apply(parts, states):
@@ -483,16 +391,8 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
         else steps_first(do, dtype)
     )
     map_3 = in_pieces(
-        _backward_states_1_chunks,
-        _backward_states_1_law,
-        (q, log_alpha, do),
-        lead,
-        -1,
-        PIECE,
-        dtype,
-        device,
-        size_d,
-        size_e,
+        _backward_states_1_chunks, _backward_states_1_law, (q, log_alpha, do), lead, -1, PIECE,
+        dtype, device, size_d, size_e,
     )
     # what enters, of dS
     ((dS_last,),) = exchange(
@@ -503,43 +403,12 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def forward_prepare_1(
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    alpha_sums,
-    alpha_rests,
-    alpha_p,
-    alpha_b,
-    alpha_t,
-    alpha_h,
-    alpha_g,
-    alpha_extents,
-    scaled1_p,
-    scaled2_p,
-    matrix1,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    D: tl.constexpr,
-    part_d: tl.constexpr,
-    FLAT: tl.constexpr,
-    GROUP: tl.constexpr,
-    CHUNK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    q_p, q_b, q_t, q_h, q_g, k_p, k_b, k_t, k_h, k_g, alpha_sums, alpha_rests,
+    alpha_p, alpha_b, alpha_t, alpha_h, alpha_g, alpha_extents, scaled1_p, scaled2_p, matrix1,
+    T, H, chunks, begins, stops, programs,
+    D: tl.constexpr, part_d: tl.constexpr, FLAT: tl.constexpr, GROUP: tl.constexpr,
+    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -572,8 +441,7 @@ def forward_prepare_1(
             log2_of(
                 tl.load(
                     alpha_p + t0 * alpha_t + i[:, None] * alpha_t + d[None, :],
-                    mask=i_ok[:, None] & d_ok[None, :],
-                    other=0.0,
+                    mask=i_ok[:, None] & d_ok[None, :], other=0.0,
                 )
             )
             if SUMS
@@ -584,13 +452,7 @@ def forward_prepare_1(
             if SUMS
             else over_block(
                 tl.load(alpha_sums + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
-                alpha_sums + step * D,
-                (row)[:, None],
-                d[None, :],
-                d_ok[None, :],
-                last,
-                H * D,
-                C,
+                alpha_sums + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C,
                 CHUNK,
             )
         )
@@ -600,13 +462,7 @@ def forward_prepare_1(
         alpha_n = (
             over_block(
                 tl.load(alpha_rests + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
-                alpha_rests + step * D,
-                (row)[:, None],
-                d[None, :],
-                d_ok[None, :],
-                last,
-                H * D,
-                C,
+                alpha_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C,
                 CHUNK,
             )
             if EXACT
@@ -617,27 +473,13 @@ def forward_prepare_1(
             if SUMS
             else over_block(
                 tl.load(alpha_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                alpha_sums + step * D,
-                (last),
-                d,
-                d_ok,
-                last,
-                H * D,
-                C,
-                CHUNK,
+                alpha_sums + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
             )
         )
         alpha_n_end = (
             over_block(
                 tl.load(alpha_rests + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                alpha_rests + step * D,
-                (last),
-                d,
-                d_ok,
-                last,
-                H * D,
-                C,
-                CHUNK,
+                alpha_rests + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
             )
             if EXACT
             else tl.full([1], 0, tl.int32)
@@ -645,41 +487,21 @@ def forward_prepare_1(
         if SUMS:
             tl.store(alpha_sums + step * D + last * (H * D) + d, alpha_a_end, mask=d_ok)
         t = decayed_product(
-            t,
-            q.to(tl.float32),
-            k.to(tl.float32),
-            alpha_sums + step * D,
-            alpha_rests + step * D if EXACT else None,
-            alpha_a,
-            alpha_n,
-            alpha_a,
-            alpha_n,
-            d,
-            d_ok,
-            last,
-            H * D,
-            C,
-            CHUNK,
-            LEVELS,
-            True,
-            True,
-            FLAT,
-            EXACT,
-            DT,
+            t, q.to(tl.float32), k.to(tl.float32), alpha_sums + step * D,
+            alpha_rests + step * D if EXACT else None, alpha_a, alpha_n, alpha_a, alpha_n, d, d_ok,
+            last, H * D, C, CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
         )
         if not FLAT:
             steep_from = first_steep(steep_from, alpha_a, alpha_n, d_ok, C, DT)
             i_new = i_ok & ((i >= steep_from) | (again > 0))
         since = span(alpha_a, alpha_n, 0.0, 0)
         tl.store(
-            scaled1_p + at * D + i[:, None] * D + d[None, :],
-            (since * q.to(tl.float32)),
+            scaled1_p + at * D + i[:, None] * D + d[None, :], (since * q.to(tl.float32)),
             mask=i_new[:, None] & d_ok[None, :],
         )  # q . since
         until = span(alpha_a_end[None, :], alpha_n_end[None, :], alpha_a, alpha_n)
         tl.store(
-            scaled2_p + at * D + i[:, None] * D + d[None, :],
-            (until * k.to(tl.float32)),
+            scaled2_p + at * D + i[:, None] * D + d[None, :], (until * k.to(tl.float32)),
             mask=i_new[:, None] & d_ok[None, :],
         )  # k . until
     if SUMS:
@@ -692,8 +514,7 @@ def forward_prepare_1(
                     log2_of(
                         tl.load(
                             alpha_p + t0 * alpha_t + i[:, None] * alpha_t + d[None, :],
-                            mask=i_ok[:, None] & d_ok[None, :],
-                            other=0.0,
+                            mask=i_ok[:, None] & d_ok[None, :], other=0.0,
                         )
                     ),
                     C,
@@ -702,51 +523,19 @@ def forward_prepare_1(
                     alpha_sums + step * D + i[:, None] * (H * D) + d[None, :], sums, mask=i_ok[:, None] & d_ok[None, :]
                 )
     tl.store(
-        matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-        t,
+        matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t,
         mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
     )  # t
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def forward_prepare_1_others(
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    alpha_sums,
-    alpha_rests,
-    alpha_p,
-    alpha_b,
-    alpha_t,
-    alpha_h,
-    alpha_g,
-    alpha_extents,
-    scaled1_p,
-    scaled2_p,
-    matrix1,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    D: tl.constexpr,
-    part_d: tl.constexpr,
-    FLAT: tl.constexpr,
-    GROUP: tl.constexpr,
-    CHUNK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    q_p, q_b, q_t, q_h, q_g, k_p, k_b, k_t, k_h, k_g, alpha_sums, alpha_rests,
+    alpha_p, alpha_b, alpha_t, alpha_h, alpha_g, alpha_extents, scaled1_p, scaled2_p, matrix1,
+    T, H, chunks, begins, stops, programs,
+    D: tl.constexpr, part_d: tl.constexpr, FLAT: tl.constexpr, GROUP: tl.constexpr,
+    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The same, of chunks that aren't flat: a program looks at some together, and takes one after the other."""
     i = tl.arange(0, C)
@@ -789,8 +578,7 @@ def forward_prepare_1_others(
                         log2_of(
                             tl.load(
                                 alpha_p + t0 * alpha_t + i[:, None] * alpha_t + d[None, :],
-                                mask=i_ok[:, None] & d_ok[None, :],
-                                other=0.0,
+                                mask=i_ok[:, None] & d_ok[None, :], other=0.0,
                             )
                         )
                         if SUMS
@@ -802,17 +590,10 @@ def forward_prepare_1_others(
                         else over_block(
                             tl.load(
                                 alpha_sums + step * D + (row)[:, None] * (H * D) + d[None, :],
-                                mask=(d_ok)[None, :],
-                                other=0,
+                                mask=(d_ok)[None, :], other=0,
                             ),
-                            alpha_sums + step * D,
-                            (row)[:, None],
-                            d[None, :],
-                            d_ok[None, :],
-                            last,
-                            H * D,
-                            C,
-                            CHUNK,
+                            alpha_sums + step * D, (row)[:, None], d[None, :], d_ok[None, :], last,
+                            H * D, C, CHUNK,
                         )
                     )
                     if SUMS:
@@ -822,17 +603,10 @@ def forward_prepare_1_others(
                         over_block(
                             tl.load(
                                 alpha_rests + step * D + (row)[:, None] * (H * D) + d[None, :],
-                                mask=(d_ok)[None, :],
-                                other=0,
+                                mask=(d_ok)[None, :], other=0,
                             ),
-                            alpha_rests + step * D,
-                            (row)[:, None],
-                            d[None, :],
-                            d_ok[None, :],
-                            last,
-                            H * D,
-                            C,
-                            CHUNK,
+                            alpha_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last,
+                            H * D, C, CHUNK,
                         )
                         if EXACT
                         else 0
@@ -842,27 +616,13 @@ def forward_prepare_1_others(
                         if SUMS
                         else over_block(
                             tl.load(alpha_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                            alpha_sums + step * D,
-                            (last),
-                            d,
-                            d_ok,
-                            last,
-                            H * D,
-                            C,
-                            CHUNK,
+                            alpha_sums + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
                         )
                     )
                     alpha_n_end = (
                         over_block(
                             tl.load(alpha_rests + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                            alpha_rests + step * D,
-                            (last),
-                            d,
-                            d_ok,
-                            last,
-                            H * D,
-                            C,
-                            CHUNK,
+                            alpha_rests + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
                         )
                         if EXACT
                         else tl.full([1], 0, tl.int32)
@@ -870,26 +630,9 @@ def forward_prepare_1_others(
                     if SUMS:
                         tl.store(alpha_sums + step * D + last * (H * D) + d, alpha_a_end, mask=d_ok)
                     t = decayed_product(
-                        t,
-                        q.to(tl.float32),
-                        k.to(tl.float32),
-                        alpha_sums + step * D,
-                        alpha_rests + step * D if EXACT else None,
-                        alpha_a,
-                        alpha_n,
-                        alpha_a,
-                        alpha_n,
-                        d,
-                        d_ok,
-                        last,
-                        H * D,
-                        C,
-                        CHUNK,
-                        LEVELS,
-                        True,
-                        True,
-                        FLAT,
-                        EXACT,
+                        t, q.to(tl.float32), k.to(tl.float32), alpha_sums + step * D,
+                        alpha_rests + step * D if EXACT else None, alpha_a, alpha_n, alpha_a,
+                        alpha_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, True, FLAT, EXACT,
                         DT,
                     )
                     if not FLAT:
@@ -898,14 +641,12 @@ def forward_prepare_1_others(
                     since = span(alpha_a, alpha_n, 0.0, 0)
                     tl.store(
                         scaled1_p + at * D + i[:, None] * D + d[None, :],
-                        (since * q.to(tl.float32)),
-                        mask=i_new[:, None] & d_ok[None, :],
+                        (since * q.to(tl.float32)), mask=i_new[:, None] & d_ok[None, :],
                     )  # q . since
                     until = span(alpha_a_end[None, :], alpha_n_end[None, :], alpha_a, alpha_n)
                     tl.store(
                         scaled2_p + at * D + i[:, None] * D + d[None, :],
-                        (until * k.to(tl.float32)),
-                        mask=i_new[:, None] & d_ok[None, :],
+                        (until * k.to(tl.float32)), mask=i_new[:, None] & d_ok[None, :],
                     )  # k . until
                 if SUMS:
                     tl.store(alpha_extents + at, alpha_most - alpha_least)
@@ -917,59 +658,29 @@ def forward_prepare_1_others(
                                 log2_of(
                                     tl.load(
                                         alpha_p + t0 * alpha_t + i[:, None] * alpha_t + d[None, :],
-                                        mask=i_ok[:, None] & d_ok[None, :],
-                                        other=0.0,
+                                        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
                                     )
                                 ),
                                 C,
                             )
                             tl.store(
-                                alpha_sums + step * D + i[:, None] * (H * D) + d[None, :],
-                                sums,
+                                alpha_sums + step * D + i[:, None] * (H * D) + d[None, :], sums,
                                 mask=i_ok[:, None] & d_ok[None, :],
                             )
                 tl.store(
-                    matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-                    t,
+                    matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t,
                     mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
                 )  # t
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def forward_sweep_1(
-    S_first,
-    S_last,
-    S_borders,
-    scaled1_p,
-    v_p,
-    v_b,
-    v_t,
-    v_h,
-    v_g,
-    matrix1,
-    o_out,
-    alpha_sums,
-    alpha_rests,
-    scaled2_p,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    blocks,
-    D: tl.constexpr,
-    E: tl.constexpr,
-    block_d: tl.constexpr,
-    block_e: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    BLOCK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
+    S_first, S_last, S_borders, scaled1_p, v_p, v_b, v_t, v_h, v_g, matrix1, o_out, alpha_sums,
+    alpha_rests, scaled2_p,
+    T, H, chunks, starts, parts, length, blocks,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, BLOCK: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of S."""
@@ -992,8 +703,7 @@ def forward_sweep_1(
         if S_first is not None:
             S_slice += tl.load(
                 S_first + sh * D * E + d_slice[None, :] * E + e[:, None],
-                mask=d_ok_slice[None, :] & e_ok[:, None],
-                other=0.0,
+                mask=d_ok_slice[None, :] & e_ok[:, None], other=0.0,
             )
         S = S + (S_slice,)
         d = d + (d_slice,)
@@ -1002,16 +712,9 @@ def forward_sweep_1(
     v_p += b * v_b + h // v_g * v_h
     if not YIELD:
         reached = lasting(
-            alpha_sums + (b * T * H + h) * D,
-            alpha_rests + (b * T * H + h) * D if EXACT else None,
-            H * D,
-            tl.arange(0, triton.next_power_of_2(D)),
-            tl.arange(0, triton.next_power_of_2(D)) < D,
-            begin,
-            stop,
-            count,
-            C,
-            True,
+            alpha_sums + (b * T * H + h) * D, alpha_rests + (b * T * H + h) * D if EXACT else None,
+            H * D, tl.arange(0, triton.next_power_of_2(D)),
+            tl.arange(0, triton.next_power_of_2(D)) < D, begin, stop, count, C, True,
         )
         begin, first, count = begin + (count - reached) * C, first + (count - reached), reached
     for n in tl.range(0, count, num_stages=STAGES):
@@ -1039,21 +742,17 @@ def forward_sweep_1(
                         S_borders
                         + (bh * blocks + first_block + n // (BLOCK // C)) * D * E
                         + d[n_d][None, :] * E
-                        + e[:, None],
-                        S[n_d],
-                        mask=d_ok[n_d][None, :] & e_ok[:, None],
+                        + e[:, None], S[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
             scaled1 = tl.load(
                 scaled1_p + at * D + i[:, None] * D + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
             p = tl.dot(S[n_d].to(DT), tl.trans(scaled1.to(DT)), p, input_precision="tf32x3")  # scaled1 S
             kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
             scaled2 = tl.load(
                 scaled2_p + at * D + i[:, None] * D + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
             p3 = tl.dot(
                 v.to(DT), scaled2.to(DT), (kept[None, :] * S[n_d]), input_precision="tf32x3"
@@ -1074,8 +773,7 @@ def forward_sweep_1(
                 if part == parts - 1:
                     tl.store(
                         S_last + (sh // H // parts * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
-                        S[n_d],
-                        mask=d_ok[n_d][None, :] & e_ok[:, None],
+                        S[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         else:
             tl.store(
@@ -1105,119 +803,43 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     scaled1 = some.new_empty((B, H, T, D))
     scaled2 = some.new_empty((B, H, T, D))
     launch(
-        forward_prepare_1,
-        (lay.programs,),
-        q,
-        *strides(q, H),
-        k,
-        *strides(k, H),
-        alpha_sums,
-        alpha_rests,
-        alpha,
-        *strides(alpha, H),
-        alpha_extents,
-        scaled1,
-        scaled2,
-        matrix1,
-        *lay.at_once,
-        lay.programs,
-        D=D,
-        part_d=min(config.block, config.padded(D)),
-        FLAT=True,
-        GROUP=GROUP,
-        CHUNK=config.chunk,
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=config.ahead,
-        num_stages=1,
-        maxnreg=config.registers,
+        forward_prepare_1, (lay.programs,),
+        q, *strides(q, H), k, *strides(k, H), alpha_sums, alpha_rests, alpha, *strides(alpha, H),
+        alpha_extents, scaled1, scaled2, matrix1,
+        *lay.at_once, lay.programs,
+        D=D, part_d=min(config.block, config.padded(D)), FLAT=True, GROUP=GROUP, CHUNK=config.chunk,
+        C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=config.registers,
     )
     launch(
-        forward_prepare_1_others,
-        (cdiv(lay.programs, GROUP),),
-        q,
-        *strides(q, H),
-        k,
-        *strides(k, H),
-        alpha_sums,
-        alpha_rests,
-        alpha,
-        *strides(alpha, H),
-        alpha_extents,
-        scaled1,
-        scaled2,
-        matrix1,
-        *lay.at_once,
-        lay.programs,
-        D=D,
-        part_d=min(config.block, config.padded(D)),
-        FLAT=False,
-        GROUP=GROUP,
-        CHUNK=config.chunk,
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=config.ahead,
-        num_stages=1,
-        maxnreg=config.registers,
+        forward_prepare_1_others, (cdiv(lay.programs, GROUP),),
+        q, *strides(q, H), k, *strides(k, H), alpha_sums, alpha_rests, alpha, *strides(alpha, H),
+        alpha_extents, scaled1, scaled2, matrix1,
+        *lay.at_once, lay.programs,
+        D=D, part_d=min(config.block, config.padded(D)), FLAT=False, GROUP=GROUP,
+        CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=config.registers,
     )
     alpha_extents = None
     if parts > 1 or exchange is not None:
         S_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
         walk = config.walk(E, config.padded(D) * scaled2.element_size(), 0, v.element_size())
         launch(
-            forward_sweep_1,
-            (lay.sequences * parts * H * cdiv(E, walk.tile),),
-            None,
-            S_ends,
-            None,
-            scaled1,
-            v,
-            *strides(v, H),
-            matrix1,
-            None,
-            alpha_sums,
-            alpha_rests,
+            forward_sweep_1, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+            None, S_ends, None, scaled1, v, *strides(v, H), matrix1, None, alpha_sums, alpha_rests,
             scaled2,
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            blocks.chunks,
-            D=D,
-            E=E,
-            block_d=min(config.slice, config.padded(D)),
-            block_e=walk.tile,
-            YIELD=False,
-            WARPS=walk.warps,
-            STAGES=walk.stages,
-            BLOCK=BLOCK,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=walk.warps,
-            num_stages=2,
-            maxnreg=walk.registers,
+            *lay.walked, parts, lay.length(parts), blocks.chunks,
+            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=False,
+            WARPS=walk.warps, STAGES=walk.stages, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels,
+            EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps,
+            num_stages=2, maxnreg=walk.registers,
         )
         if exchange is not None:  # other parts of the sequence are elsewhere
             S_coming = exchange.begin(
                 (
                     map_of_all(
-                        "S",
-                        S_first,
-                        S_ends,
-                        lay,
-                        parts,
-                        True,
-                        decay=(alpha_sums, alpha_rests),
-                        axis=0,
-                        exact=config.exact,
+                        "S", S_first, S_ends, lay, parts, True, decay=(alpha_sums, alpha_rests),
+                        axis=0, exact=config.exact,
                     ),
                 )
             )
@@ -1231,45 +853,18 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     S_borders = some.new_empty((B, H, blocks.chunks, D, E), dtype=some.dtype) if needs_backward else None
     S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if finals else None
     walk = config.walk(
-        E,
-        config.padded(D) * (scaled1.element_size() + scaled2.element_size()),
-        config.chunk * matrix1.element_size(),
-        v.element_size(),
+        E, config.padded(D) * (scaled1.element_size() + scaled2.element_size()),
+        config.chunk * matrix1.element_size(), v.element_size(),
     )
     launch(
-        forward_sweep_1,
-        (lay.sequences * parts * H * cdiv(E, walk.tile),),
-        S_starts,
-        S_last,
-        S_borders,
-        scaled1,
-        v,
-        *strides(v, H),
-        matrix1,
-        o,
-        alpha_sums,
-        alpha_rests,
-        scaled2,
-        *lay.walked,
-        parts,
-        lay.length(parts),
-        blocks.chunks,
-        D=D,
-        E=E,
-        block_d=min(config.slice, config.padded(D)),
-        block_e=walk.tile,
-        YIELD=True,
-        WARPS=walk.warps,
-        STAGES=walk.stages,
-        BLOCK=BLOCK,
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=walk.warps,
-        num_stages=2,
-        maxnreg=walk.registers,
+        forward_sweep_1, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+        S_starts, S_last, S_borders, scaled1, v, *strides(v, H), matrix1, o, alpha_sums,
+        alpha_rests, scaled2,
+        *lay.walked, parts, lay.length(parts), blocks.chunks,
+        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=True,
+        WARPS=walk.warps, STAGES=walk.stages, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels,
+        EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps,
+        num_stages=2, maxnreg=walk.registers,
     )
     alpha_rests = alpha_sums = matrix1 = scaled1 = scaled2 = None
     saved = {}
@@ -1281,38 +876,12 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prepare_1(
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    alpha_sums,
-    alpha_rests,
-    alpha_extents,
-    scaled1_p,
-    scaled2_p,
-    matrix1,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    D: tl.constexpr,
-    part_d: tl.constexpr,
-    FLAT: tl.constexpr,
-    GROUP: tl.constexpr,
-    CHUNK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    k_p, k_b, k_t, k_h, k_g, q_p, q_b, q_t, q_h, q_g, alpha_sums, alpha_rests, alpha_extents,
+    scaled1_p, scaled2_p, matrix1,
+    T, H, chunks, begins, stops, programs,
+    D: tl.constexpr, part_d: tl.constexpr, FLAT: tl.constexpr, GROUP: tl.constexpr,
+    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -1339,135 +908,61 @@ def backward_prepare_1(
         # sum_{d} q_{j,d} k_{i,d} m_{i,j,d}
         alpha_a = over_block(
             tl.load(alpha_sums + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
-            alpha_sums + step * D,
-            (row)[:, None],
-            d[None, :],
-            d_ok[None, :],
-            last,
-            H * D,
-            C,
-            CHUNK,
+            alpha_sums + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
         )
         alpha_n = (
             over_block(
                 tl.load(alpha_rests + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
-                alpha_rests + step * D,
-                (row)[:, None],
-                d[None, :],
-                d_ok[None, :],
-                last,
-                H * D,
-                C,
+                alpha_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C,
                 CHUNK,
             )
             if EXACT
             else 0
         )
         t = decayed_product(
-            t,
-            k.to(tl.float32),
-            q.to(tl.float32),
-            alpha_sums + step * D,
-            alpha_rests + step * D if EXACT else None,
-            alpha_a,
-            alpha_n,
-            alpha_a,
-            alpha_n,
-            d,
-            d_ok,
-            last,
-            H * D,
-            C,
-            CHUNK,
-            LEVELS,
-            False,
-            True,
-            FLAT,
-            EXACT,
-            DT,
+            t, k.to(tl.float32), q.to(tl.float32), alpha_sums + step * D,
+            alpha_rests + step * D if EXACT else None, alpha_a, alpha_n, alpha_a, alpha_n, d, d_ok,
+            last, H * D, C, CHUNK, LEVELS, False, True, FLAT, EXACT, DT,
         )
         if not FLAT:
             steep_from = first_steep(steep_from, alpha_a, alpha_n, d_ok, C, DT)
             i_new = i_ok & ((i >= steep_from) | (again > 0))
         alpha_a_end = over_block(
             tl.load(alpha_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
-            alpha_sums + step * D,
-            (last),
-            d,
-            d_ok,
-            last,
-            H * D,
-            C,
-            CHUNK,
+            alpha_sums + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
         )
         alpha_n_end = (
             over_block(
                 tl.load(alpha_rests + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                alpha_rests + step * D,
-                (last),
-                d,
-                d_ok,
-                last,
-                H * D,
-                C,
-                CHUNK,
+                alpha_rests + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
             )
             if EXACT
             else tl.full([1], 0, tl.int32)
         )
         since = span(alpha_a_end[None, :], alpha_n_end[None, :], alpha_a, alpha_n)
         tl.store(
-            scaled1_p + at * D + i[:, None] * D + d[None, :],
-            (since * k.to(tl.float32)),
+            scaled1_p + at * D + i[:, None] * D + d[None, :], (since * k.to(tl.float32)),
             mask=i_new[:, None] & d_ok[None, :],
         )  # k . since
         until = span(alpha_a, alpha_n, 0.0, 0)
         tl.store(
-            scaled2_p + at * D + i[:, None] * D + d[None, :],
-            (until * q.to(tl.float32)),
+            scaled2_p + at * D + i[:, None] * D + d[None, :], (until * q.to(tl.float32)),
             mask=i_new[:, None] & d_ok[None, :],
         )  # q . until
     tl.store(
-        matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-        t,
+        matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t,
         mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
     )  # t
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prepare_1_others(
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    alpha_sums,
-    alpha_rests,
-    alpha_extents,
-    scaled1_p,
-    scaled2_p,
-    matrix1,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    D: tl.constexpr,
-    part_d: tl.constexpr,
-    FLAT: tl.constexpr,
-    GROUP: tl.constexpr,
-    CHUNK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    k_p, k_b, k_t, k_h, k_g, q_p, q_b, q_t, q_h, q_g, alpha_sums, alpha_rests, alpha_extents,
+    scaled1_p, scaled2_p, matrix1,
+    T, H, chunks, begins, stops, programs,
+    D: tl.constexpr, part_d: tl.constexpr, FLAT: tl.constexpr, GROUP: tl.constexpr,
+    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The same, of chunks that aren't flat: a program looks at some together, and takes one after the other."""
     i = tl.arange(0, C)
@@ -1505,55 +1000,25 @@ def backward_prepare_1_others(
                         tl.load(
                             alpha_sums + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0
                         ),
-                        alpha_sums + step * D,
-                        (row)[:, None],
-                        d[None, :],
-                        d_ok[None, :],
-                        last,
-                        H * D,
-                        C,
-                        CHUNK,
+                        alpha_sums + step * D, (row)[:, None], d[None, :], d_ok[None, :], last,
+                        H * D, C, CHUNK,
                     )
                     alpha_n = (
                         over_block(
                             tl.load(
                                 alpha_rests + step * D + (row)[:, None] * (H * D) + d[None, :],
-                                mask=(d_ok)[None, :],
-                                other=0,
+                                mask=(d_ok)[None, :], other=0,
                             ),
-                            alpha_rests + step * D,
-                            (row)[:, None],
-                            d[None, :],
-                            d_ok[None, :],
-                            last,
-                            H * D,
-                            C,
-                            CHUNK,
+                            alpha_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last,
+                            H * D, C, CHUNK,
                         )
                         if EXACT
                         else 0
                     )
                     t = decayed_product(
-                        t,
-                        k.to(tl.float32),
-                        q.to(tl.float32),
-                        alpha_sums + step * D,
-                        alpha_rests + step * D if EXACT else None,
-                        alpha_a,
-                        alpha_n,
-                        alpha_a,
-                        alpha_n,
-                        d,
-                        d_ok,
-                        last,
-                        H * D,
-                        C,
-                        CHUNK,
-                        LEVELS,
-                        False,
-                        True,
-                        FLAT,
-                        EXACT,
+                        t, k.to(tl.float32), q.to(tl.float32), alpha_sums + step * D,
+                        alpha_rests + step * D if EXACT else None, alpha_a, alpha_n, alpha_a,
+                        alpha_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, True, FLAT, EXACT,
                         DT,
                     )
                     if not FLAT:
@@ -1561,26 +1026,12 @@ def backward_prepare_1_others(
                         i_new = i_ok & ((i >= steep_from) | (again > 0))
                     alpha_a_end = over_block(
                         tl.load(alpha_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                        alpha_sums + step * D,
-                        (last),
-                        d,
-                        d_ok,
-                        last,
-                        H * D,
-                        C,
-                        CHUNK,
+                        alpha_sums + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
                     )
                     alpha_n_end = (
                         over_block(
                             tl.load(alpha_rests + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                            alpha_rests + step * D,
-                            (last),
-                            d,
-                            d_ok,
-                            last,
-                            H * D,
-                            C,
-                            CHUNK,
+                            alpha_rests + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
                         )
                         if EXACT
                         else tl.full([1], 0, tl.int32)
@@ -1588,57 +1039,27 @@ def backward_prepare_1_others(
                     since = span(alpha_a_end[None, :], alpha_n_end[None, :], alpha_a, alpha_n)
                     tl.store(
                         scaled1_p + at * D + i[:, None] * D + d[None, :],
-                        (since * k.to(tl.float32)),
-                        mask=i_new[:, None] & d_ok[None, :],
+                        (since * k.to(tl.float32)), mask=i_new[:, None] & d_ok[None, :],
                     )  # k . since
                     until = span(alpha_a, alpha_n, 0.0, 0)
                     tl.store(
                         scaled2_p + at * D + i[:, None] * D + d[None, :],
-                        (until * q.to(tl.float32)),
-                        mask=i_new[:, None] & d_ok[None, :],
+                        (until * q.to(tl.float32)), mask=i_new[:, None] & d_ok[None, :],
                     )  # q . until
                 tl.store(
-                    matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-                    t,
+                    matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t,
                     mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
                 )  # t
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_1(
-    dS_first,
-    dS_last,
-    dS_borders,
-    scaled1_p,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    matrix1,
-    dv_out,
-    alpha_sums,
-    alpha_rests,
-    scaled2_p,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    blocks,
-    D: tl.constexpr,
-    E: tl.constexpr,
-    block_d: tl.constexpr,
-    block_e: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    BLOCK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
+    dS_first, dS_last, dS_borders, scaled1_p, do_p, do_b, do_t, do_h, do_g, matrix1, dv_out,
+    alpha_sums, alpha_rests, scaled2_p,
+    T, H, chunks, starts, parts, length, blocks,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, BLOCK: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk backwards over chunks, carrying a tile of dS."""
@@ -1661,8 +1082,7 @@ def backward_sweep_1(
         if dS_first is not None:
             dS_slice += tl.load(
                 dS_first + sh * D * E + d_slice[None, :] * E + e[:, None],
-                mask=d_ok_slice[None, :] & e_ok[:, None],
-                other=0.0,
+                mask=d_ok_slice[None, :] & e_ok[:, None], other=0.0,
             )
         d = d + (d_slice,)
         dS = dS + (dS_slice,)
@@ -1671,16 +1091,9 @@ def backward_sweep_1(
     do_p += b * do_b + h // do_g * do_h
     if not YIELD:
         reached = lasting(
-            alpha_sums + (b * T * H + h) * D,
-            alpha_rests + (b * T * H + h) * D if EXACT else None,
-            H * D,
-            tl.arange(0, triton.next_power_of_2(D)),
-            tl.arange(0, triton.next_power_of_2(D)) < D,
-            begin,
-            stop,
-            count,
-            C,
-            False,
+            alpha_sums + (b * T * H + h) * D, alpha_rests + (b * T * H + h) * D if EXACT else None,
+            H * D, tl.arange(0, triton.next_power_of_2(D)),
+            tl.arange(0, triton.next_power_of_2(D)) < D, begin, stop, count, C, False,
         )
         stop, count = tl.minimum(stop, begin + reached * C), reached
     for n in tl.range(0, count, num_stages=STAGES):
@@ -1708,21 +1121,17 @@ def backward_sweep_1(
                         dS_borders
                         + (bh * blocks + first_block + (count - 1 - n) // (BLOCK // C)) * D * E
                         + d[n_d][None, :] * E
-                        + e[:, None],
-                        dS[n_d],
-                        mask=d_ok[n_d][None, :] & e_ok[:, None],
+                        + e[:, None], dS[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
             scaled1 = tl.load(
                 scaled1_p + at * D + i[:, None] * D + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
             p = tl.dot(dS[n_d].to(DT), tl.trans(scaled1.to(DT)), p, input_precision="tf32x3")  # scaled1 dS
             kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
             scaled2 = tl.load(
                 scaled2_p + at * D + i[:, None] * D + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
             p3 = tl.dot(
                 do.to(DT), scaled2.to(DT), (kept[None, :] * dS[n_d]), input_precision="tf32x3"
@@ -1745,65 +1154,24 @@ def backward_sweep_1(
                 if part == 0:
                     tl.store(
                         dS_last + (sh // H // parts * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
-                        dS[n_d],
-                        mask=d_ok[n_d][None, :] & e_ok[:, None],
+                        dS[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         else:
             tl.store(
-                dS_last + sh * D * E + d[n_d][None, :] * E + e[:, None],
-                dS[n_d],
+                dS_last + sh * D * E + d[n_d][None, :] * E + e[:, None], dS[n_d],
                 mask=d_ok[n_d][None, :] & e_ok[:, None],
             )
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_read_1(
-    S_borders,
-    dS_borders,
-    alpha_sums,
-    alpha_rests,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    v_p,
-    v_b,
-    v_t,
-    v_h,
-    v_g,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    alpha_extents,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    dq_out,
-    dk_out,
-    S_pairing_out,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    E: tl.constexpr,
-    D: tl.constexpr,
-    block_e: tl.constexpr,
-    block_d: tl.constexpr,
-    FLAT: tl.constexpr,
-    GROUP: tl.constexpr,
-    CHUNK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    S_borders, dS_borders, alpha_sums, alpha_rests, do_p, do_b, do_t, do_h, do_g,
+    v_p, v_b, v_t, v_h, v_g, k_p, k_b, k_t, k_h, k_g, alpha_extents, q_p, q_b, q_t, q_h, q_g,
+    dq_out, dk_out, S_pairing_out,
+    T, H, chunks, begins, stops, programs,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
+    FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What reads the states at the borders of blocks, for all blocks at once."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
@@ -1830,36 +1198,20 @@ def backward_read_1(
         steep_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
     s = tl.load(
         S_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
-        mask=d_ok[None, :] & e_ok[:, None],
-        other=0.0,
+        mask=d_ok[None, :] & e_ok[:, None], other=0.0,
     )  # S
     s2 = tl.load(
         dS_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
-        mask=d_ok[None, :] & e_ok[:, None],
-        other=0.0,
+        mask=d_ok[None, :] & e_ok[:, None], other=0.0,
     )  # dS
     alpha_a_end = over_block(
         tl.load(alpha_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
-        alpha_sums + step * D,
-        (last),
-        d,
-        d_ok,
-        last,
-        H * D,
-        C,
-        CHUNK,
+        alpha_sums + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
     )
     alpha_n_end = (
         over_block(
             tl.load(alpha_rests + step * D + last * (H * D) + d, mask=d_ok, other=0),
-            alpha_rests + step * D,
-            (last),
-            d,
-            d_ok,
-            last,
-            H * D,
-            C,
-            CHUNK,
+            alpha_rests + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
         )
         if EXACT
         else tl.full([1], 0, tl.int32)
@@ -1873,25 +1225,12 @@ def backward_read_1(
     k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     alpha_a = over_block(
         tl.load(alpha_sums + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
-        alpha_sums + step * D,
-        (row)[:, None],
-        d[None, :],
-        d_ok[None, :],
-        last,
-        H * D,
-        C,
-        CHUNK,
+        alpha_sums + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
     )
     alpha_n = (
         over_block(
             tl.load(alpha_rests + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
-            alpha_rests + step * D,
-            (row)[:, None],
-            d[None, :],
-            d_ok[None, :],
-            last,
-            H * D,
-            C,
+            alpha_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C,
             CHUNK,
         )
         if EXACT
@@ -1899,26 +1238,9 @@ def backward_read_1(
     )
     own = diagonal(p2, C)
     p3 = decayed_sum(
-        p2,
-        k.to(tl.float32),
-        alpha_sums + step * D,
-        alpha_rests + step * D if EXACT else None,
-        alpha_a,
-        alpha_n,
-        alpha_a,
-        alpha_n,
-        d,
-        d_ok,
-        last,
-        H * D,
-        C,
-        CHUNK,
-        LEVELS,
-        True,
-        False,
-        FLAT,
-        EXACT,
-        DT,
+        p2, k.to(tl.float32), alpha_sums + step * D, alpha_rests + step * D if EXACT else None,
+        alpha_a, alpha_n, alpha_a, alpha_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False,
+        FLAT, EXACT, DT,
     )  # sum_{j} k_{j,d} [do v^T]_{i,j} m_{i,j,d}
     p4 = p3 + own[:, None] * k.to(tl.float32)  # with each step's own
     if not FLAT:
@@ -1935,26 +1257,9 @@ def backward_read_1(
     p7 = p6
     own2 = diagonal(p7, C)
     p8 = decayed_sum(
-        p7,
-        q.to(tl.float32),
-        alpha_sums + step * D,
-        alpha_rests + step * D if EXACT else None,
-        alpha_a,
-        alpha_n,
-        alpha_a,
-        alpha_n,
-        d,
-        d_ok,
-        last,
-        H * D,
-        C,
-        CHUNK,
-        LEVELS,
-        False,
-        False,
-        FLAT,
-        EXACT,
-        DT,
+        p7, q.to(tl.float32), alpha_sums + step * D, alpha_rests + step * D if EXACT else None,
+        alpha_a, alpha_n, alpha_a, alpha_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False,
+        FLAT, EXACT, DT,
     )  # sum_{j} q_{j,d} [v do^T]_{i,j} m_{i,j,d}
     p9 = p8 + own2[:, None] * q.to(tl.float32)  # with each step's own
     if not FLAT:
@@ -1973,9 +1278,7 @@ def backward_read_1(
     end = spans - sums
     total = end[None, :] + later_sums(
         tl.where(i_ok[:, None], ((-(k.to(tl.float32) * apart2)) + (apart * q.to(tl.float32))), 0.0),
-        C,
-        True and block_e <= 128,
-        DT,
+        C, True and block_e <= 128, DT,
     )
     tl.store(
         S_pairing_out + step * D + i[:, None] * (H * D) + d[None, :], total, mask=i_new[:, None] & d_ok[None, :]
@@ -1984,52 +1287,13 @@ def backward_read_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_read_1_others(
-    S_borders,
-    dS_borders,
-    alpha_sums,
-    alpha_rests,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    v_p,
-    v_b,
-    v_t,
-    v_h,
-    v_g,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    alpha_extents,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    dq_out,
-    dk_out,
-    S_pairing_out,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    E: tl.constexpr,
-    D: tl.constexpr,
-    block_e: tl.constexpr,
-    block_d: tl.constexpr,
-    FLAT: tl.constexpr,
-    GROUP: tl.constexpr,
-    CHUNK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    S_borders, dS_borders, alpha_sums, alpha_rests, do_p, do_b, do_t, do_h, do_g,
+    v_p, v_b, v_t, v_h, v_g, k_p, k_b, k_t, k_h, k_g, alpha_extents, q_p, q_b, q_t, q_h, q_g,
+    dq_out, dk_out, S_pairing_out,
+    T, H, chunks, begins, stops, programs,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
+    FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The same, of chunks that aren't flat: a program looks at some together, and takes one after the other."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
@@ -2063,36 +1327,20 @@ def backward_read_1_others(
                 steep_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
                 s = tl.load(
                     S_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
-                    mask=d_ok[None, :] & e_ok[:, None],
-                    other=0.0,
+                    mask=d_ok[None, :] & e_ok[:, None], other=0.0,
                 )  # S
                 s2 = tl.load(
                     dS_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
-                    mask=d_ok[None, :] & e_ok[:, None],
-                    other=0.0,
+                    mask=d_ok[None, :] & e_ok[:, None], other=0.0,
                 )  # dS
                 alpha_a_end = over_block(
                     tl.load(alpha_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                    alpha_sums + step * D,
-                    (last),
-                    d,
-                    d_ok,
-                    last,
-                    H * D,
-                    C,
-                    CHUNK,
+                    alpha_sums + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
                 )
                 alpha_n_end = (
                     over_block(
                         tl.load(alpha_rests + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                        alpha_rests + step * D,
-                        (last),
-                        d,
-                        d_ok,
-                        last,
-                        H * D,
-                        C,
-                        CHUNK,
+                        alpha_rests + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
                     )
                     if EXACT
                     else tl.full([1], 0, tl.int32)
@@ -2116,56 +1364,26 @@ def backward_read_1_others(
                     tl.load(
                         alpha_sums + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0
                     ),
-                    alpha_sums + step * D,
-                    (row)[:, None],
-                    d[None, :],
-                    d_ok[None, :],
-                    last,
-                    H * D,
-                    C,
-                    CHUNK,
+                    alpha_sums + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D,
+                    C, CHUNK,
                 )
                 alpha_n = (
                     over_block(
                         tl.load(
                             alpha_rests + step * D + (row)[:, None] * (H * D) + d[None, :],
-                            mask=(d_ok)[None, :],
-                            other=0,
+                            mask=(d_ok)[None, :], other=0,
                         ),
-                        alpha_rests + step * D,
-                        (row)[:, None],
-                        d[None, :],
-                        d_ok[None, :],
-                        last,
-                        H * D,
-                        C,
-                        CHUNK,
+                        alpha_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last,
+                        H * D, C, CHUNK,
                     )
                     if EXACT
                     else 0
                 )
                 own = diagonal(p2, C)
                 p3 = decayed_sum(
-                    p2,
-                    k.to(tl.float32),
-                    alpha_sums + step * D,
-                    alpha_rests + step * D if EXACT else None,
-                    alpha_a,
-                    alpha_n,
-                    alpha_a,
-                    alpha_n,
-                    d,
-                    d_ok,
-                    last,
-                    H * D,
-                    C,
-                    CHUNK,
-                    LEVELS,
-                    True,
-                    False,
-                    FLAT,
-                    EXACT,
-                    DT,
+                    p2, k.to(tl.float32), alpha_sums + step * D,
+                    alpha_rests + step * D if EXACT else None, alpha_a, alpha_n, alpha_a, alpha_n,
+                    d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
                 )  # sum_{j} k_{j,d} [do v^T]_{i,j} m_{i,j,d}
                 p4 = p3 + own[:, None] * k.to(tl.float32)  # with each step's own
                 if not FLAT:
@@ -2186,26 +1404,9 @@ def backward_read_1_others(
                 p7 = p6
                 own2 = diagonal(p7, C)
                 p8 = decayed_sum(
-                    p7,
-                    q.to(tl.float32),
-                    alpha_sums + step * D,
-                    alpha_rests + step * D if EXACT else None,
-                    alpha_a,
-                    alpha_n,
-                    alpha_a,
-                    alpha_n,
-                    d,
-                    d_ok,
-                    last,
-                    H * D,
-                    C,
-                    CHUNK,
-                    LEVELS,
-                    False,
-                    False,
-                    FLAT,
-                    EXACT,
-                    DT,
+                    p7, q.to(tl.float32), alpha_sums + step * D,
+                    alpha_rests + step * D if EXACT else None, alpha_a, alpha_n, alpha_a, alpha_n,
+                    d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
                 )  # sum_{j} q_{j,d} [v do^T]_{i,j} m_{i,j,d}
                 p9 = p8 + own2[:, None] * q.to(tl.float32)  # with each step's own
                 if not FLAT:
@@ -2229,13 +1430,10 @@ def backward_read_1_others(
                 end = spans - sums
                 total = end[None, :] + later_sums(
                     tl.where(i_ok[:, None], ((-(k.to(tl.float32) * apart2)) + (apart * q.to(tl.float32))), 0.0),
-                    C,
-                    True and block_e <= 128,
-                    DT,
+                    C, True and block_e <= 128, DT,
                 )
                 tl.store(
-                    S_pairing_out + step * D + i[:, None] * (H * D) + d[None, :],
-                    total,
+                    S_pairing_out + step * D + i[:, None] * (H * D) + d[None, :], total,
                     mask=i_new[:, None] & d_ok[None, :],
                 )  # S: pairing
 
@@ -2264,114 +1462,42 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     scaled1 = some.new_empty((B, H, T, D))
     scaled2 = some.new_empty((B, H, T, D))
     launch(
-        backward_prepare_1,
-        (lay.programs,),
-        k,
-        *strides(k, H),
-        q,
-        *strides(q, H),
-        alpha_sums,
-        alpha_rests,
-        alpha_extents,
-        scaled1,
-        scaled2,
-        matrix1,
-        *lay.at_once,
-        lay.programs,
-        D=D,
-        part_d=min(config.block, config.padded(D)),
-        FLAT=True,
-        GROUP=GROUP,
-        CHUNK=config.chunk,
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=config.ahead,
-        num_stages=1,
-        maxnreg=config.registers,
+        backward_prepare_1, (lay.programs,),
+        k, *strides(k, H), q, *strides(q, H), alpha_sums, alpha_rests, alpha_extents, scaled1,
+        scaled2, matrix1,
+        *lay.at_once, lay.programs,
+        D=D, part_d=min(config.block, config.padded(D)), FLAT=True, GROUP=GROUP, CHUNK=config.chunk,
+        C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=config.registers,
     )
     launch(
-        backward_prepare_1_others,
-        (cdiv(lay.programs, GROUP),),
-        k,
-        *strides(k, H),
-        q,
-        *strides(q, H),
-        alpha_sums,
-        alpha_rests,
-        alpha_extents,
-        scaled1,
-        scaled2,
-        matrix1,
-        *lay.at_once,
-        lay.programs,
-        D=D,
-        part_d=min(config.block, config.padded(D)),
-        FLAT=False,
-        GROUP=GROUP,
-        CHUNK=config.chunk,
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=config.ahead,
-        num_stages=1,
-        maxnreg=config.registers,
+        backward_prepare_1_others, (cdiv(lay.programs, GROUP),),
+        k, *strides(k, H), q, *strides(q, H), alpha_sums, alpha_rests, alpha_extents, scaled1,
+        scaled2, matrix1,
+        *lay.at_once, lay.programs,
+        D=D, part_d=min(config.block, config.padded(D)), FLAT=False, GROUP=GROUP,
+        CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=config.registers,
     )
     if parts > 1 or exchange is not None:
         dS_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
         walk = config.walk(E, config.padded(D) * scaled2.element_size(), 0, do.element_size())
         launch(
-            backward_sweep_1,
-            (lay.sequences * parts * H * cdiv(E, walk.tile),),
-            None,
-            dS_ends,
-            None,
-            scaled1,
-            do,
-            *strides(do, H),
-            matrix1,
-            None,
-            alpha_sums,
-            alpha_rests,
+            backward_sweep_1, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+            None, dS_ends, None, scaled1, do, *strides(do, H), matrix1, None, alpha_sums, alpha_rests,
             scaled2,
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            blocks.chunks,
-            D=D,
-            E=E,
-            block_d=min(config.slice, config.padded(D)),
-            block_e=walk.tile,
-            YIELD=False,
-            WARPS=walk.warps,
-            STAGES=walk.stages,
-            BLOCK=BLOCK,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=walk.warps,
-            num_stages=2,
-            maxnreg=walk.registers,
+            *lay.walked, parts, lay.length(parts), blocks.chunks,
+            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=False,
+            WARPS=walk.warps, STAGES=walk.stages, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels,
+            EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps,
+            num_stages=2, maxnreg=walk.registers,
         )
         if exchange is not None:  # other parts of the sequence are elsewhere
             dS_coming = exchange.begin(
                 (
                     map_of_all(
-                        "S",
-                        dS_first,
-                        dS_ends,
-                        lay,
-                        parts,
-                        False,
-                        decay=(alpha_sums, alpha_rests),
-                        axis=0,
-                        exact=config.exact,
+                        "S", dS_first, dS_ends, lay, parts, False, decay=(alpha_sums, alpha_rests),
+                        axis=0, exact=config.exact,
                     ),
                 )
             )
@@ -2385,45 +1511,18 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     dS_borders = some.new_empty((B, H, blocks.chunks, D, E), dtype=some.dtype)
     dS_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if needs & {"S"} else None
     walk = config.walk(
-        E,
-        config.padded(D) * (scaled1.element_size() + scaled2.element_size()),
-        config.chunk * matrix1.element_size(),
-        do.element_size(),
+        E, config.padded(D) * (scaled1.element_size() + scaled2.element_size()),
+        config.chunk * matrix1.element_size(), do.element_size(),
     )
     launch(
-        backward_sweep_1,
-        (lay.sequences * parts * H * cdiv(E, walk.tile),),
-        dS_starts,
-        dS_last,
-        dS_borders,
-        scaled1,
-        do,
-        *strides(do, H),
-        matrix1,
-        dv,
-        alpha_sums,
-        alpha_rests,
-        scaled2,
-        *lay.walked,
-        parts,
-        lay.length(parts),
-        blocks.chunks,
-        D=D,
-        E=E,
-        block_d=min(config.slice, config.padded(D)),
-        block_e=walk.tile,
-        YIELD=True,
-        WARPS=walk.warps,
-        STAGES=walk.stages,
-        BLOCK=BLOCK,
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=walk.warps,
-        num_stages=2,
-        maxnreg=walk.registers,
+        backward_sweep_1, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+        dS_starts, dS_last, dS_borders, scaled1, do, *strides(do, H), matrix1, dv, alpha_sums,
+        alpha_rests, scaled2,
+        *lay.walked, parts, lay.length(parts), blocks.chunks,
+        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=True,
+        WARPS=walk.warps, STAGES=walk.stages, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels,
+        EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps,
+        num_stages=2, maxnreg=walk.registers,
     )
     matrix1 = scaled1 = scaled2 = None
     if needs & {"alpha", "k", "q"}:
@@ -2431,78 +1530,24 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         dk = some.new_empty((B, T, H, D), dtype=some.dtype)
         S_pairing = some.new_empty((B, T, H, D), dtype=torch.float32)
         launch(
-            backward_read_1,
-            (blocks.programs * cdiv(D, min(config.read_tile, config.padded(D))),),
-            S_borders,
-            dS_borders,
-            alpha_sums,
-            alpha_rests,
-            do,
-            *strides(do, H),
-            v,
-            *strides(v, H),
-            k,
-            *strides(k, H),
-            alpha_extents,
-            q,
-            *strides(q, H),
-            dq,
-            dk,
-            S_pairing,
-            *blocks.at_once,
-            blocks.programs,
-            E=E,
-            D=D,
-            block_e=config.padded(E),
-            block_d=min(config.read_tile, config.padded(D)),
-            FLAT=True,
-            GROUP=GROUP,
-            CHUNK=config.chunk,
-            C=BLOCK,
-            LEVELS=LEVELS,
-            EVEN=blocks.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.read_warps(config.padded(E)),
-            num_stages=1,
-            maxnreg=config.most,
+            backward_read_1, (blocks.programs * cdiv(D, min(config.read_tile, config.padded(D))),),
+            S_borders, dS_borders, alpha_sums, alpha_rests, do, *strides(do, H), v, *strides(v, H),
+            k, *strides(k, H), alpha_extents, q, *strides(q, H), dq, dk, S_pairing,
+            *blocks.at_once, blocks.programs,
+            E=E, D=D, block_e=config.padded(E), block_d=min(config.read_tile, config.padded(D)),
+            FLAT=True, GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.read_warps(config.padded(E)),
+            num_stages=1, maxnreg=config.most,
         )
         launch(
-            backward_read_1_others,
-            (cdiv(blocks.programs, GROUP) * cdiv(D, min(config.read_tile, config.padded(D))),),
-            S_borders,
-            dS_borders,
-            alpha_sums,
-            alpha_rests,
-            do,
-            *strides(do, H),
-            v,
-            *strides(v, H),
-            k,
-            *strides(k, H),
-            alpha_extents,
-            q,
-            *strides(q, H),
-            dq,
-            dk,
-            S_pairing,
-            *blocks.at_once,
-            blocks.programs,
-            E=E,
-            D=D,
-            block_e=config.padded(E),
-            block_d=min(config.read_tile, config.padded(D)),
-            FLAT=False,
-            GROUP=GROUP,
-            CHUNK=config.chunk,
-            C=BLOCK,
-            LEVELS=LEVELS,
-            EVEN=blocks.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.read_warps(config.padded(E)),
-            num_stages=1,
-            maxnreg=config.most,
+            backward_read_1_others, (cdiv(blocks.programs, GROUP) * cdiv(D, min(config.read_tile, config.padded(D))),),
+            S_borders, dS_borders, alpha_sums, alpha_rests, do, *strides(do, H), v, *strides(v, H),
+            k, *strides(k, H), alpha_extents, q, *strides(q, H), dq, dk, S_pairing,
+            *blocks.at_once, blocks.programs,
+            E=E, D=D, block_e=config.padded(E), block_d=min(config.read_tile, config.padded(D)),
+            FLAT=False, GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.read_warps(config.padded(E)),
+            num_stages=1, maxnreg=config.most,
         )
     alpha_extents = alpha_rests = alpha_sums = dS_borders = None
     gradients, initial = {}, {}
@@ -2541,19 +1586,14 @@ def torch_step(given, states, constants, outputs, following):
 
 @triton.jit(do_not_specialize=["heads"])
 def step_kernel(
-    q_at, k_at, v_at, alpha_at, S_at, next_S_at, o_at, rows_at,
-    q_stride0, q_stride1, q_stride2,
-    k_stride0, k_stride1, k_stride2,
-    v_stride0, v_stride1, v_stride2,
-    alpha_stride0, alpha_stride1, alpha_stride2,
-    S_stride0, S_stride1,
-    next_S_stride0, next_S_stride1,
-    o_stride0, o_stride1,
+    q_at, k_at, v_at, alpha_at, S_at, next_S_at, o_at, rows_at, q_stride0, q_stride1, q_stride2,
+    k_stride0, k_stride1, k_stride2, v_stride0, v_stride1, v_stride2,
+    alpha_stride0, alpha_stride1, alpha_stride2, S_stride0, S_stride1,
+    next_S_stride0, next_S_stride1, o_stride0, o_stride1,
     heads, q_group, k_group, v_group, alpha_group,
-    size_d: tl.constexpr, block_d: tl.constexpr,
-    size_e: tl.constexpr, block_e: tl.constexpr,
+    size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
     parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
-):  # fmt: skip
+):
     """Each program: one batch entry and head and a tile of e, one step."""
     place = tl.program_id(0) // parts
     if flat:  # more batch entries than a grid is high
@@ -2609,19 +1649,16 @@ def step_kernel(
 @triton.jit(do_not_specialize=["heads", "steps"])
 def steps_kernel(
     q_at, k_at, v_at, alpha_at, S_at, kept_S_at, o_at, rows_at, each_at, counts_at, starts_at,
-    q_stride0, q_stride1, q_stride2, q_stride3,
-    k_stride0, k_stride1, k_stride2, k_stride3,
+    q_stride0, q_stride1, q_stride2, q_stride3, k_stride0, k_stride1, k_stride2, k_stride3,
     v_stride0, v_stride1, v_stride2, v_stride3,
     alpha_stride0, alpha_stride1, alpha_stride2, alpha_stride3,
     S_stride0, S_stride1, S_stride2, S_stride3,
     kept_S_stride0, kept_S_stride1, kept_S_stride2, kept_S_stride3,
-    o_stride0, o_stride1, o_stride2,
-    heads, q_group, k_group, v_group, alpha_group, steps,
-    size_d: tl.constexpr, block_d: tl.constexpr,
-    size_e: tl.constexpr, block_e: tl.constexpr,
+    o_stride0, o_stride1, o_stride2, heads, q_group, k_group, v_group, alpha_group, steps,
+    size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
     parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
     yields: tl.constexpr, keeps: tl.constexpr, ends: tl.constexpr,
-):  # fmt: skip
+):
     """Each program: one sequence and head and a tile of e, one step after the other, with the state in registers."""
     place = tl.program_id(0) // parts
     if flat:  # more batch entries than a grid is high
@@ -2695,9 +1732,7 @@ def steps_kernel(
                         + kept_row * kept_S_stride0
                         + head * kept_S_stride1
                         + at_d[:, None] * kept_S_stride2
-                        + at_e[None, :] * kept_S_stride3,
-                        next_S,
-                        mask=in_d_e,
+                        + at_e[None, :] * kept_S_stride3, next_S, mask=in_d_e,
                     )
             S = next_S.to(tl.float32)
         if ends:
@@ -2707,73 +1742,29 @@ def steps_kernel(
 SIGNATURE = Signature(
     name="gated_linear_attention",
     arguments=(
-        Argument("q", "input", ("d",)),
-        Argument("k", "input", ("d",)),
-        Argument("v", "input", ("e",)),
-        Argument("alpha", "decay", ("d",)),
+        Argument("q", "input", ("d",)), Argument("k", "input", ("d",)),
+        Argument("v", "input", ("e",)), Argument("alpha", "decay", ("d",)),
     ),
-    states=(("S", ("d", "e")),),
-    outputs=(("o", ("e",)),),
+    states=(("S", ("d", "e")),), outputs=(("o", ("e",)),),
 )
 OP = Op(
     SIGNATURE,
     {
         "torch": Backend(
-            torch_forward,
-            torch_backward,
-            frozenset(
-                (
-                    "packed",
-                    "mixed",
-                )
-            ),
-            forward_states=torch_forward_states,
-            backward_states=torch_backward_states,
-            saved={},
+            torch_forward, torch_backward, frozenset(("packed", "mixed")),
+            forward_states=torch_forward_states, backward_states=torch_backward_states, saved={},
         ),
         "triton": Backend(
-            triton_forward,
-            triton_backward,
-            frozenset(
-                (
-                    "packed",
-                    "groups",
-                    "inference",
-                    "finals",
-                    "replays",
-                    "exchange",
-                )
-            ),
-            saved={"S borders": (("B", "H", "T blocks", "d", "e"), "input")},
-            saved_packed=True,
+            triton_forward, triton_backward,
+            frozenset(("packed", "groups", "inference", "finals", "replays", "exchange")),
+            saved={"S borders": (("B", "H", "T blocks", "d", "e"), "input")}, saved_packed=True,
         ),
     },
     Step(
-        SIGNATURE,
-        torch_step,
+        SIGNATURE, torch_step,
         StepKernel(
-            step_kernel,
-            steps_kernel,
-            reads=(
-                "q",
-                "k",
-                "v",
-                "alpha",
-            ),
-            constants=(),
-            dims=(
-                "d",
-                "e",
-            ),
-            tiled="e",
-            shared=False,
-            held=(
-                (
-                    "d",
-                    "e",
-                ),
-            ),
-            smallest=1,
+            step_kernel, steps_kernel, reads=("q", "k", "v", "alpha"), constants=(),
+            dims=("d", "e"), tiled="e", shared=False, held=(("d", "e"),), smallest=1,
         ),
     ),
     __name__,
@@ -2782,19 +1773,11 @@ OP = Op(
 
 @OP.named
 def gated_linear_attention(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    log_alpha: torch.Tensor,
-    initial_state: torch.Tensor | None = None,
-    output_final_state: bool = False,
-    cu_seqlens: torch.Tensor | None = None,
-    context_parallel: object = None,
-    recompute: str = "auto",
-    precision: str = "default",
-    state_dtype: torch.dtype | None = None,
-    backend: str | None = None,
-    deterministic: bool = False,
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, log_alpha: torch.Tensor,
+    initial_state: torch.Tensor | None = None, output_final_state: bool = False,
+    cu_seqlens: torch.Tensor | None = None, context_parallel: object = None,
+    recompute: str = "auto", precision: str = "default", state_dtype: torch.dtype | None = None,
+    backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     r"""Gated linear attention (Yang et al. 2023, arXiv 2312.06635): a decay for each key channel.
 
@@ -2846,31 +1829,18 @@ def gated_linear_attention(
     Source: arXiv 2312.06635
     """
     return OP(
-        {"q": q, "k": k, "v": v, "alpha": log_alpha},
-        initial_state=initial_state,
-        output_final_state=output_final_state,
-        cu_seqlens=cu_seqlens,
-        context_parallel=context_parallel,
-        recompute=recompute,
-        precision=precision,
-        state_dtype=state_dtype,
-        backend=backend,
-        deterministic=deterministic,
+        {"q": q, "k": k, "v": v, "alpha": log_alpha}, initial_state=initial_state,
+        output_final_state=output_final_state, cu_seqlens=cu_seqlens,
+        context_parallel=context_parallel, recompute=recompute, precision=precision,
+        state_dtype=state_dtype, backend=backend, deterministic=deterministic,
     )
 
 
 @OP.named
 def gated_linear_attention_step(
-    state: torch.Tensor | None,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    log_alpha: torch.Tensor,
-    inplace: bool = False,
-    out: torch.Tensor | None = None,
-    state_dtype: torch.dtype | None = None,
-    backend: str | None = None,
-    deterministic: bool = False,
+    state: torch.Tensor | None, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
+    log_alpha: torch.Tensor, inplace: bool = False, out: torch.Tensor | None = None,
+    state_dtype: torch.dtype | None = None, backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """One step of gated_linear_attention, for generation: one launch, no gradient.
 

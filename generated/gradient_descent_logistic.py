@@ -37,19 +37,8 @@ from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import dtype_of
 from chunkform.runtime.torch_form.recurrent import (
-    block_of,
-    computed_in,
-    gradient_like,
-    incoming,
-    is_narrow,
-    layout_of,
-    narrow,
-    segment_length,
-    stacked,
-    strides_of,
-    tile_of,
-    typed_like,
-    warps_for,
+    block_of, computed_in, gradient_like, incoming, is_narrow, layout_of, narrow, segment_length,
+    stacked, strides_of, tile_of, typed_like, warps_for,
 )
 
 
@@ -77,17 +66,13 @@ def torch_forward(given, states, constants, packed=None):
     size_n = given["x"].shape[-1]
     size_m = given["y"].shape[-1]
     sequences = {
-        "x": given["x"].to(dtype).unbind(1),
-        "z": given["z"].to(dtype).unbind(1),
-        "y": given["y"].to(dtype).unbind(1),
-        "eta": given["eta"].to(dtype).unbind(1),
+        "x": given["x"].to(dtype).unbind(1), "z": given["z"].to(dtype).unbind(1),
+        "y": given["y"].to(dtype).unbind(1), "eta": given["eta"].to(dtype).unbind(1),
     }
     segment = segment_length(steps)
     start = torch_start(given, states, constants, batch, heads)
     W = start["W"]
-    outputs = {
-        "o": given["x"].new_empty((batch, steps, heads, size_m)),
-    }
+    outputs = {"o": given["x"].new_empty((batch, steps, heads, size_m))}
     checkpoints = {"W": []}
     for t in range(steps):
         if t % segment == 0:
@@ -120,15 +105,11 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     size_n = given["x"].shape[-1]
     size_m = given["y"].shape[-1]
     sequences = {
-        "x": given["x"].to(dtype).unbind(1),
-        "z": given["z"].to(dtype).unbind(1),
-        "y": given["y"].to(dtype).unbind(1),
-        "eta": given["eta"].to(dtype).unbind(1),
+        "x": given["x"].to(dtype).unbind(1), "z": given["z"].to(dtype).unbind(1),
+        "y": given["y"].to(dtype).unbind(1), "eta": given["eta"].to(dtype).unbind(1),
     }
     segment = segment_length(steps)
-    incoming_sequences = {
-        "o": incoming(cotangents.get("o"), (batch, steps, heads, size_m), like).to(dtype).unbind(1),
-    }
+    incoming_sequences = {"o": incoming(cotangents.get("o"), (batch, steps, heads, size_m), like).to(dtype).unbind(1)}
     dW = incoming(final_cotangents.get("W"), (batch, heads, size_m, size_n), like).to(dtype)
     gradients = {
         "x": given["x"].new_empty((batch, steps, heads, size_n)),
@@ -181,16 +162,12 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
 @triton.jit(do_not_specialize=["heads", "steps", "segment", "lines"])
 def sequential_forward_kernel(
     x_at, z_at, y_at, eta_at, W_start_at, W_checkpoints_at, W_final_at, o_at,
-    x_stride0, x_stride1, x_stride2, x_stride3,
-    z_stride0, z_stride1, z_stride2, z_stride3,
-    y_stride0, y_stride1, y_stride2, y_stride3,
-    eta_stride0, eta_stride1, eta_stride2,
+    x_stride0, x_stride1, x_stride2, x_stride3, z_stride0, z_stride1, z_stride2, z_stride3,
+    y_stride0, y_stride1, y_stride2, y_stride3, eta_stride0, eta_stride1, eta_stride2,
     table_at, heads, x_group, z_group, y_group, eta_group, steps, segment, lines,
-    size_n: tl.constexpr, block_n: tl.constexpr,
-    size_m: tl.constexpr, block_m: tl.constexpr,
-    tiles: tl.constexpr,
-    several: tl.constexpr,
-):  # fmt: skip
+    size_n: tl.constexpr, block_n: tl.constexpr, size_m: tl.constexpr, block_m: tl.constexpr,
+    tiles: tl.constexpr, several: tl.constexpr,
+):
     """Each program: one batch entry and head and a tile of m, from the first step to the last."""
     tile = tl.program_id(0) % tiles
     first = tile == 0
@@ -414,17 +391,13 @@ def sequential_forward_kernel(
 @triton.jit(do_not_specialize=["heads", "steps", "segment", "lines"])
 def sequential_backward_kernel(
     x_at, z_at, y_at, eta_at, do_at, W_checkpoints_at, W_states_at, dW_final_at, dW_start_at, dx_at, dz_at, dy_at, deta_at,
-    x_stride0, x_stride1, x_stride2, x_stride3,
-    z_stride0, z_stride1, z_stride2, z_stride3,
-    y_stride0, y_stride1, y_stride2, y_stride3,
-    eta_stride0, eta_stride1, eta_stride2,
+    x_stride0, x_stride1, x_stride2, x_stride3, z_stride0, z_stride1, z_stride2, z_stride3,
+    y_stride0, y_stride1, y_stride2, y_stride3, eta_stride0, eta_stride1, eta_stride2,
     do_stride0, do_stride1, do_stride2, do_stride3,
     table_at, heads, x_group, z_group, y_group, eta_group, steps, segment, lines,
-    size_n: tl.constexpr, block_n: tl.constexpr,
-    size_m: tl.constexpr, block_m: tl.constexpr,
-    tiles: tl.constexpr,
-    several: tl.constexpr,
-):  # fmt: skip
+    size_n: tl.constexpr, block_n: tl.constexpr, size_m: tl.constexpr, block_m: tl.constexpr,
+    tiles: tl.constexpr, several: tl.constexpr,
+):
     """Each program: one batch entry and head and a tile of m, segment by segment from the last to the first."""
     tile = tl.program_id(0) % tiles
     first = tile == 0
@@ -617,8 +590,7 @@ def sequential_backward_kernel(
                 do_0 = tl.load(do_at + now_0_ * do_stride1 + wide_m * do_stride3, mask=in_m, other=0.0)
                 W_0 = tl.load(
                     W_states_at + ((room + offset_0_) * heads + head) * (size_m * size_n) + at_m_n,
-                    mask=in_m_n,
-                    other=0.0,
+                    mask=in_m_n, other=0.0,
                 )
                 rest_1 = rest_block * 8 + 1
                 offset_1_ = length - 1 - rest_1
@@ -630,8 +602,7 @@ def sequential_backward_kernel(
                 do_1 = tl.load(do_at + now_1_ * do_stride1 + wide_m * do_stride3, mask=in_m, other=0.0)
                 W_1 = tl.load(
                     W_states_at + ((room + offset_1_) * heads + head) * (size_m * size_n) + at_m_n,
-                    mask=in_m_n,
-                    other=0.0,
+                    mask=in_m_n, other=0.0,
                 )
                 rest_2 = rest_block * 8 + 2
                 offset_2_ = length - 1 - rest_2
@@ -643,8 +614,7 @@ def sequential_backward_kernel(
                 do_2 = tl.load(do_at + now_2_ * do_stride1 + wide_m * do_stride3, mask=in_m, other=0.0)
                 W_2 = tl.load(
                     W_states_at + ((room + offset_2_) * heads + head) * (size_m * size_n) + at_m_n,
-                    mask=in_m_n,
-                    other=0.0,
+                    mask=in_m_n, other=0.0,
                 )
                 rest_3 = rest_block * 8 + 3
                 offset_3_ = length - 1 - rest_3
@@ -656,8 +626,7 @@ def sequential_backward_kernel(
                 do_3 = tl.load(do_at + now_3_ * do_stride1 + wide_m * do_stride3, mask=in_m, other=0.0)
                 W_3 = tl.load(
                     W_states_at + ((room + offset_3_) * heads + head) * (size_m * size_n) + at_m_n,
-                    mask=in_m_n,
-                    other=0.0,
+                    mask=in_m_n, other=0.0,
                 )
                 rest_4 = rest_block * 8 + 4
                 offset_4_ = length - 1 - rest_4
@@ -669,8 +638,7 @@ def sequential_backward_kernel(
                 do_4 = tl.load(do_at + now_4_ * do_stride1 + wide_m * do_stride3, mask=in_m, other=0.0)
                 W_4 = tl.load(
                     W_states_at + ((room + offset_4_) * heads + head) * (size_m * size_n) + at_m_n,
-                    mask=in_m_n,
-                    other=0.0,
+                    mask=in_m_n, other=0.0,
                 )
                 rest_5 = rest_block * 8 + 5
                 offset_5_ = length - 1 - rest_5
@@ -682,8 +650,7 @@ def sequential_backward_kernel(
                 do_5 = tl.load(do_at + now_5_ * do_stride1 + wide_m * do_stride3, mask=in_m, other=0.0)
                 W_5 = tl.load(
                     W_states_at + ((room + offset_5_) * heads + head) * (size_m * size_n) + at_m_n,
-                    mask=in_m_n,
-                    other=0.0,
+                    mask=in_m_n, other=0.0,
                 )
                 rest_6 = rest_block * 8 + 6
                 offset_6_ = length - 1 - rest_6
@@ -695,8 +662,7 @@ def sequential_backward_kernel(
                 do_6 = tl.load(do_at + now_6_ * do_stride1 + wide_m * do_stride3, mask=in_m, other=0.0)
                 W_6 = tl.load(
                     W_states_at + ((room + offset_6_) * heads + head) * (size_m * size_n) + at_m_n,
-                    mask=in_m_n,
-                    other=0.0,
+                    mask=in_m_n, other=0.0,
                 )
                 rest_7 = rest_block * 8 + 7
                 offset_7_ = length - 1 - rest_7
@@ -708,8 +674,7 @@ def sequential_backward_kernel(
                 do_7 = tl.load(do_at + now_7_ * do_stride1 + wide_m * do_stride3, mask=in_m, other=0.0)
                 W_7 = tl.load(
                     W_states_at + ((room + offset_7_) * heads + head) * (size_m * size_n) + at_m_n,
-                    mask=in_m_n,
-                    other=0.0,
+                    mask=in_m_n, other=0.0,
                 )
                 # round 1 of 8
                 x = x_0_.to(tl.float32)
@@ -731,8 +696,7 @@ def sequential_backward_kernel(
                 t10 = tl.sum(x * t8, axis=0)
                 tl.store(
                     dx_at + ((line + now_0_) * heads + head + tile * lines * heads) * size_n + at_n,
-                    -eta * t7 - eta * t8,
-                    mask=in_n,
+                    -eta * t7 - eta * t8, mask=in_n,
                 )
                 tl.store(dz_at + ((line + now_0_) * heads + head + tile * lines * heads) * size_n + at_n, t9, mask=in_n)
                 tl.store(dy_at + ((line + now_0_) * heads + head) * size_m + at_m, eta * t5, mask=in_m)
@@ -758,8 +722,7 @@ def sequential_backward_kernel(
                 t10 = tl.sum(x * t8, axis=0)
                 tl.store(
                     dx_at + ((line + now_1_) * heads + head + tile * lines * heads) * size_n + at_n,
-                    -eta * t7 - eta * t8,
-                    mask=in_n,
+                    -eta * t7 - eta * t8, mask=in_n,
                 )
                 tl.store(dz_at + ((line + now_1_) * heads + head + tile * lines * heads) * size_n + at_n, t9, mask=in_n)
                 tl.store(dy_at + ((line + now_1_) * heads + head) * size_m + at_m, eta * t5, mask=in_m)
@@ -785,8 +748,7 @@ def sequential_backward_kernel(
                 t10 = tl.sum(x * t8, axis=0)
                 tl.store(
                     dx_at + ((line + now_2_) * heads + head + tile * lines * heads) * size_n + at_n,
-                    -eta * t7 - eta * t8,
-                    mask=in_n,
+                    -eta * t7 - eta * t8, mask=in_n,
                 )
                 tl.store(dz_at + ((line + now_2_) * heads + head + tile * lines * heads) * size_n + at_n, t9, mask=in_n)
                 tl.store(dy_at + ((line + now_2_) * heads + head) * size_m + at_m, eta * t5, mask=in_m)
@@ -812,8 +774,7 @@ def sequential_backward_kernel(
                 t10 = tl.sum(x * t8, axis=0)
                 tl.store(
                     dx_at + ((line + now_3_) * heads + head + tile * lines * heads) * size_n + at_n,
-                    -eta * t7 - eta * t8,
-                    mask=in_n,
+                    -eta * t7 - eta * t8, mask=in_n,
                 )
                 tl.store(dz_at + ((line + now_3_) * heads + head + tile * lines * heads) * size_n + at_n, t9, mask=in_n)
                 tl.store(dy_at + ((line + now_3_) * heads + head) * size_m + at_m, eta * t5, mask=in_m)
@@ -839,8 +800,7 @@ def sequential_backward_kernel(
                 t10 = tl.sum(x * t8, axis=0)
                 tl.store(
                     dx_at + ((line + now_4_) * heads + head + tile * lines * heads) * size_n + at_n,
-                    -eta * t7 - eta * t8,
-                    mask=in_n,
+                    -eta * t7 - eta * t8, mask=in_n,
                 )
                 tl.store(dz_at + ((line + now_4_) * heads + head + tile * lines * heads) * size_n + at_n, t9, mask=in_n)
                 tl.store(dy_at + ((line + now_4_) * heads + head) * size_m + at_m, eta * t5, mask=in_m)
@@ -866,8 +826,7 @@ def sequential_backward_kernel(
                 t10 = tl.sum(x * t8, axis=0)
                 tl.store(
                     dx_at + ((line + now_5_) * heads + head + tile * lines * heads) * size_n + at_n,
-                    -eta * t7 - eta * t8,
-                    mask=in_n,
+                    -eta * t7 - eta * t8, mask=in_n,
                 )
                 tl.store(dz_at + ((line + now_5_) * heads + head + tile * lines * heads) * size_n + at_n, t9, mask=in_n)
                 tl.store(dy_at + ((line + now_5_) * heads + head) * size_m + at_m, eta * t5, mask=in_m)
@@ -893,8 +852,7 @@ def sequential_backward_kernel(
                 t10 = tl.sum(x * t8, axis=0)
                 tl.store(
                     dx_at + ((line + now_6_) * heads + head + tile * lines * heads) * size_n + at_n,
-                    -eta * t7 - eta * t8,
-                    mask=in_n,
+                    -eta * t7 - eta * t8, mask=in_n,
                 )
                 tl.store(dz_at + ((line + now_6_) * heads + head + tile * lines * heads) * size_n + at_n, t9, mask=in_n)
                 tl.store(dy_at + ((line + now_6_) * heads + head) * size_m + at_m, eta * t5, mask=in_m)
@@ -920,8 +878,7 @@ def sequential_backward_kernel(
                 t10 = tl.sum(x * t8, axis=0)
                 tl.store(
                     dx_at + ((line + now_7_) * heads + head + tile * lines * heads) * size_n + at_n,
-                    -eta * t7 - eta * t8,
-                    mask=in_n,
+                    -eta * t7 - eta * t8, mask=in_n,
                 )
                 tl.store(dz_at + ((line + now_7_) * heads + head + tile * lines * heads) * size_n + at_n, t9, mask=in_n)
                 tl.store(dy_at + ((line + now_7_) * heads + head) * size_m + at_m, eta * t5, mask=in_m)
@@ -951,8 +908,7 @@ def sequential_backward_kernel(
                 t10 = tl.sum(x * t8, axis=0)
                 tl.store(
                     dx_at + ((line + now) * heads + head + tile * lines * heads) * size_n + at_n,
-                    -eta * t7 - eta * t8,
-                    mask=in_n,
+                    -eta * t7 - eta * t8, mask=in_n,
                 )
                 tl.store(dz_at + ((line + now) * heads + head + tile * lines * heads) * size_n + at_n, t9, mask=in_n)
                 tl.store(dy_at + ((line + now) * heads + head) * size_m + at_m, eta * t5, mask=in_m)
@@ -967,8 +923,7 @@ def sequential_backward_kernel(
             do_ahead = tl.load(do_at + now * do_stride1 + wide_m * do_stride3, mask=in_m, other=0.0)
             W_ahead = tl.load(
                 W_states_at + ((room + (length - 1)) * heads + head) * (size_m * size_n) + at_m_n,
-                mask=in_m_n,
-                other=0.0,
+                mask=in_m_n, other=0.0,
             )
             for rest in range(length):
                 offset = length - 1 - rest
@@ -1002,8 +957,7 @@ def sequential_backward_kernel(
                 t10 = tl.sum(x * t8, axis=0)
                 tl.store(
                     dx_at + ((line + now) * heads + head + tile * lines * heads) * size_n + at_n,
-                    -eta * t7 - eta * t8,
-                    mask=in_n,
+                    -eta * t7 - eta * t8, mask=in_n,
                 )
                 tl.store(dz_at + ((line + now) * heads + head + tile * lines * heads) * size_n + at_n, t9, mask=in_n)
                 tl.store(dy_at + ((line + now) * heads + head) * size_m + at_m, eta * t5, mask=in_m)
@@ -1029,40 +983,20 @@ def triton_forward(given, states, constants, packed=None, needs_backward=True):
     start = {name: x.float().contiguous() for name, x in start.items()}
     outputs, parts = {}, {}
     outputs["o"] = given["x"].new_empty((batch, steps, heads, size_m))
-    finals = {
-        "W": like.new_empty((layout.sequences, heads, size_m, size_n)),
-    }
+    finals = {"W": like.new_empty((layout.sequences, heads, size_m, size_n))}
     saved = {}
     if needs_backward:
         saved["W"] = like.new_empty((layout.slots * heads, size_m, size_n))
     launch(
-        sequential_forward_kernel,
-        (layout.sequences * heads * tiles,),
-        given["x"],
-        given["z"],
-        given["y"],
-        given["eta"],
-        start["W"],
-        saved.get("W"),
-        finals["W"],
+        sequential_forward_kernel, (layout.sequences * heads * tiles,),
+        given["x"], given["z"], given["y"], given["eta"], start["W"], saved.get("W"), finals["W"],
         outputs["o"],
-        *strides_of(given["x"], given["z"], given["y"], given["eta"]),
-        layout.table,
-        heads,
-        heads // max(given["x"].shape[2], 1),
-        heads // max(given["z"].shape[2], 1),
-        heads // max(given["y"].shape[2], 1),
-        heads // max(given["eta"].shape[2], 1),
-        steps,
-        layout.segment,
-        batch * steps,
-        size_n=size_n,
-        block_n=block_n,
-        size_m=size_m,
-        block_m=block_m,
-        tiles=tiles,
-        several=several,
-        num_warps=warps_for(block_m * block_n, 128),
+        *strides_of(given["x"], given["z"], given["y"], given["eta"]), layout.table, heads,
+        heads // max(given["x"].shape[2], 1), heads // max(given["z"].shape[2], 1),
+        heads // max(given["y"].shape[2], 1), heads // max(given["eta"].shape[2], 1), steps,
+        layout.segment, batch * steps,
+        size_n=size_n, block_n=block_n, size_m=size_m, block_m=block_m, tiles=tiles,
+        several=several, num_warps=warps_for(block_m * block_n, 128),
     )
     return outputs, finals, saved
 
@@ -1079,9 +1013,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     block_m = tile_of(size_m, block_n, narrow(4096, block_n, backwards=True), 1, most=8)
     tiles = -(-size_m // block_m)
     layout = layout_of(batch, steps, packed)
-    incoming_steps = {
-        "o": incoming(cotangents.get("o"), (batch, steps, heads, size_m), like),
-    }
+    incoming_steps = {"o": incoming(cotangents.get("o"), (batch, steps, heads, size_m), like)}
     ends, workspace, initial_gradients, gradients, parts = {}, {}, {}, {}, {}
     ends["W"] = (
         incoming(final_cotangents.get("W"), (layout.sequences, heads, size_m, size_n), like).float().contiguous()
@@ -1093,38 +1025,16 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     gradients["y"] = gradient_like(given["y"], (batch, steps, heads, size_m))
     parts["eta"] = like.new_empty((tiles, *(batch, steps, heads)))
     launch(
-        sequential_backward_kernel,
-        (layout.sequences * heads * tiles,),
-        given["x"],
-        given["z"],
-        given["y"],
-        given["eta"],
-        incoming_steps["o"],
-        saved["W"],
-        workspace["W"],
-        ends["W"],
-        initial_gradients["W"],
-        parts["x"],
-        parts["z"],
-        gradients["y"],
+        sequential_backward_kernel, (layout.sequences * heads * tiles,),
+        given["x"], given["z"], given["y"], given["eta"], incoming_steps["o"], saved["W"],
+        workspace["W"], ends["W"], initial_gradients["W"], parts["x"], parts["z"], gradients["y"],
         parts["eta"],
         *strides_of(given["x"], given["z"], given["y"], given["eta"], incoming_steps["o"]),
-        layout.table,
-        heads,
-        heads // max(given["x"].shape[2], 1),
-        heads // max(given["z"].shape[2], 1),
-        heads // max(given["y"].shape[2], 1),
-        heads // max(given["eta"].shape[2], 1),
-        steps,
-        layout.segment,
-        batch * steps,
-        size_n=size_n,
-        block_n=block_n,
-        size_m=size_m,
-        block_m=block_m,
-        tiles=tiles,
-        several=several,
-        num_warps=warps_for(max(block_m * block_n, 1)),
+        layout.table, heads, heads // max(given["x"].shape[2], 1),
+        heads // max(given["z"].shape[2], 1), heads // max(given["y"].shape[2], 1),
+        heads // max(given["eta"].shape[2], 1), steps, layout.segment, batch * steps,
+        size_n=size_n, block_n=block_n, size_m=size_m, block_m=block_m, tiles=tiles,
+        several=several, num_warps=warps_for(max(block_m * block_n, 1)),
     )
     for name, part in parts.items():
         gradients[name] = part.sum(0)
@@ -1151,19 +1061,13 @@ def torch_step(given, states, constants, outputs, following):
 
 @triton.jit(do_not_specialize=["heads"])
 def step_kernel(
-    x_at, z_at, y_at, eta_at, W_at, next_W_at, o_at, rows_at,
-    x_stride0, x_stride1, x_stride2,
-    z_stride0, z_stride1, z_stride2,
-    y_stride0, y_stride1, y_stride2,
-    eta_stride0, eta_stride1,
-    W_stride0, W_stride1,
-    next_W_stride0, next_W_stride1,
-    o_stride0, o_stride1,
+    x_at, z_at, y_at, eta_at, W_at, next_W_at, o_at, rows_at, x_stride0, x_stride1, x_stride2,
+    z_stride0, z_stride1, z_stride2, y_stride0, y_stride1, y_stride2, eta_stride0, eta_stride1,
+    W_stride0, W_stride1, next_W_stride0, next_W_stride1, o_stride0, o_stride1,
     heads, x_group, z_group, y_group, eta_group,
-    size_n: tl.constexpr, block_n: tl.constexpr,
-    size_m: tl.constexpr, block_m: tl.constexpr,
+    size_n: tl.constexpr, block_n: tl.constexpr, size_m: tl.constexpr, block_m: tl.constexpr,
     parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
-):  # fmt: skip
+):
     """Each program: one batch entry and head and a tile of m, one step."""
     place = tl.program_id(0) // parts
     if flat:  # more batch entries than a grid is high
@@ -1221,19 +1125,15 @@ def step_kernel(
 @triton.jit(do_not_specialize=["heads", "steps"])
 def steps_kernel(
     x_at, z_at, y_at, eta_at, W_at, kept_W_at, o_at, rows_at, each_at, counts_at, starts_at,
-    x_stride0, x_stride1, x_stride2, x_stride3,
-    z_stride0, z_stride1, z_stride2, z_stride3,
-    y_stride0, y_stride1, y_stride2, y_stride3,
-    eta_stride0, eta_stride1, eta_stride2,
+    x_stride0, x_stride1, x_stride2, x_stride3, z_stride0, z_stride1, z_stride2, z_stride3,
+    y_stride0, y_stride1, y_stride2, y_stride3, eta_stride0, eta_stride1, eta_stride2,
     W_stride0, W_stride1, W_stride2, W_stride3,
     kept_W_stride0, kept_W_stride1, kept_W_stride2, kept_W_stride3,
-    o_stride0, o_stride1, o_stride2,
-    heads, x_group, z_group, y_group, eta_group, steps,
-    size_n: tl.constexpr, block_n: tl.constexpr,
-    size_m: tl.constexpr, block_m: tl.constexpr,
+    o_stride0, o_stride1, o_stride2, heads, x_group, z_group, y_group, eta_group, steps,
+    size_n: tl.constexpr, block_n: tl.constexpr, size_m: tl.constexpr, block_m: tl.constexpr,
     parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
     yields: tl.constexpr, keeps: tl.constexpr, ends: tl.constexpr,
-):  # fmt: skip
+):
     """Each program: one sequence and head and a tile of m, one step after the other, with the state in registers."""
     place = tl.program_id(0) // parts
     if flat:  # more batch entries than a grid is high
@@ -1309,9 +1209,7 @@ def steps_kernel(
                         + kept_row * kept_W_stride0
                         + head * kept_W_stride1
                         + at_m[:, None] * kept_W_stride2
-                        + at_n[None, :] * kept_W_stride3,
-                        next_W,
-                        mask=in_m_n,
+                        + at_n[None, :] * kept_W_stride3, next_W, mask=in_m_n,
                     )
             W = next_W.to(tl.float32)
         if ends:
@@ -1321,66 +1219,22 @@ def steps_kernel(
 SIGNATURE = Signature(
     name="gradient_descent_logistic",
     arguments=(
-        Argument("x", "input", ("n",)),
-        Argument("z", "input", ("n",)),
-        Argument("y", "input", ("m",)),
-        Argument("eta", "input", ()),
+        Argument("x", "input", ("n",)), Argument("z", "input", ("n",)),
+        Argument("y", "input", ("m",)), Argument("eta", "input", ()),
     ),
-    states=(("W", ("m", "n")),),
-    outputs=(("o", ("m",)),),
+    states=(("W", ("m", "n")),), outputs=(("o", ("m",)),),
 )
 OP = Op(
     SIGNATURE,
     {
-        "torch": Backend(
-            torch_forward,
-            torch_backward,
-            frozenset(
-                (
-                    "packed",
-                    "mixed",
-                )
-            ),
-        ),
-        "triton": Backend(
-            triton_forward,
-            triton_backward,
-            frozenset(
-                (
-                    "packed",
-                    "groups",
-                    "inference",
-                    "replays",
-                )
-            ),
-        ),
+        "torch": Backend(torch_forward, torch_backward, frozenset(("packed", "mixed"))),
+        "triton": Backend(triton_forward, triton_backward, frozenset(("packed", "groups", "inference", "replays"))),
     },
     Step(
-        SIGNATURE,
-        torch_step,
+        SIGNATURE, torch_step,
         StepKernel(
-            step_kernel,
-            steps_kernel,
-            reads=(
-                "x",
-                "z",
-                "y",
-                "eta",
-            ),
-            constants=(),
-            dims=(
-                "n",
-                "m",
-            ),
-            tiled="m",
-            shared=False,
-            held=(
-                (
-                    "m",
-                    "n",
-                ),
-            ),
-            smallest=1,
+            step_kernel, steps_kernel, reads=("x", "z", "y", "eta"), constants=(), dims=("n", "m"),
+            tiled="m", shared=False, held=(("m", "n"),), smallest=1,
         ),
     ),
     __name__,
@@ -1389,19 +1243,11 @@ OP = Op(
 
 @OP.named
 def gradient_descent_logistic(
-    x: torch.Tensor,
-    z: torch.Tensor,
-    y: torch.Tensor,
-    eta: torch.Tensor,
-    initial_state: torch.Tensor | None = None,
-    output_final_state: bool = False,
-    cu_seqlens: torch.Tensor | None = None,
-    context_parallel: object = None,
-    recompute: str = "auto",
-    precision: str = "default",
-    state_dtype: torch.dtype | None = None,
-    backend: str | None = None,
-    deterministic: bool = False,
+    x: torch.Tensor, z: torch.Tensor, y: torch.Tensor, eta: torch.Tensor,
+    initial_state: torch.Tensor | None = None, output_final_state: bool = False,
+    cu_seqlens: torch.Tensor | None = None, context_parallel: object = None,
+    recompute: str = "auto", precision: str = "default", state_dtype: torch.dtype | None = None,
+    backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     r"""A linear layer trained by gradient descent on the logistic loss: the update isn't affine in W.
 
@@ -1455,31 +1301,18 @@ def gradient_descent_logistic(
     Source: arXiv 2202.05798
     """
     return OP(
-        {"x": x, "z": z, "y": y, "eta": eta},
-        initial_state=initial_state,
-        output_final_state=output_final_state,
-        cu_seqlens=cu_seqlens,
-        context_parallel=context_parallel,
-        recompute=recompute,
-        precision=precision,
-        state_dtype=state_dtype,
-        backend=backend,
-        deterministic=deterministic,
+        {"x": x, "z": z, "y": y, "eta": eta}, initial_state=initial_state,
+        output_final_state=output_final_state, cu_seqlens=cu_seqlens,
+        context_parallel=context_parallel, recompute=recompute, precision=precision,
+        state_dtype=state_dtype, backend=backend, deterministic=deterministic,
     )
 
 
 @OP.named
 def gradient_descent_logistic_step(
-    state: torch.Tensor | None,
-    x: torch.Tensor,
-    z: torch.Tensor,
-    y: torch.Tensor,
-    eta: torch.Tensor,
-    inplace: bool = False,
-    out: torch.Tensor | None = None,
-    state_dtype: torch.dtype | None = None,
-    backend: str | None = None,
-    deterministic: bool = False,
+    state: torch.Tensor | None, x: torch.Tensor, z: torch.Tensor, y: torch.Tensor,
+    eta: torch.Tensor, inplace: bool = False, out: torch.Tensor | None = None,
+    state_dtype: torch.dtype | None = None, backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """One step of gradient_descent_logistic, for generation: one launch, no gradient.
 

@@ -76,13 +76,7 @@ from chunkform.runtime.op.decode import Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK,
-    dtype_of,
-    from_chunks,
-    from_steps,
-    in_segments,
-    steps_first,
-    to_chunks,
+    CHUNK, dtype_of, from_chunks, from_steps, in_segments, steps_first, to_chunks,
 )
 from chunkform.runtime.torch_form.decays import order_mask, triangular_inverse
 from chunkform.runtime.torch_form.segment_maps import Segment, in_pieces, over_chunks
@@ -294,30 +288,8 @@ def _forward_states_1_chunks(s1, s2, s3, lead, size, dtype, device, size_n, size
     a6 = a2 @ x1
     a7 = a6.mT @ x2
     return (
-        over_chunks(
-            (a4 + a5),
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_n,
-                size_n,
-            ),
-            dtype,
-            device,
-        ),
-        over_chunks(
-            a7,
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_m,
-                size_n,
-            ),
-            dtype,
-            device,
-        ),
+        over_chunks((a4 + a5), (lead[0], lead[1], count, size_n, size_n), dtype, device),
+        over_chunks(a7, (lead[0], lead[1], count, size_m, size_n), dtype, device),
     )
 
 
@@ -325,10 +297,7 @@ def _forward_states_1_law(later, earlier):
     """The map of two segments from the map of each."""
     a0 = (later[0]) @ (earlier[0].mT).mT
     a1 = (earlier[1]) @ (later[0]).mT
-    return (
-        a0,
-        (a1 + later[1]),
-    )
+    return (a0, (a1 + later[1]))
 
 
 def _forward_states_1_apply(parts, states):
@@ -353,16 +322,8 @@ def torch_forward_states(given, states, constants, exchange):
     x = steps_first(given["x"], dtype)
     eta = steps_first(given["eta"], dtype)
     map_3 = in_pieces(
-        _forward_states_1_chunks,
-        _forward_states_1_law,
-        (-y, -x * eta[..., None], x),
-        lead,
-        1,
-        CHUNK,
-        dtype,
-        device,
-        size_n,
-        size_m,
+        _forward_states_1_chunks, _forward_states_1_law, (-y, -x * eta[..., None], x), lead, 1,
+        CHUNK, dtype, device, size_n, size_m,
     )
     # what enters, of W
     ((W_first,),) = exchange(
@@ -391,30 +352,8 @@ def _backward_states_1_chunks(s1, s2, s3, s4, lead, size, dtype, device, size_n,
     a10 = a9.mT @ x2
     a11 = x3.mT @ x4
     return (
-        over_chunks(
-            (a4 + a5),
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_n,
-                size_n,
-            ),
-            dtype,
-            device,
-        ),
-        over_chunks(
-            (a10 + a11),
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_m,
-                size_n,
-            ),
-            dtype,
-            device,
-        ),
+        over_chunks((a4 + a5), (lead[0], lead[1], count, size_n, size_n), dtype, device),
+        over_chunks((a10 + a11), (lead[0], lead[1], count, size_m, size_n), dtype, device),
     )
 
 
@@ -422,10 +361,7 @@ def _backward_states_1_law(later, earlier):
     """The map of two segments from the map of each."""
     a0 = (later[0]) @ (earlier[0].mT).mT
     a1 = (earlier[1]) @ (later[0]).mT
-    return (
-        a0,
-        (later[1] + a1),
-    )
+    return (a0, (later[1] + a1))
 
 
 def _backward_states_1_apply(parts, states):
@@ -462,16 +398,8 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
     )
     z = steps_first(given["z"], dtype)
     map_3 = in_pieces(
-        _backward_states_1_chunks,
-        _backward_states_1_law,
-        (x, -x * eta[..., None], do, z),
-        lead,
-        -1,
-        CHUNK,
-        dtype,
-        device,
-        size_n,
-        size_m,
+        _backward_states_1_chunks, _backward_states_1_law, (x, -x * eta[..., None], do, z), lead,
+        -1, CHUNK, dtype, device, size_n, size_m,
     )
     # what enters, of dW
     ((dW_last,),) = exchange(
@@ -482,33 +410,10 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def forward_prepare_1(
-    matrix1,
-    x_p,
-    x_b,
-    x_t,
-    x_h,
-    x_g,
-    eta_by_head,
-    matrix2,
-    z_p,
-    z_b,
-    z_t,
-    z_h,
-    z_g,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    N: tl.constexpr,
-    block_n_: tl.constexpr,
-    CHUNK: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
+    matrix1, x_p, x_b, x_t, x_h, x_g, eta_by_head, matrix2, z_p, z_b, z_t, z_h, z_g,
+    T, H, chunks, begins, stops, programs,
+    N: tl.constexpr, block_n_: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
@@ -545,47 +450,12 @@ def forward_prepare_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def forward_sweep_1(
-    W_first,
-    W_last,
-    W_linear,
-    y_p,
-    y_b,
-    y_t,
-    y_h,
-    y_g,
-    x_p,
-    x_b,
-    x_t,
-    x_h,
-    x_g,
-    matrix1,
-    matrix2,
-    z_p,
-    z_b,
-    z_t,
-    z_h,
-    z_g,
-    write1_out,
-    o_out,
-    eta_by_head,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    N: tl.constexpr,
-    M: tl.constexpr,
-    block_n_: tl.constexpr,
-    block_m_: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    PRODUCTS: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
+    W_first, W_last, W_linear, y_p, y_b, y_t, y_h, y_g, x_p, x_b, x_t, x_h, x_g, matrix1,
+    matrix2, z_p, z_b, z_t, z_h, z_g, write1_out, o_out, eta_by_head,
+    T, H, chunks, starts, parts, length,
+    N: tl.constexpr, M: tl.constexpr, block_n_: tl.constexpr, block_m_: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of W."""
@@ -616,8 +486,7 @@ def forward_sweep_1(
         if W_first is not None:
             W_slice += tl.load(
                 W_first + sh * M * N + m_[:, None] * N + n__slice[None, :],
-                mask=m__ok[:, None] & n__ok_slice[None, :],
-                other=0.0,
+                mask=m__ok[:, None] & n__ok_slice[None, :], other=0.0,
             )
         if W_linear is not None:
             W_slice += tl.where(column[:, None] == n__slice[None, :], 1.0, 0.0)
@@ -649,14 +518,12 @@ def forward_sweep_1(
         for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
             x_slice = tl.load(
                 x_p + t0 * x_t + i[:, None] * x_t + n_[n_n_][None, :],
-                mask=i_ok[:, None] & n__ok[n_n_][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & n__ok[n_n_][None, :], other=0.0,
             )
             p = tl.dot(W[n_n_].to(DT), tl.trans(x_slice.to(DT)), p, input_precision="tf32x3")  # ... + x W^T
             z_slice = tl.load(
                 z_p + t0 * z_t + i[:, None] * z_t + n_[n_n_][None, :],
-                mask=i_ok[:, None] & n__ok[n_n_][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & n__ok[n_n_][None, :], other=0.0,
             )
             x = x + (x_slice,)
             z = z + (z_slice,)
@@ -689,19 +556,16 @@ def forward_sweep_1(
                 if part == parts - 1:
                     tl.store(
                         W_last + (sh // H // parts * H + h) * M * N + m_[:, None] * N + n_[n_n_][None, :],
-                        W[n_n_],
-                        mask=m__ok[:, None] & n__ok[n_n_][None, :],
+                        W[n_n_], mask=m__ok[:, None] & n__ok[n_n_][None, :],
                     )
         elif W_last is not None:
             tl.store(
-                W_last + sh * M * N + m_[:, None] * N + n_[n_n_][None, :],
-                W[n_n_],
+                W_last + sh * M * N + m_[:, None] * N + n_[n_n_][None, :], W[n_n_],
                 mask=m__ok[:, None] & n__ok[n_n_][None, :],
             )
         if W_linear is not None:
             tl.store(
-                W_linear + sh * N * N + n_[n_n_][None, :] * N + column[:, None],
-                W[n_n_],
+                W_linear + sh * N * N + n_[n_n_][None, :] * N + column[:, None], W[n_n_],
                 mask=column_ok[:, None] & n__ok[n_n_][None, :],
             )
 
@@ -726,83 +590,32 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     launch(
-        forward_prepare_1,
-        (config.queues(lay.programs),),
-        matrix1,
-        x,
-        *strides(x, H),
-        eta_by_head,
-        matrix2,
-        z,
-        *strides(z, H),
-        *lay.at_once,
-        lay.programs,
-        N=N,
-        block_n_=config.padded(N),
-        CHUNK=config.chunk,
+        forward_prepare_1, (config.queues(lay.programs),),
+        matrix1, x, *strides(x, H), eta_by_head, matrix2, z, *strides(z, H),
+        *lay.at_once, lay.programs,
+        N=N, block_n_=config.padded(N), CHUNK=config.chunk,
         STAGES=config.queued(config.padded(N) * (x.element_size() + z.element_size()), config.chunk),
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=config.ahead,
-        num_stages=1,
-        maxnreg=255,
+        C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=255,
     )
     if parts > 1 or exchange is not None:
         W_ends = some.new_empty((B * parts, H, M, N), dtype=torch.float32)
         W_linear = some.new_empty((B * parts, H, N, N), dtype=torch.float32)
         walk = config.walk(
-            M,
-            config.padded(N) * x.element_size(),
-            config.chunk * matrix1.element_size() + eta_by_head.element_size(),
-            y.element_size(),
-            elements=True,
-            programs=config.crowd(config.padded(N)),
+            M, config.padded(N) * x.element_size(),
+            config.chunk * matrix1.element_size() + eta_by_head.element_size(), y.element_size(),
+            elements=True, programs=config.crowd(config.padded(N)),
         )
         for _, ends, linear in by_launch(W_ends, W_linear, walk.programs):
             launch(
-                forward_sweep_1,
-                (
-                    lay.sequences
-                    * parts
-                    * H
-                    * (cdiv(M, walk.tile) * (ends is not None) + cdiv(N, walk.tile) * (linear is not None)),
-                ),
-                None,
-                ends,
-                linear,
-                y,
-                *strides(y, H),
-                x,
-                *strides(x, H),
-                matrix1,
-                matrix2,
-                z,
-                *strides(z, H),
-                None,
-                None,
-                eta_by_head,
-                *lay.walked,
-                parts,
-                lay.length(parts),
-                N=N,
-                M=M,
-                block_n_=min(config.slice, config.padded(N)),
-                block_m_=walk.tile,
-                YIELD=False,
-                WARPS=walk.warps,
-                STAGES=walk.stages,
-                PRODUCTS=walk.products,
-                C=config.chunk,
-                LEVELS=config.levels,
-                EVEN=lay.even,
-                EXACT=config.exact,
-                DT=DTYPES[some.dtype],
-                num_warps=walk.warps,
-                num_stages=2,
-                maxnreg=walk.registers,
+                forward_sweep_1, (lay.sequences * parts * H * (cdiv(M, walk.tile) * (ends is not None) + cdiv(N, walk.tile) * (linear is not None)),),
+                None, ends, linear, y, *strides(y, H), x, *strides(x, H), matrix1, matrix2,
+                z, *strides(z, H), None, None, eta_by_head,
+                *lay.walked, parts, lay.length(parts),
+                N=N, M=M, block_n_=min(config.slice, config.padded(N)), block_m_=walk.tile, YIELD=False,
+                WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
+                LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+                num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
             )
         if exchange is not None:  # other parts of the sequence are elsewhere
             W_coming = exchange.begin((map_of_all("W", W_first, W_ends, lay, parts, True, linear=W_linear, axis=1),))
@@ -816,48 +629,19 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     o = some.new_empty((B, T, H, M), dtype=some.dtype)
     W_last = some.new_empty((lay.sequences, H, M, N), dtype=torch.float32) if finals else None
     walk = config.walk(
-        M,
-        config.padded(N) * (x.element_size() + z.element_size()),
+        M, config.padded(N) * (x.element_size() + z.element_size()),
         config.chunk * (matrix1.element_size() + matrix2.element_size()) + eta_by_head.element_size(),
-        y.element_size(),
-        elements=True,
+        y.element_size(), elements=True,
     )
     launch(
-        forward_sweep_1,
-        (lay.sequences * parts * H * cdiv(M, walk.tile),),
-        W_starts,
-        W_last,
-        None,
-        y,
-        *strides(y, H),
-        x,
-        *strides(x, H),
-        matrix1,
-        matrix2,
-        z,
-        *strides(z, H),
-        write1,
-        o,
-        eta_by_head,
-        *lay.walked,
-        parts,
-        lay.length(parts),
-        N=N,
-        M=M,
-        block_n_=min(config.slice, config.padded(N)),
-        block_m_=walk.tile,
-        YIELD=True,
-        WARPS=walk.warps,
-        STAGES=walk.stages,
-        PRODUCTS=walk.products,
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=walk.warps,
-        num_stages=2,
-        maxnreg=walk.registers,
+        forward_sweep_1, (lay.sequences * parts * H * cdiv(M, walk.tile),),
+        W_starts, W_last, None, y, *strides(y, H), x, *strides(x, H), matrix1, matrix2,
+        z, *strides(z, H), write1, o, eta_by_head,
+        *lay.walked, parts, lay.length(parts),
+        N=N, M=M, block_n_=min(config.slice, config.padded(N)), block_m_=walk.tile, YIELD=True,
+        WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
+        LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
     )
     matrix1 = matrix2 = None
     saved = {}
@@ -876,48 +660,12 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prepare_1(
-    matrix2,
-    z_p,
-    z_b,
-    z_t,
-    z_h,
-    z_g,
-    x_p,
-    x_b,
-    x_t,
-    x_h,
-    x_g,
-    matrix1,
-    eta_by_head,
-    matrix3,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    matrix4,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    N: tl.constexpr,
-    M: tl.constexpr,
-    block_n_: tl.constexpr,
-    block_m_: tl.constexpr,
-    CHUNK: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    matrix2, z_p, z_b, z_t, z_h, z_g, x_p, x_b, x_t, x_h, x_g, matrix1, eta_by_head, matrix3,
+    do_p, do_b, do_t, do_h, do_g, write1_p, write1_b, write1_t, write1_h, write1_g, matrix4,
+    T, H, chunks, begins, stops, programs,
+    N: tl.constexpr, M: tl.constexpr, block_n_: tl.constexpr, block_m_: tl.constexpr,
+    CHUNK: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
+    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -958,8 +706,7 @@ def backward_prepare_1(
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
         write1 = tl.load(
             write1_p + t0 * write1_t + i[:, None] * write1_t + m_[None, :],
-            mask=i_ok[:, None] & m__ok[None, :],
-            other=0.0,
+            mask=i_ok[:, None] & m__ok[None, :], other=0.0,
         )
         p3 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do write1^T
         tl.store(
@@ -974,45 +721,12 @@ def backward_prepare_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_1(
-    dW_first,
-    dW_last,
-    x_p,
-    x_b,
-    x_t,
-    x_h,
-    x_g,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    matrix2,
-    matrix1,
-    eta_by_head,
-    dy_out,
-    z_p,
-    z_b,
-    z_t,
-    z_h,
-    z_g,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    N: tl.constexpr,
-    M: tl.constexpr,
-    block_n_: tl.constexpr,
-    block_m_: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    dW_first, dW_last, x_p, x_b, x_t, x_h, x_g, do_p, do_b, do_t, do_h, do_g, matrix2, matrix1,
+    eta_by_head, dy_out, z_p, z_b, z_t, z_h, z_g,
+    T, H, chunks, starts, parts, length,
+    N: tl.constexpr, M: tl.constexpr, block_n_: tl.constexpr, block_m_: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """A walk backwards over chunks, carrying a tile of dW."""
     tile = tl.program_id(0) % tl.cdiv(M, block_m_)
@@ -1034,8 +748,7 @@ def backward_sweep_1(
         if dW_first is not None:
             dW_slice += tl.load(
                 dW_first + sh * M * N + m_[:, None] * N + n__slice[None, :],
-                mask=m__ok[:, None] & n__ok_slice[None, :],
-                other=0.0,
+                mask=m__ok[:, None] & n__ok_slice[None, :], other=0.0,
             )
         dW = dW + (dW_slice,)
         n_ = n_ + (n__slice,)
@@ -1058,8 +771,7 @@ def backward_sweep_1(
         for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
             x_slice = tl.load(
                 x_p + t0 * x_t + i[:, None] * x_t + n_[n_n_][None, :],
-                mask=i_ok[:, None] & n__ok[n_n_][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & n__ok[n_n_][None, :], other=0.0,
             )
             p = tl.dot(dW[n_n_].to(DT), tl.trans(x_slice.to(DT)), p, input_precision="tf32x3")  # x dW^T
             x = x + (x_slice,)
@@ -1070,8 +782,7 @@ def backward_sweep_1(
         p3 = tl.dot(p2.to(DT), tl.trans(t2.to(DT)), input_precision="tf32x3")  # matrix1 p2
         if YIELD:
             tl.store(
-                dy_out + step * M + i[None, :] * (H * M) + m_[:, None],
-                (eta[None, :] * p3),
+                dy_out + step * M + i[None, :] * (H * M) + m_[:, None], (eta[None, :] * p3),
                 mask=m__ok[:, None] & i_ok[None, :],
             )  # dy
         dW_next = ()
@@ -1081,8 +792,7 @@ def backward_sweep_1(
             )  # ... + -p3^T diag(eta) x
             z = tl.load(
                 z_p + t0 * z_t + i[:, None] * z_t + n_[n_n_][None, :],
-                mask=i_ok[:, None] & n__ok[n_n_][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & n__ok[n_n_][None, :], other=0.0,
             )
             p5 = tl.dot(do.to(DT), z.to(DT), p4, input_precision="tf32x3")  # ... + do^T z
             dW_slice2 = p5  # dW + do^T z - p3^T diag(eta) x
@@ -1094,46 +804,22 @@ def backward_sweep_1(
                 if part == 0:
                     tl.store(
                         dW_last + (sh // H // parts * H + h) * M * N + m_[:, None] * N + n_[n_n_][None, :],
-                        dW[n_n_],
-                        mask=m__ok[:, None] & n__ok[n_n_][None, :],
+                        dW[n_n_], mask=m__ok[:, None] & n__ok[n_n_][None, :],
                     )
         else:
             tl.store(
-                dW_last + sh * M * N + m_[:, None] * N + n_[n_n_][None, :],
-                dW[n_n_],
+                dW_last + sh * M * N + m_[:, None] * N + n_[n_n_][None, :], dW[n_n_],
                 mask=m__ok[:, None] & n__ok[n_n_][None, :],
             )
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prepare_2(
-    matrix5,
-    dy_p,
-    dy_b,
-    dy_t,
-    dy_h,
-    dy_g,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    matrix6,
-    eta_by_head,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    M: tl.constexpr,
-    block_m_: tl.constexpr,
-    CHUNK: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
+    matrix5, dy_p, dy_b, dy_t, dy_h, dy_g, write1_p, write1_b, write1_t, write1_h, write1_g,
+    matrix6, eta_by_head,
+    T, H, chunks, begins, stops, programs,
+    M: tl.constexpr, block_m_: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
@@ -1157,8 +843,7 @@ def backward_prepare_2(
         dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
         write1 = tl.load(
             write1_p + t0 * write1_t + i[:, None] * write1_t + m_[None, :],
-            mask=i_ok[:, None] & m__ok[None, :],
-            other=0.0,
+            mask=i_ok[:, None] & m__ok[None, :], other=0.0,
         )
         p = tl.dot(dy.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # dy write1^T
         tl.store(
@@ -1174,55 +859,14 @@ def backward_prepare_2(
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_2(
-    dW_first,
-    x_p,
-    x_b,
-    x_t,
-    x_h,
-    x_g,
-    matrix5,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    z_p,
-    z_b,
-    z_t,
-    z_h,
-    z_g,
-    matrix3,
-    eta_by_head,
-    dx_1_out,
-    deta_1_out,
-    dy_p,
-    dy_b,
-    dy_t,
-    dy_h,
-    dy_g,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    M: tl.constexpr,
-    N: tl.constexpr,
-    block_m_: tl.constexpr,
-    block_n_: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    PRODUCTS: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
+    dW_first, x_p, x_b, x_t, x_h, x_g, matrix5,
+    write1_p, write1_b, write1_t, write1_h, write1_g, z_p, z_b, z_t, z_h, z_g, matrix3,
+    eta_by_head, dx_1_out, deta_1_out, dy_p, dy_b, dy_t, dy_h, dy_g,
+    do_p, do_b, do_t, do_h, do_g,
+    T, H, chunks, starts, parts, length,
+    M: tl.constexpr, N: tl.constexpr, block_m_: tl.constexpr, block_n_: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk backwards over chunks, carrying a tile of dW."""
@@ -1245,8 +889,7 @@ def backward_sweep_2(
         if dW_first is not None:
             dW_slice += tl.load(
                 dW_first + sh * M * N + m__slice[None, :] * N + n_[:, None],
-                mask=m__ok_slice[None, :] & n__ok[:, None],
-                other=0.0,
+                mask=m__ok_slice[None, :] & n__ok[:, None], other=0.0,
             )
         dW = dW + (dW_slice,)
         m_ = m_ + (m__slice,)
@@ -1281,20 +924,17 @@ def backward_sweep_2(
         for n_m_ in tl.static_range((M + block_m_ - 1) // block_m_):
             write1 = tl.load(
                 write1_p + t0 * write1_t + i[:, None] * write1_t + m_[n_m_][None, :],
-                mask=i_ok[:, None] & m__ok[n_m_][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & m__ok[n_m_][None, :], other=0.0,
             )
             p2 = tl.dot(dW[n_m_].to(DT), tl.trans(write1.to(DT)), p2, input_precision="tf32x3")  # ... + write1 dW
             dy = tl.load(
                 dy_p + t0 * dy_t + i[:, None] * dy_t + m_[n_m_][None, :],
-                mask=i_ok[:, None] & m__ok[n_m_][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & m__ok[n_m_][None, :], other=0.0,
             )
             p4 = tl.dot(x.to(DT), dy.to(DT), input_precision="tf32x3")  # dy^T x
             do = tl.load(
                 do_p + t0 * do_t + i[:, None] * do_t + m_[n_m_][None, :],
-                mask=i_ok[:, None] & m__ok[n_m_][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & m__ok[n_m_][None, :], other=0.0,
             )
             p5 = tl.dot(z.to(DT), do.to(DT), (dW[n_m_] + (-p4)), input_precision="tf32x3")  # ... + do^T z
             dW_slice2 = p5  # dW + do^T z - dy^T x
@@ -1304,8 +944,7 @@ def backward_sweep_2(
         p3 = tl.dot(z.to(DT), t2.to(DT), p2, input_precision="tf32x3")  # ... + matrix3 z
         if YIELD:
             tl.store(
-                dx_1_out + step * N + i[None, :] * (H * N) + n_[:, None],
-                (-eta[None, :] * p3),
+                dx_1_out + step * N + i[None, :] * (H * N) + n_[:, None], (-eta[None, :] * p3),
                 mask=n__ok[:, None] & i_ok[None, :],
             )  # dx
             tl.store(
@@ -1325,58 +964,14 @@ def backward_sweep_2(
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_3(
-    W_first,
-    W_last,
-    x_p,
-    x_b,
-    x_t,
-    x_h,
-    x_g,
-    matrix4,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    matrix6,
-    dy_p,
-    dy_b,
-    dy_t,
-    dy_h,
-    dy_g,
-    dx_1_p,
-    dx_1_b,
-    dx_1_t,
-    dx_1_h,
-    dx_1_g,
-    dx_out,
-    dz_out,
-    eta_by_head,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    M: tl.constexpr,
-    N: tl.constexpr,
-    block_m_: tl.constexpr,
-    block_n_: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    PRODUCTS: tl.constexpr,
-    READ: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    W_first, W_last, x_p, x_b, x_t, x_h, x_g, matrix4, do_p, do_b, do_t, do_h, do_g, matrix6,
+    dy_p, dy_b, dy_t, dy_h, dy_g, dx_1_p, dx_1_b, dx_1_t, dx_1_h, dx_1_g, dx_out, dz_out,
+    eta_by_head, write1_p, write1_b, write1_t, write1_h, write1_g,
+    T, H, chunks, starts, parts, length,
+    M: tl.constexpr, N: tl.constexpr, block_m_: tl.constexpr, block_n_: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
+    READ: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of W."""
     tile = tl.program_id(0) % tl.cdiv(N, block_n_)
@@ -1398,8 +993,7 @@ def backward_sweep_3(
         if W_first is not None:
             W_slice += tl.load(
                 W_first + sh * M * N + m__slice[None, :] * N + n_[:, None],
-                mask=m__ok_slice[None, :] & n__ok[:, None],
-                other=0.0,
+                mask=m__ok_slice[None, :] & n__ok[:, None], other=0.0,
             )
         W = W + (W_slice,)
         m_ = m_ + (m__slice,)
@@ -1444,20 +1038,17 @@ def backward_sweep_3(
         for n_m_ in tl.static_range((M + block_m_ - 1) // block_m_):
             do = tl.load(
                 do_p + t0 * do_t + i[:, None] * do_t + m_[n_m_][None, :],
-                mask=i_ok[:, None] & m__ok[n_m_][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & m__ok[n_m_][None, :], other=0.0,
             )
             p2 = tl.dot(W[n_m_].to(DT), tl.trans(do.to(DT)), p2, input_precision="tf32x3")  # ... + do W
             dy = tl.load(
                 dy_p + t0 * dy_t + i[:, None] * dy_t + m_[n_m_][None, :],
-                mask=i_ok[:, None] & m__ok[n_m_][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & m__ok[n_m_][None, :], other=0.0,
             )
             p4 = tl.dot(W[n_m_].to(DT), tl.trans(dy.to(DT)), p4, input_precision="tf32x3")  # ... + dy W
             write1 = tl.load(
                 write1_p + t0 * write1_t + i[:, None] * write1_t + m_[n_m_][None, :],
-                mask=i_ok[:, None] & m__ok[n_m_][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & m__ok[n_m_][None, :], other=0.0,
             )
             p5 = tl.dot(
                 (-eta[None, :] * x_each.to(tl.float32)).to(DT), write1.to(DT), W[n_m_], input_precision="tf32x3"
@@ -1472,14 +1063,12 @@ def backward_sweep_3(
         if YIELD and (READ == 0 or READ == 2):
             tl.store(
                 dx_out + step * N + i[None, :] * (H * N) + n_[:, None],
-                ((-p4) + dx_1_each.to(tl.float32)),
-                mask=n__ok[:, None] & i_ok[None, :],
+                ((-p4) + dx_1_each.to(tl.float32)), mask=n__ok[:, None] & i_ok[None, :],
             )  # dx
     for n_m_ in tl.static_range((M + block_m_ - 1) // block_m_):
         if W_last is not None:
             tl.store(
-                W_last + sh * M * N + m_[n_m_][None, :] * N + n_[:, None],
-                W[n_m_],
+                W_last + sh * M * N + m_[n_m_][None, :] * N + n_[:, None], W[n_m_],
                 mask=m__ok[n_m_][None, :] & n__ok[:, None],
             )
 
@@ -1512,83 +1101,31 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     matrix3 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     matrix4 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     launch(
-        backward_prepare_1,
-        (config.queues(lay.programs),),
-        matrix2,
-        z,
-        *strides(z, H),
-        x,
-        *strides(x, H),
-        matrix1,
-        eta_by_head,
-        matrix3,
-        do,
-        *strides(do, H),
-        write1,
-        *strides(write1, H),
-        matrix4,
-        *lay.at_once,
-        lay.programs,
-        N=N,
-        M=M,
-        block_n_=config.padded(N),
-        block_m_=config.padded(M),
-        CHUNK=config.chunk,
-        STAGES=config.queued(
-            config.padded(N) * (z.element_size() + x.element_size())
-            + config.padded(M) * (do.element_size() + write1.element_size()),
-            config.chunk,
-        ),
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=config.ahead,
-        num_stages=1,
-        maxnreg=255,
+        backward_prepare_1, (config.queues(lay.programs),),
+        matrix2, z, *strides(z, H), x, *strides(x, H), matrix1, eta_by_head, matrix3,
+        do, *strides(do, H), write1, *strides(write1, H), matrix4,
+        *lay.at_once, lay.programs,
+        N=N, M=M, block_n_=config.padded(N), block_m_=config.padded(M), CHUNK=config.chunk,
+        STAGES=config.queued(config.padded(N) * (z.element_size() + x.element_size()) + config.padded(M) * (do.element_size() + write1.element_size()), config.chunk),
+        C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=255,
     )
     if parts > 1 or exchange is not None:
         dW_ends = some.new_empty((B * parts, H, M, N), dtype=torch.float32)
         dW_linear = saved["W linear"].mT
         walk = config.walk(
-            M,
-            config.padded(N) * (x.element_size() + z.element_size()),
+            M, config.padded(N) * (x.element_size() + z.element_size()),
             config.chunk * (matrix2.element_size() + matrix1.element_size()) + eta_by_head.element_size(),
             do.element_size(),
         )
         launch(
-            backward_sweep_1,
-            (lay.sequences * parts * H * cdiv(M, walk.tile),),
-            None,
-            dW_ends,
-            x,
-            *strides(x, H),
-            do,
-            *strides(do, H),
-            matrix2,
-            matrix1,
-            eta_by_head,
-            None,
-            z,
-            *strides(z, H),
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            N=N,
-            M=M,
-            block_n_=min(config.slice, config.padded(N)),
-            block_m_=walk.tile,
-            YIELD=False,
-            WARPS=walk.warps,
-            STAGES=walk.stages,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=walk.warps,
-            num_stages=2,
+            backward_sweep_1, (lay.sequences * parts * H * cdiv(M, walk.tile),),
+            None, dW_ends, x, *strides(x, H), do, *strides(do, H), matrix2, matrix1, eta_by_head, None,
+            z, *strides(z, H),
+            *lay.walked, parts, lay.length(parts),
+            N=N, M=M, block_n_=min(config.slice, config.padded(N)), block_m_=walk.tile, YIELD=False,
+            WARPS=walk.warps, STAGES=walk.stages, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2,
             maxnreg=walk.registers,
         )
         if exchange is not None:  # other parts of the sequence are elsewhere
@@ -1604,43 +1141,18 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     dy = some.new_empty((B, T, H, M), dtype=some.dtype)
     dW_last = some.new_empty((lay.sequences, H, M, N), dtype=torch.float32) if needs & {"W"} else None
     walk = config.walk(
-        M,
-        config.padded(N) * (x.element_size() + z.element_size()),
+        M, config.padded(N) * (x.element_size() + z.element_size()),
         config.chunk * (matrix2.element_size() + matrix1.element_size()) + eta_by_head.element_size(),
         do.element_size(),
     )
     launch(
-        backward_sweep_1,
-        (lay.sequences * parts * H * cdiv(M, walk.tile),),
-        dW_starts,
-        dW_last,
-        x,
-        *strides(x, H),
-        do,
-        *strides(do, H),
-        matrix2,
-        matrix1,
-        eta_by_head,
-        dy,
-        z,
-        *strides(z, H),
-        *lay.walked,
-        parts,
-        lay.length(parts),
-        N=N,
-        M=M,
-        block_n_=min(config.slice, config.padded(N)),
-        block_m_=walk.tile,
-        YIELD=True,
-        WARPS=walk.warps,
-        STAGES=walk.stages,
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=walk.warps,
-        num_stages=2,
+        backward_sweep_1, (lay.sequences * parts * H * cdiv(M, walk.tile),),
+        dW_starts, dW_last, x, *strides(x, H), do, *strides(do, H), matrix2, matrix1, eta_by_head,
+        dy, z, *strides(z, H),
+        *lay.walked, parts, lay.length(parts),
+        N=N, M=M, block_n_=min(config.slice, config.padded(N)), block_m_=walk.tile, YIELD=True,
+        WARPS=walk.warps, STAGES=walk.stages, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
+        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2,
         maxnreg=walk.registers,
     )
     matrix1 = matrix2 = None
@@ -1648,29 +1160,13 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         matrix5 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
         matrix6 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
         launch(
-            backward_prepare_2,
-            (config.queues(lay.programs),),
-            matrix5,
-            dy,
-            *strides(dy, H),
-            write1,
-            *strides(write1, H),
-            matrix6,
-            eta_by_head,
-            *lay.at_once,
-            lay.programs,
-            M=M,
-            block_m_=config.padded(M),
-            CHUNK=config.chunk,
+            backward_prepare_2, (config.queues(lay.programs),),
+            matrix5, dy, *strides(dy, H), write1, *strides(write1, H), matrix6, eta_by_head,
+            *lay.at_once, lay.programs,
+            M=M, block_m_=config.padded(M), CHUNK=config.chunk,
             STAGES=config.queued(config.padded(M) * (dy.element_size() + write1.element_size()), config.chunk),
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.ahead,
-            num_stages=1,
-            maxnreg=255,
+            C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=255,
         )
     if needs & {"eta", "x", "z"}:
         dx_1 = some.new_empty((B, T, H, N), dtype=some.dtype)
@@ -1678,50 +1174,19 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             (B, H, cdiv(N, min(config.tile, config.padded(N))) * config.warps, T), dtype=torch.float32
         )
         walk = config.walk(
-            N,
-            config.padded(M) * (write1.element_size() + dy.element_size() + do.element_size()),
+            N, config.padded(M) * (write1.element_size() + dy.element_size() + do.element_size()),
             config.chunk * (matrix5.element_size() + matrix3.element_size()) + eta_by_head.element_size(),
-            x.element_size() + z.element_size(),
-            elements=True,
+            x.element_size() + z.element_size(), elements=True,
         )
         launch(
-            backward_sweep_2,
-            (lay.sequences * parts * H * cdiv(N, walk.tile),),
-            dW_starts,
-            x,
-            *strides(x, H),
-            matrix5,
-            write1,
-            *strides(write1, H),
-            z,
-            *strides(z, H),
-            matrix3,
-            eta_by_head,
-            dx_1,
-            deta_1,
-            dy,
-            *strides(dy, H),
-            do,
-            *strides(do, H),
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            M=M,
-            N=N,
-            block_m_=min(config.slice, config.padded(M)),
-            block_n_=walk.tile,
-            YIELD=True,
-            WARPS=walk.warps,
-            STAGES=walk.stages,
-            PRODUCTS=walk.products,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=walk.warps,
-            num_stages=2,
-            maxnreg=walk.registers,
+            backward_sweep_2, (lay.sequences * parts * H * cdiv(N, walk.tile),),
+            dW_starts, x, *strides(x, H), matrix5, write1, *strides(write1, H), z, *strides(z, H),
+            matrix3, eta_by_head, dx_1, deta_1, dy, *strides(dy, H), do, *strides(do, H),
+            *lay.walked, parts, lay.length(parts),
+            M=M, N=N, block_m_=min(config.slice, config.padded(M)), block_n_=walk.tile, YIELD=True,
+            WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
+            LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
         )
     matrix3 = matrix5 = None
     if needs & {"x", "z"}:
@@ -1749,49 +1214,18 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 config.chunk * matrix6.element_size() + eta_by_head.element_size(),
                 x.element_size() + dx_1.element_size(),
             ),
-            elements=True,
-            wanted=(bool(needs & {"z"}), bool(needs & {"x"})),
+            elements=True, wanted=(bool(needs & {"z"}), bool(needs & {"x"})),
         ):
             launch(
-                backward_sweep_3,
-                (lay.sequences * parts * H * cdiv(N, walk.tile),),
-                W_starts,
-                W_last if keeps else None,
-                x,
-                *strides(x, H),
-                matrix4,
-                do,
-                *strides(do, H),
-                matrix6,
-                dy,
-                *strides(dy, H),
-                dx_1,
-                *strides(dx_1, H),
-                dx,
-                dz,
-                eta_by_head,
-                write1,
-                *strides(write1, H),
-                *lay.walked,
-                parts,
-                lay.length(parts),
-                M=M,
-                N=N,
-                block_m_=min(config.slice, config.padded(M)),
-                block_n_=walk.tile,
-                YIELD=True,
-                WARPS=walk.warps,
-                STAGES=walk.stages,
-                PRODUCTS=walk.products,
-                READ=read,
-                C=config.chunk,
-                LEVELS=config.levels,
-                EVEN=lay.even,
-                EXACT=config.exact,
-                DT=DTYPES[some.dtype],
-                num_warps=walk.warps,
-                num_stages=2,
-                maxnreg=walk.registers,
+                backward_sweep_3, (lay.sequences * parts * H * cdiv(N, walk.tile),),
+                W_starts, W_last if keeps else None, x, *strides(x, H), matrix4, do, *strides(do, H),
+                matrix6, dy, *strides(dy, H), dx_1, *strides(dx_1, H), dx, dz, eta_by_head,
+                write1, *strides(write1, H),
+                *lay.walked, parts, lay.length(parts),
+                M=M, N=N, block_m_=min(config.slice, config.padded(M)), block_n_=walk.tile, YIELD=True,
+                WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, READ=read, C=config.chunk,
+                LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+                num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
             )
     W_last = dx_1 = matrix4 = matrix6 = None
     gradients, initial = {}, {}
@@ -1831,19 +1265,13 @@ def torch_step(given, states, constants, outputs, following):
 
 @triton.jit(do_not_specialize=["heads"])
 def step_kernel(
-    x_at, z_at, y_at, eta_at, W_at, next_W_at, o_at, rows_at,
-    x_stride0, x_stride1, x_stride2,
-    z_stride0, z_stride1, z_stride2,
-    y_stride0, y_stride1, y_stride2,
-    eta_stride0, eta_stride1,
-    W_stride0, W_stride1,
-    next_W_stride0, next_W_stride1,
-    o_stride0, o_stride1,
+    x_at, z_at, y_at, eta_at, W_at, next_W_at, o_at, rows_at, x_stride0, x_stride1, x_stride2,
+    z_stride0, z_stride1, z_stride2, y_stride0, y_stride1, y_stride2, eta_stride0, eta_stride1,
+    W_stride0, W_stride1, next_W_stride0, next_W_stride1, o_stride0, o_stride1,
     heads, x_group, z_group, y_group, eta_group,
-    size_n: tl.constexpr, block_n: tl.constexpr,
-    size_m: tl.constexpr, block_m: tl.constexpr,
+    size_n: tl.constexpr, block_n: tl.constexpr, size_m: tl.constexpr, block_m: tl.constexpr,
     parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
-):  # fmt: skip
+):
     """Each program: one batch entry and head and a tile of m, one step."""
     place = tl.program_id(0) // parts
     if flat:  # more batch entries than a grid is high
@@ -1901,19 +1329,15 @@ def step_kernel(
 @triton.jit(do_not_specialize=["heads", "steps"])
 def steps_kernel(
     x_at, z_at, y_at, eta_at, W_at, kept_W_at, o_at, rows_at, each_at, counts_at, starts_at,
-    x_stride0, x_stride1, x_stride2, x_stride3,
-    z_stride0, z_stride1, z_stride2, z_stride3,
-    y_stride0, y_stride1, y_stride2, y_stride3,
-    eta_stride0, eta_stride1, eta_stride2,
+    x_stride0, x_stride1, x_stride2, x_stride3, z_stride0, z_stride1, z_stride2, z_stride3,
+    y_stride0, y_stride1, y_stride2, y_stride3, eta_stride0, eta_stride1, eta_stride2,
     W_stride0, W_stride1, W_stride2, W_stride3,
     kept_W_stride0, kept_W_stride1, kept_W_stride2, kept_W_stride3,
-    o_stride0, o_stride1, o_stride2,
-    heads, x_group, z_group, y_group, eta_group, steps,
-    size_n: tl.constexpr, block_n: tl.constexpr,
-    size_m: tl.constexpr, block_m: tl.constexpr,
+    o_stride0, o_stride1, o_stride2, heads, x_group, z_group, y_group, eta_group, steps,
+    size_n: tl.constexpr, block_n: tl.constexpr, size_m: tl.constexpr, block_m: tl.constexpr,
     parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
     yields: tl.constexpr, keeps: tl.constexpr, ends: tl.constexpr,
-):  # fmt: skip
+):
     """Each program: one sequence and head and a tile of m, one step after the other, with the state in registers."""
     place = tl.program_id(0) // parts
     if flat:  # more batch entries than a grid is high
@@ -1989,9 +1413,7 @@ def steps_kernel(
                         + kept_row * kept_W_stride0
                         + head * kept_W_stride1
                         + at_m[:, None] * kept_W_stride2
-                        + at_n[None, :] * kept_W_stride3,
-                        next_W,
-                        mask=in_m_n,
+                        + at_n[None, :] * kept_W_stride3, next_W, mask=in_m_n,
                     )
             W = next_W.to(tl.float32)
         if ends:
@@ -2001,73 +1423,30 @@ def steps_kernel(
 SIGNATURE = Signature(
     name="gradient_descent_squared",
     arguments=(
-        Argument("x", "input", ("n",)),
-        Argument("z", "input", ("n",)),
-        Argument("y", "input", ("m",)),
-        Argument("eta", "input", ()),
+        Argument("x", "input", ("n",)), Argument("z", "input", ("n",)),
+        Argument("y", "input", ("m",)), Argument("eta", "input", ()),
     ),
-    states=(("W", ("m", "n")),),
-    outputs=(("o", ("m",)),),
+    states=(("W", ("m", "n")),), outputs=(("o", ("m",)),),
 )
 OP = Op(
     SIGNATURE,
     {
         "torch": Backend(
-            torch_forward,
-            torch_backward,
-            frozenset(
-                (
-                    "packed",
-                    "mixed",
-                )
-            ),
-            forward_states=torch_forward_states,
-            backward_states=torch_backward_states,
+            torch_forward, torch_backward, frozenset(("packed", "mixed")),
+            forward_states=torch_forward_states, backward_states=torch_backward_states,
             saved={"f73806d84e": (("B", "H", "T", "m"), "wide")},
         ),
         "triton": Backend(
-            triton_forward,
-            triton_backward,
-            frozenset(
-                (
-                    "packed",
-                    "groups",
-                    "inference",
-                    "finals",
-                    "replays",
-                    "exchange",
-                )
-            ),
-            saved={"f73806d84e": (("B", "T", "H", "m"), "input")},
-            saved_packed=True,
+            triton_forward, triton_backward,
+            frozenset(("packed", "groups", "inference", "finals", "replays", "exchange")),
+            saved={"f73806d84e": (("B", "T", "H", "m"), "input")}, saved_packed=True,
         ),
     },
     Step(
-        SIGNATURE,
-        torch_step,
+        SIGNATURE, torch_step,
         StepKernel(
-            step_kernel,
-            steps_kernel,
-            reads=(
-                "x",
-                "z",
-                "y",
-                "eta",
-            ),
-            constants=(),
-            dims=(
-                "n",
-                "m",
-            ),
-            tiled="m",
-            shared=False,
-            held=(
-                (
-                    "m",
-                    "n",
-                ),
-            ),
-            smallest=1,
+            step_kernel, steps_kernel, reads=("x", "z", "y", "eta"), constants=(), dims=("n", "m"),
+            tiled="m", shared=False, held=(("m", "n"),), smallest=1,
         ),
     ),
     __name__,
@@ -2076,19 +1455,11 @@ OP = Op(
 
 @OP.named
 def gradient_descent_squared(
-    x: torch.Tensor,
-    z: torch.Tensor,
-    y: torch.Tensor,
-    eta: torch.Tensor,
-    initial_state: torch.Tensor | None = None,
-    output_final_state: bool = False,
-    cu_seqlens: torch.Tensor | None = None,
-    context_parallel: object = None,
-    recompute: str = "auto",
-    precision: str = "default",
-    state_dtype: torch.dtype | None = None,
-    backend: str | None = None,
-    deterministic: bool = False,
+    x: torch.Tensor, z: torch.Tensor, y: torch.Tensor, eta: torch.Tensor,
+    initial_state: torch.Tensor | None = None, output_final_state: bool = False,
+    cu_seqlens: torch.Tensor | None = None, context_parallel: object = None,
+    recompute: str = "auto", precision: str = "default", state_dtype: torch.dtype | None = None,
+    backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     r"""A linear layer trained by gradient descent on |W x - y|^2 / 2: the dual form of a linear layer, and a delta rule.
 
@@ -2142,31 +1513,18 @@ def gradient_descent_squared(
     Source: arXiv 2202.05798
     """
     return OP(
-        {"x": x, "z": z, "y": y, "eta": eta},
-        initial_state=initial_state,
-        output_final_state=output_final_state,
-        cu_seqlens=cu_seqlens,
-        context_parallel=context_parallel,
-        recompute=recompute,
-        precision=precision,
-        state_dtype=state_dtype,
-        backend=backend,
-        deterministic=deterministic,
+        {"x": x, "z": z, "y": y, "eta": eta}, initial_state=initial_state,
+        output_final_state=output_final_state, cu_seqlens=cu_seqlens,
+        context_parallel=context_parallel, recompute=recompute, precision=precision,
+        state_dtype=state_dtype, backend=backend, deterministic=deterministic,
     )
 
 
 @OP.named
 def gradient_descent_squared_step(
-    state: torch.Tensor | None,
-    x: torch.Tensor,
-    z: torch.Tensor,
-    y: torch.Tensor,
-    eta: torch.Tensor,
-    inplace: bool = False,
-    out: torch.Tensor | None = None,
-    state_dtype: torch.dtype | None = None,
-    backend: str | None = None,
-    deterministic: bool = False,
+    state: torch.Tensor | None, x: torch.Tensor, z: torch.Tensor, y: torch.Tensor,
+    eta: torch.Tensor, inplace: bool = False, out: torch.Tensor | None = None,
+    state_dtype: torch.dtype | None = None, backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """One step of gradient_descent_squared, for generation: one launch, no gradient.
 

@@ -113,14 +113,7 @@ from chunkform.runtime.op.decode import Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK,
-    dtype_of,
-    from_chunks,
-    from_steps,
-    in_parts,
-    in_segments,
-    steps_first,
-    to_chunks,
+    CHUNK, dtype_of, from_chunks, from_steps, in_parts, in_segments, steps_first, to_chunks,
 )
 from chunkform.runtime.torch_form.coupled_states import Mix
 from chunkform.runtime.torch_form.decays import triangular_inverse
@@ -137,16 +130,7 @@ def _forward_sweep_1(s1, s2, s3, s4, s5, s6, s7, V_0, W_0, lead, size, dtype, de
     x6 = to_chunks(s6, lead, size, 1)
     x7 = to_chunks(s7, lead, size, 1)
     valid = to_chunks(torch.ones((1, 1, lead[2]), dtype=dtype, device=device), lead, size, 0)
-    mix_1 = Mix(
-        (
-            ((0, 0), x1_kept),
-            ((1, 1), x2_kept),
-            ((1, 0), x3),
-        ),
-        2,
-        1,
-        valid,
-    )
+    mix_1 = Mix((((0, 0), x1_kept), ((1, 1), x2_kept), ((1, 0), x3)), 2, 1, valid)
     a1 = mix_1.all(0, 0)
     a2 = mix_1.outgoing(0, 0)
     a3 = x4 @ x4.mT
@@ -192,10 +176,8 @@ def _forward_sweep_1(s1, s2, s3, s4, s5, s6, s7, V_0, W_0, lead, size, dtype, de
     c3 = (a5 * a17) @ b3
     c4 = x7 @ W_in.mT
     return (
-        from_chunks(b3, lead, 1),
-        from_chunks((c0 * a14[..., :, None] + c1), lead, 1),
-        from_chunks((c2 + c0 * a9[..., :, None] + c3 + a8[..., :, None] * c4), lead, 1),
-        V_now,
+        from_chunks(b3, lead, 1), from_chunks((c0 * a14[..., :, None] + c1), lead, 1),
+        from_chunks((c2 + c0 * a9[..., :, None] + c3 + a8[..., :, None] * c4), lead, 1), V_now,
         W_now,
     )
 
@@ -232,21 +214,12 @@ def torch_forward(given, states, constants, packed=None):
     # y_2: V_t z_t
     # y_3: W_(t-1) z_t
     w, y_2, y_3, V_last, W_last = in_segments(
-        _forward_sweep_1,
-        (mu, keep, -eta * mu, x, -x * eta[..., None], -y, z),
-        (V_first, W_first),
-        lead,
-        1,
-        CHUNK,
-        dtype,
-        device,
-        size_n,
-        size_m,
+        _forward_sweep_1, (mu, keep, -eta * mu, x, -x * eta[..., None], -y, z), (V_first, W_first),
+        lead, 1, CHUNK, dtype, device, size_n, size_m,
     )
     return (
         {"o": from_steps((y_3 * keep[..., None] - y_2 * eta[..., None]), lead, 1, given["x"].dtype)},
-        {"V": V_last, "W": W_last},
-        {"f73806d84e": w},
+        {"V": V_last, "W": W_last}, {"f73806d84e": w},
     )
 
 
@@ -260,16 +233,7 @@ def _backward_sweep_1(s1, s2, s3, s4, s5, s6, s7, V_0, W_0, lead, size, dtype, d
     x6 = to_chunks(s6, lead, size, 1)
     x7 = to_chunks(s7, lead, size, 1)
     valid = to_chunks(torch.ones((1, 1, lead[2]), dtype=dtype, device=device), lead, size, 0)
-    mix_1 = Mix(
-        (
-            ((0, 0), x1_kept),
-            ((1, 1), x2_kept),
-            ((1, 0), x3),
-        ),
-        2,
-        1,
-        valid,
-    )
+    mix_1 = Mix((((0, 0), x1_kept), ((1, 1), x2_kept), ((1, 0), x3)), 2, 1, valid)
     a1 = mix_1.all(0, 0)
     a2 = mix_1.outgoing(0, 0)
     a3 = (a2[..., :, None] * x4).mT @ x5
@@ -311,16 +275,7 @@ def _backward_sweep_2(s1, s2, s3, s4, s5, s6, s7, s8, s9, dV_0, dW_0, lead, size
     x8 = to_chunks(s8, lead, size, 1)
     x9 = to_chunks(s9, lead, size, 1)
     valid = to_chunks(torch.ones((1, 1, lead[2]), dtype=dtype, device=device), lead, size, 0)
-    mix_1 = Mix(
-        (
-            ((0, 0), x1_kept),
-            ((0, 1), x2),
-            ((1, 1), x3_kept),
-        ),
-        2,
-        -1,
-        valid,
-    )
+    mix_1 = Mix((((0, 0), x1_kept), ((0, 1), x2), ((1, 1), x3_kept)), 2, -1, valid)
     a1 = mix_1.all(0, 1)
     a2 = mix_1.outgoing(0, 1)
     a3 = mix_1.mask(1, 1, False)
@@ -384,13 +339,8 @@ def _backward_sweep_2(s1, s2, s3, s4, s5, s6, s7, s8, s9, dV_0, dW_0, lead, size
     c4 = (a16 * a13) @ b6
     c5 = (a16 * a3) @ b6
     return (
-        from_chunks(b6, lead, 1),
-        from_chunks((c1 + c3 + a10 + c4 + a14), lead, 1),
-        from_chunks((a25 + c5 + c2 * a11[..., :, None]), lead, 1),
-        dV_in,
-        dW_in,
-        dV_now,
-        dW_now,
+        from_chunks(b6, lead, 1), from_chunks((c1 + c3 + a10 + c4 + a14), lead, 1),
+        from_chunks((a25 + c5 + c2 * a11[..., :, None]), lead, 1), dV_in, dW_in, dV_now, dW_now,
     )
 
 
@@ -406,16 +356,7 @@ def _backward_sweep_3(s1, s2, s3, s4, s5, s6, s7, s8, s9, dV_0, dW_0, lead, size
     x8 = to_chunks(s8, lead, size, 1)
     x9 = to_chunks(s9, lead, size, 1)
     valid = to_chunks(torch.ones((1, 1, lead[2]), dtype=dtype, device=device), lead, size, 0)
-    mix_1 = Mix(
-        (
-            ((0, 0), x1_kept),
-            ((0, 1), x2),
-            ((1, 1), x3_kept),
-        ),
-        2,
-        -1,
-        valid,
-    )
+    mix_1 = Mix((((0, 0), x1_kept), ((0, 1), x2), ((1, 1), x3_kept)), 2, -1, valid)
     a1 = mix_1.all(0, 1)
     a2 = mix_1.outgoing(0, 0)
     a3 = x5.mT @ (a2[..., :, None] * x4)
@@ -480,27 +421,9 @@ def _backward_unroll_4(
     x8 = to_chunks(s8, lead, size, 1)
     x9 = to_chunks(s9, lead, size, 0)
     valid = to_chunks(torch.ones((1, 1, lead[2]), dtype=dtype, device=device), lead, size, 0)
-    mix_1 = Mix(
-        (
-            ((0, 0), x1_kept),
-            ((1, 1), x2_kept),
-            ((1, 0), x3),
-        ),
-        2,
-        1,
-        valid,
-    )
+    mix_1 = Mix((((0, 0), x1_kept), ((1, 1), x2_kept), ((1, 0), x3)), 2, 1, valid)
     a1 = mix_1.incoming(0, 0, False)
-    mix_2 = Mix(
-        (
-            ((0, 0), x1_kept),
-            ((0, 1), x3),
-            ((1, 1), x2_kept),
-        ),
-        2,
-        -1,
-        valid,
-    )
+    mix_2 = Mix((((0, 0), x1_kept), ((0, 1), x3), ((1, 1), x2_kept)), 2, -1, valid)
     a3 = mix_2.mask(1, 1, False)
     a4 = x4 @ V_edges
     a5 = (a4 * x5).sum(-1)
@@ -572,8 +495,7 @@ def _backward_unroll_4(
     )
     return (
         from_chunks((a1 * a10 + a20 + a1 * a21 * a23[..., None] + a21 * a26), lead, 0),
-        from_chunks(a41, lead, 0),
-        from_chunks(a60, lead, 0),
+        from_chunks(a41, lead, 0), from_chunks(a60, lead, 0),
     )
 
 
@@ -588,16 +510,7 @@ def _backward_sweep_5(s1, s2, s3, s4, s5, s6, s7, s8, V_0, W_0, lead, size, dtyp
     x7 = to_chunks(s7, lead, size, 1)
     x8 = to_chunks(s8, lead, size, 1)
     valid = to_chunks(torch.ones((1, 1, lead[2]), dtype=dtype, device=device), lead, size, 0)
-    mix_1 = Mix(
-        (
-            ((0, 0), x1_kept),
-            ((1, 1), x2_kept),
-            ((1, 0), x3),
-        ),
-        2,
-        1,
-        valid,
-    )
+    mix_1 = Mix((((0, 0), x1_kept), ((1, 1), x2_kept), ((1, 0), x3)), 2, 1, valid)
     a1 = mix_1.all(0, 0)
     a2 = mix_1.outgoing(0, 0)
     a3 = (a2[..., :, None] * x4).mT @ x5
@@ -639,11 +552,8 @@ def _backward_sweep_5(s1, s2, s3, s4, s5, s6, s7, s8, V_0, W_0, lead, size, dtyp
     c4 = x7 @ W_in
     c5 = a21 + c4 * a17[..., :, None] + c0 * a18[..., :, None] + a22
     return (
-        from_chunks((a12 + a13[..., :, None] * c0), lead, 1),
-        from_chunks(c3, lead, 1),
-        from_chunks(c5, lead, 1),
-        V_now,
-        W_now,
+        from_chunks((a12 + a13[..., :, None] * c0), lead, 1), from_chunks(c3, lead, 1),
+        from_chunks(c5, lead, 1), V_now, W_now,
     )
 
 
@@ -691,16 +601,8 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     z = steps_first(given["z"], dtype)
     # y: V_(t-1) z_t
     y, V_edges, W_edges, V_end, W_end = in_segments(
-        _backward_sweep_1,
-        (mu, keep, -eta * mu, w, x, -x * eta[..., None], z),
-        (V_first, W_first),
-        lead,
-        1,
-        CHUNK,
-        dtype,
-        device,
-        size_n,
-        size_m,
+        _backward_sweep_1, (mu, keep, -eta * mu, w, x, -x * eta[..., None], z), (V_first, W_first),
+        lead, 1, CHUNK, dtype, device, size_n, size_m,
     )
     t21 = -eta * mu
     do = cotangents.get("o")
@@ -717,71 +619,30 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     w_2, y_2, y_3, dV_edges, dW_edges, dV_first, dW_first = in_segments(
         _backward_sweep_2,
         (
-            mu,
-            t21,
-            keep,
-            do,
-            z * keep[..., None],
-            t24,
-            x,
-            -eta[..., None] * t25[..., None] * do,
+            mu, t21, keep, do, z * keep[..., None], t24, x, -eta[..., None] * t25[..., None] * do,
             -z * eta[..., None] * mu[..., None],
         ),
-        (dV_last, dW_last),
-        lead,
-        -1,
-        CHUNK,
-        dtype,
-        device,
-        size_n,
-        size_m,
+        (dV_last, dW_last), lead, -1, CHUNK, dtype, device, size_n, size_m,
     )
     t30 = -z * eta[..., None] * mu[..., None]
     t31 = z * keep[..., None]
     # y_4: dV_(t-1)^T w_t
     # y_5: dW_(t-1)^T w_t
     y_4, y_5, dV_first, dW_first = in_segments(
-        _backward_sweep_3,
-        (mu, t21, keep, t30, do, t31, w_2, x, w),
-        (dV_last, dW_last),
-        lead,
-        -1,
-        CHUNK,
-        dtype,
-        device,
-        size_n,
-        size_m,
+        _backward_sweep_3, (mu, t21, keep, t30, do, t31, w_2, x, w), (dV_last, dW_last), lead, -1,
+        CHUNK, dtype, device, size_n, size_m,
     )
     # pairing_V_dW, pairing_V_dV, pairing_W_dW: <V_(t-1), dV_t>, <W_(t-1), dW_t> at each step, with the scalars that multiply the state
-    (
-        pairing_V_dW,
-        pairing_V_dV,
-        pairing_W_dW,
-    ) = in_parts(
-        _backward_unroll_4,
-        (mu, keep, t21, do, z, x, w_2, w, -eta),
-        (V_edges, W_edges, dV_edges, dW_edges),
-        lead,
-        CHUNK,
-        dtype,
-        device,
-        size_n,
-        size_m,
+    (pairing_V_dW, pairing_V_dV, pairing_W_dW) = in_parts(
+        _backward_unroll_4, (mu, keep, t21, do, z, x, w_2, w, -eta),
+        (V_edges, W_edges, dV_edges, dW_edges), lead, CHUNK, dtype, device, size_n, size_m,
     )
     # y_6: V_t^T do_t
     # y_7: W_(t-1)^T w_{2,t}
     # y_8: W_(t-1)^T do_t
     y_6, y_7, y_8, V_end, W_end = in_segments(
-        _backward_sweep_5,
-        (mu, keep, t21, w, x, t24, do, w_2),
-        (V_first, W_first),
-        lead,
-        1,
-        CHUNK,
-        dtype,
-        device,
-        size_n,
-        size_m,
+        _backward_sweep_5, (mu, keep, t21, w, x, t24, do, w_2), (V_first, W_first), lead, 1, CHUNK,
+        dtype, device, size_n, size_m,
     )
     gradients = {}
     t42 = (w * do).sum(-1)
@@ -808,16 +669,7 @@ def _forward_states_1_chunks(s1, s2, s3, s4, s5, s6, lead, size, dtype, device, 
     x6 = to_chunks(s6, lead, size, 1)
     valid = to_chunks(torch.ones((1, 1, lead[2]), dtype=dtype, device=device), lead, size, 0)
     count = x1.shape[2]
-    mix_1 = Mix(
-        (
-            ((0, 0), x2_kept),
-            ((1, 1), x3_kept),
-            ((1, 0), x4),
-        ),
-        2,
-        1,
-        valid,
-    )
+    mix_1 = Mix((((0, 0), x2_kept), ((1, 1), x3_kept), ((1, 0), x4)), 2, 1, valid)
     a1 = mix_1.all(0, 0)
     a2 = torch.eye(size_n, dtype=dtype, device=device)
     a3 = mix_1.outgoing(0, 0)
@@ -845,78 +697,12 @@ def _forward_states_1_chunks(s1, s2, s3, s4, s5, s6, lead, size, dtype, device, 
     a25 = (a15[..., :, None] * a23).mT @ x6
     a26 = (a17[..., :, None] * a23).mT @ x5
     return (
-        over_chunks(
-            (a1[..., None, None] * a2 + a11),
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_n,
-                size_n,
-            ),
-            dtype,
-            device,
-        ),
-        over_chunks(
-            a14,
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_n,
-                size_n,
-            ),
-            dtype,
-            device,
-        ),
-        over_chunks(
-            (a16 + a18 + a19[..., None, None] * a2),
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_n,
-                size_n,
-            ),
-            dtype,
-            device,
-        ),
-        over_chunks(
-            (a20[..., None, None] * a2 + a21 + a22),
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_n,
-                size_n,
-            ),
-            dtype,
-            device,
-        ),
-        over_chunks(
-            a24,
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_m,
-                size_n,
-            ),
-            dtype,
-            device,
-        ),
-        over_chunks(
-            (a25 + a26),
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_m,
-                size_n,
-            ),
-            dtype,
-            device,
-        ),
+        over_chunks((a1[..., None, None] * a2 + a11), (lead[0], lead[1], count, size_n, size_n), dtype, device),
+        over_chunks(a14, (lead[0], lead[1], count, size_n, size_n), dtype, device),
+        over_chunks((a16 + a18 + a19[..., None, None] * a2), (lead[0], lead[1], count, size_n, size_n), dtype, device),
+        over_chunks((a20[..., None, None] * a2 + a21 + a22), (lead[0], lead[1], count, size_n, size_n), dtype, device),
+        over_chunks(a24, (lead[0], lead[1], count, size_m, size_n), dtype, device),
+        over_chunks((a25 + a26), (lead[0], lead[1], count, size_m, size_n), dtype, device),
     )
 
 
@@ -934,14 +720,7 @@ def _forward_states_1_law(later, earlier):
     a9 = (earlier[5]) @ (later[1]).mT
     a10 = (earlier[5]) @ (later[3]).mT
     a11 = (earlier[4]) @ (later[2]).mT
-    return (
-        (a0 + a1),
-        (a2 + a3),
-        (a4 + a5),
-        (a6 + a7),
-        (a8 + a9 + later[4]),
-        (a10 + a11 + later[5]),
-    )
+    return ((a0 + a1), (a2 + a3), (a4 + a5), (a6 + a7), (a8 + a9 + later[4]), (a10 + a11 + later[5]))
 
 
 def _forward_states_1_apply(parts, states):
@@ -950,10 +729,7 @@ def _forward_states_1_apply(parts, states):
     a1 = (states[1]) @ (parts[1]).mT
     a2 = (states[0]) @ (parts[2]).mT
     a3 = (states[1]) @ (parts[3]).mT
-    return (
-        (a0 + parts[4] + a1),
-        (parts[5] + a2 + a3),
-    )
+    return ((a0 + parts[4] + a1), (parts[5] + a2 + a3))
 
 
 def torch_forward_states(given, states, constants, exchange):
@@ -981,40 +757,13 @@ def torch_forward_states(given, states, constants, exchange):
     eta = steps_first(given["eta"], dtype)
     x = steps_first(given["x"], dtype)
     map_3 = in_pieces(
-        _forward_states_1_chunks,
-        _forward_states_1_law,
-        (-y, mu, keep, -eta * mu, x, -x * eta[..., None]),
-        lead,
-        1,
-        CHUNK,
-        dtype,
-        device,
-        size_n,
+        _forward_states_1_chunks, _forward_states_1_law,
+        (-y, mu, keep, -eta * mu, x, -x * eta[..., None]), lead, 1, CHUNK, dtype, device, size_n,
         size_m,
     )
     # what enters, of V, W
-    (
-        (
-            V_first,
-            W_first,
-        ),
-    ) = exchange(
-        (
-            Segment(
-                (
-                    "V",
-                    "W",
-                ),
-                _forward_states_1_law,
-                _forward_states_1_apply,
-                map_3[:4],
-                map_3[4:],
-                (
-                    V_first,
-                    W_first,
-                ),
-            ),
-        )
+    ((V_first, W_first),) = exchange(
+        (Segment(("V", "W"), _forward_states_1_law, _forward_states_1_apply, map_3[:4], map_3[4:], (V_first, W_first)),)
     )
     return {"V": V_first, "W": W_first}
 
@@ -1032,16 +781,7 @@ def _backward_states_1_chunks(s1, s2, s3, s4, s5, s6, s7, s8, s9, lead, size, dt
     x9 = to_chunks(s9, lead, size, 1)
     valid = to_chunks(torch.ones((1, 1, lead[2]), dtype=dtype, device=device), lead, size, 0)
     count = x1.shape[2]
-    mix_1 = Mix(
-        (
-            ((0, 0), x2_kept),
-            ((0, 1), x3),
-            ((1, 1), x4_kept),
-        ),
-        2,
-        -1,
-        valid,
-    )
+    mix_1 = Mix((((0, 0), x2_kept), ((0, 1), x3), ((1, 1), x4_kept)), 2, -1, valid)
     a1 = mix_1.all(0, 0)
     a2 = torch.eye(size_n, dtype=dtype, device=device)
     a3 = mix_1.outgoing(0, 1)
@@ -1077,78 +817,12 @@ def _backward_states_1_chunks(s1, s2, s3, s4, s5, s6, s7, s8, s9, lead, size, dt
     a33 = x7.mT @ (a17[..., :, None] * x8)
     a34 = (a17[..., :, None] * a28).mT @ x5
     return (
-        over_chunks(
-            (a1[..., None, None] * a2 + a11),
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_n,
-                size_n,
-            ),
-            dtype,
-            device,
-        ),
-        over_chunks(
-            (a15 + a16[..., None, None] * a2),
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_n,
-                size_n,
-            ),
-            dtype,
-            device,
-        ),
-        over_chunks(
-            a18,
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_n,
-                size_n,
-            ),
-            dtype,
-            device,
-        ),
-        over_chunks(
-            (a19[..., None, None] * a2 + a20),
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_n,
-                size_n,
-            ),
-            dtype,
-            device,
-        ),
-        over_chunks(
-            (a29 + a31 + a32),
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_m,
-                size_n,
-            ),
-            dtype,
-            device,
-        ),
-        over_chunks(
-            (a33 + a34),
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_m,
-                size_n,
-            ),
-            dtype,
-            device,
-        ),
+        over_chunks((a1[..., None, None] * a2 + a11), (lead[0], lead[1], count, size_n, size_n), dtype, device),
+        over_chunks((a15 + a16[..., None, None] * a2), (lead[0], lead[1], count, size_n, size_n), dtype, device),
+        over_chunks(a18, (lead[0], lead[1], count, size_n, size_n), dtype, device),
+        over_chunks((a19[..., None, None] * a2 + a20), (lead[0], lead[1], count, size_n, size_n), dtype, device),
+        over_chunks((a29 + a31 + a32), (lead[0], lead[1], count, size_m, size_n), dtype, device),
+        over_chunks((a33 + a34), (lead[0], lead[1], count, size_m, size_n), dtype, device),
     )
 
 
@@ -1166,14 +840,7 @@ def _backward_states_1_law(later, earlier):
     a9 = (earlier[4]) @ (later[0]).mT
     a10 = (earlier[4]) @ (later[2]).mT
     a11 = (earlier[5]) @ (later[3]).mT
-    return (
-        (a0 + a1),
-        (a2 + a3),
-        (a4 + a5),
-        (a6 + a7),
-        (a8 + later[4] + a9),
-        (later[5] + a10 + a11),
-    )
+    return ((a0 + a1), (a2 + a3), (a4 + a5), (a6 + a7), (a8 + later[4] + a9), (later[5] + a10 + a11))
 
 
 def _backward_states_1_apply(parts, states):
@@ -1182,10 +849,7 @@ def _backward_states_1_apply(parts, states):
     a1 = (states[1]) @ (parts[1]).mT
     a2 = (states[0]) @ (parts[2]).mT
     a3 = (states[1]) @ (parts[3]).mT
-    return (
-        (parts[4] + a0 + a1),
-        (a2 + parts[5] + a3),
-    )
+    return ((parts[4] + a0 + a1), (a2 + parts[5] + a3))
 
 
 def torch_backward_states(given, states, constants, saved, cotangents, final_cotangents, exchange):
@@ -1232,48 +896,18 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
     log_keep = steps_first(given["keep"], dtype)
     keep = log_keep.exp()
     map_3 = in_pieces(
-        _backward_states_1_chunks,
-        _backward_states_1_law,
+        _backward_states_1_chunks, _backward_states_1_law,
         (
-            -eta[..., None] * t14[..., None] * do,
-            mu,
-            -eta * mu,
-            keep,
-            x,
-            -x * eta[..., None],
-            do,
-            z * keep[..., None],
-            -z * eta[..., None] * mu[..., None],
+            -eta[..., None] * t14[..., None] * do, mu, -eta * mu, keep, x, -x * eta[..., None], do,
+            z * keep[..., None], -z * eta[..., None] * mu[..., None],
         ),
-        lead,
-        -1,
-        CHUNK,
-        dtype,
-        device,
-        size_n,
-        size_m,
+        lead, -1, CHUNK, dtype, device, size_n, size_m,
     )
     # what enters, of dV, dW
-    (
-        (
-            dV_last,
-            dW_last,
-        ),
-    ) = exchange(
+    ((dV_last, dW_last),) = exchange(
         (
             Segment(
-                (
-                    "V",
-                    "W",
-                ),
-                _backward_states_1_law,
-                _backward_states_1_apply,
-                map_3[:4],
-                map_3[4:],
-                (
-                    dV_last,
-                    dW_last,
-                ),
+                ("V", "W"), _backward_states_1_law, _backward_states_1_apply, map_3[:4], map_3[4:], (dV_last, dW_last)
             ),
         )
     )
@@ -1282,38 +916,11 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def forward_weights_1(
-    a_0_0_p,
-    a_0_0_b,
-    a_0_0_t,
-    a_0_0_h,
-    a_0_0_g,
-    a_1_1_p,
-    a_1_1_b,
-    a_1_1_t,
-    a_1_1_h,
-    a_1_1_g,
-    a_1_0_p,
-    a_1_0_b,
-    a_1_0_t,
-    a_1_0_h,
-    a_1_0_g,
-    weight2_out,
-    weight1_out,
-    matrix5_out,
-    matrix6_out,
-    weight3_out,
-    matrix7_out,
-    weight4_out,
-    weight7_out,
-    weight8_out,
-    weight6_out,
+    a_0_0_p, a_0_0_b, a_0_0_t, a_0_0_h, a_0_0_g, a_1_1_p, a_1_1_b, a_1_1_t, a_1_1_h, a_1_1_g,
+    a_1_0_p, a_1_0_b, a_1_0_t, a_1_0_h, a_1_0_g, weight2_out, weight1_out, matrix5_out,
+    matrix6_out, weight3_out, matrix7_out, weight4_out, weight7_out, weight8_out, weight6_out,
     weight5_out,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
+    T, H, chunks, begins, stops, programs,
     C: tl.constexpr,
 ):
     """Weights between states that are added to each other."""
@@ -1367,15 +974,8 @@ def forward_weights_1(
 
 @triton.jit(do_not_specialize=["T", "count"])
 def forward_rows_1(
-    mu_p,
-    mu_b,
-    mu_t,
-    mu_h,
-    mu_g,
-    rows_1_out,
-    T,
-    H,
-    count,
+    mu_p, mu_b, mu_t, mu_h, mu_g, rows_1_out,
+    T, H, count,
     ROWS: tl.constexpr,
 ):
     """What is made of each step for itself."""
@@ -1391,15 +991,8 @@ def forward_rows_1(
 
 @triton.jit(do_not_specialize=["T", "count"])
 def forward_rows_2(
-    keep_p,
-    keep_b,
-    keep_t,
-    keep_h,
-    keep_g,
-    rows_2_out,
-    T,
-    H,
-    count,
+    keep_p, keep_b, keep_t, keep_h, keep_g, rows_2_out,
+    T, H, count,
     ROWS: tl.constexpr,
 ):
     """What is made of each step for itself."""
@@ -1417,20 +1010,8 @@ def forward_rows_2(
 
 @triton.jit(do_not_specialize=["T", "count"])
 def forward_rows_3(
-    eta_p,
-    eta_b,
-    eta_t,
-    eta_h,
-    eta_g,
-    mu_p,
-    mu_b,
-    mu_t,
-    mu_h,
-    mu_g,
-    rows_3_out,
-    T,
-    H,
-    count,
+    eta_p, eta_b, eta_t, eta_h, eta_g, mu_p, mu_b, mu_t, mu_h, mu_g, rows_3_out,
+    T, H, count,
     ROWS: tl.constexpr,
 ):
     """What is made of each step for itself."""
@@ -1447,38 +1028,11 @@ def forward_rows_3(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def forward_prepare_1(
-    matrix1,
-    x_p,
-    x_b,
-    x_t,
-    x_h,
-    x_g,
-    matrix5,
-    matrix6,
-    eta_by_head,
-    matrix2,
-    matrix7,
-    z_p,
-    z_b,
-    z_t,
-    z_h,
-    z_g,
-    matrix4,
-    matrix3,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    N: tl.constexpr,
-    block_n_: tl.constexpr,
-    CHUNK: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
+    matrix1, x_p, x_b, x_t, x_h, x_g, matrix5, matrix6, eta_by_head, matrix2, matrix7,
+    z_p, z_b, z_t, z_h, z_g, matrix4, matrix3,
+    T, H, chunks, begins, stops, programs,
+    N: tl.constexpr, block_n_: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
@@ -1523,59 +1077,13 @@ def forward_prepare_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def forward_sweep_1(
-    V_first,
-    V_last,
-    W_first,
-    W_last,
-    x_p,
-    x_b,
-    x_t,
-    x_h,
-    x_g,
-    weight1,
-    y_p,
-    y_b,
-    y_t,
-    y_h,
-    y_g,
-    weight2,
-    matrix1,
-    z_p,
-    z_b,
-    z_t,
-    z_h,
-    z_g,
-    weight3,
-    matrix2,
-    matrix3,
-    matrix4,
-    eta_by_head,
-    write1_out,
-    keep_by_head,
-    o_out,
-    weight4,
-    weight5,
-    weight6,
-    weight7,
-    weight8,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    N: tl.constexpr,
-    M: tl.constexpr,
-    block_n_: tl.constexpr,
-    block_m_: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    PRODUCTS: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
+    V_first, V_last, W_first, W_last, x_p, x_b, x_t, x_h, x_g, weight1, y_p, y_b, y_t, y_h, y_g,
+    weight2, matrix1, z_p, z_b, z_t, z_h, z_g, weight3, matrix2, matrix3, matrix4, eta_by_head,
+    write1_out, keep_by_head, o_out, weight4, weight5, weight6, weight7, weight8,
+    T, H, chunks, starts, parts, length,
+    N: tl.constexpr, M: tl.constexpr, block_n_: tl.constexpr, block_m_: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of V, W."""
@@ -1599,15 +1107,13 @@ def forward_sweep_1(
         if V_first is not None:
             V_slice += tl.load(
                 V_first + sh * M * N + m_[:, None] * N + n__slice[None, :],
-                mask=m__ok[:, None] & n__ok_slice[None, :],
-                other=0.0,
+                mask=m__ok[:, None] & n__ok_slice[None, :], other=0.0,
             )
         W_slice = tl.zeros([block_m_, block_n_], tl.float32)
         if W_first is not None:
             W_slice += tl.load(
                 W_first + sh * M * N + m_[:, None] * N + n__slice[None, :],
-                mask=m__ok[:, None] & n__ok_slice[None, :],
-                other=0.0,
+                mask=m__ok[:, None] & n__ok_slice[None, :], other=0.0,
             )
         V = V + (V_slice,)
         W = W + (W_slice,)
@@ -1644,15 +1150,13 @@ def forward_sweep_1(
         for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
             x_slice = tl.load(
                 x_p + t0 * x_t + i[:, None] * x_t + n_[n_n_][None, :],
-                mask=i_ok[:, None] & n__ok[n_n_][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & n__ok[n_n_][None, :], other=0.0,
             )
             p = tl.dot(V[n_n_].to(DT), tl.trans(x_slice.to(DT)), p, input_precision="tf32x3")  # x V^T
             p2 = tl.dot(W[n_n_].to(DT), tl.trans(x_slice.to(DT)), p2, input_precision="tf32x3")  # x W^T
             z = tl.load(
                 z_p + t0 * z_t + i[:, None] * z_t + n_[n_n_][None, :],
-                mask=i_ok[:, None] & n__ok[n_n_][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & n__ok[n_n_][None, :], other=0.0,
             )
             p4 = tl.dot(V[n_n_].to(DT), tl.trans(z.to(DT)), p4, input_precision="tf32x3")  # z V^T
             p7 = tl.dot(W[n_n_].to(DT), tl.trans(z.to(DT)), p7, input_precision="tf32x3")  # z W^T
@@ -1674,8 +1178,7 @@ def forward_sweep_1(
         p6 = tl.dot(p3.to(DT), tl.trans(t3.to(DT)), input_precision="tf32x3")  # matrix3 p3
         t4 = tl.load(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p8 = tl.dot(
-            p3.to(DT),
-            tl.trans(t4.to(DT)),
+            p3.to(DT), tl.trans(t4.to(DT)),
             ((weight1_each[None, :] * p4) + (-p6) + (weight2_each[None, :] * p7)),
             input_precision="tf32x3",
         )  # ... + matrix4 p3
@@ -1687,8 +1190,7 @@ def forward_sweep_1(
                 )
             tl.store(
                 o_out + step * M + i[None, :] * (H * M) + m_[:, None],
-                ((keep[None, :] * p8) + (-eta[None, :] * p5)),
-                mask=m__ok[:, None] & i_ok[None, :],
+                ((keep[None, :] * p8) + (-eta[None, :] * p5)), mask=m__ok[:, None] & i_ok[None, :],
             )  # o
         V_next2 = ()
         W_next2 = ()
@@ -1697,10 +1199,8 @@ def forward_sweep_1(
                 (weight4_each[None, :] * p3).to(DT), x[n_n_].to(DT), (weight3_whole * V[n_n_]), input_precision="tf32x3"
             )  # ... + p3^T diag(weight.0.mix_{out.1.(0, 0).False}) x
             p10 = tl.dot(
-                (weight7_each[None, :] * p3).to(DT),
-                x[n_n_].to(DT),
-                ((weight5_whole * W[n_n_]) + (weight6_whole * V[n_n_])),
-                input_precision="tf32x3",
+                (weight7_each[None, :] * p3).to(DT), x[n_n_].to(DT),
+                ((weight5_whole * W[n_n_]) + (weight6_whole * V[n_n_])), input_precision="tf32x3",
             )  # ... + p3^T diag(weight.0.mix_{out.1.(1, 0).False}) x
             p11 = tl.dot(
                 (-(eta * weight8_each)[None, :] * p3).to(DT), x[n_n_].to(DT), p10, input_precision="tf32x3"
@@ -1719,13 +1219,11 @@ def forward_sweep_1(
                 if part == parts - 1:
                     tl.store(
                         V_last + (sh // H // parts * H + h) * M * N + m_[:, None] * N + n_[n_n_][None, :],
-                        V[n_n_],
-                        mask=m__ok[:, None] & n__ok[n_n_][None, :],
+                        V[n_n_], mask=m__ok[:, None] & n__ok[n_n_][None, :],
                     )
         else:
             tl.store(
-                V_last + sh * M * N + m_[:, None] * N + n_[n_n_][None, :],
-                V[n_n_],
+                V_last + sh * M * N + m_[:, None] * N + n_[n_n_][None, :], V[n_n_],
                 mask=m__ok[:, None] & n__ok[n_n_][None, :],
             )
         if YIELD:
@@ -1733,13 +1231,11 @@ def forward_sweep_1(
                 if part == parts - 1:
                     tl.store(
                         W_last + (sh // H // parts * H + h) * M * N + m_[:, None] * N + n_[n_n_][None, :],
-                        W[n_n_],
-                        mask=m__ok[:, None] & n__ok[n_n_][None, :],
+                        W[n_n_], mask=m__ok[:, None] & n__ok[n_n_][None, :],
                     )
         else:
             tl.store(
-                W_last + sh * M * N + m_[:, None] * N + n_[n_n_][None, :],
-                W[n_n_],
+                W_last + sh * M * N + m_[:, None] * N + n_[n_n_][None, :], W[n_n_],
                 mask=m__ok[:, None] & n__ok[n_n_][None, :],
             )
 
@@ -1766,44 +1262,24 @@ def triton_forward(given, states, constants, packed=None, needs_backward=True, f
     W_starts = W_first
     rows_1 = some.new_empty((B, T, H), dtype=torch.float32)
     launch(
-        forward_rows_1,
-        (cdiv(B * T, config.rows()) * H,),
-        mu,
-        *strides(mu, H),
-        rows_1,
-        T,
-        H,
-        B * T,
-        ROWS=config.rows(),
-        num_warps=4,
+        forward_rows_1, (cdiv(B * T, config.rows()) * H,),
+        mu, *strides(mu, H), rows_1,
+        T, H, B * T,
+        ROWS=config.rows(), num_warps=4,
     )
     rows_2 = some.new_empty((B, T, H), dtype=torch.float32)
     launch(
-        forward_rows_2,
-        (cdiv(B * T, config.rows()) * H,),
-        keep,
-        *strides(keep, H),
-        rows_2,
-        T,
-        H,
-        B * T,
-        ROWS=config.rows(),
-        num_warps=4,
+        forward_rows_2, (cdiv(B * T, config.rows()) * H,),
+        keep, *strides(keep, H), rows_2,
+        T, H, B * T,
+        ROWS=config.rows(), num_warps=4,
     )
     rows_3 = some.new_empty((B, T, H), dtype=torch.float32)
     launch(
-        forward_rows_3,
-        (cdiv(B * T, config.rows()) * H,),
-        eta,
-        *strides(eta, H),
-        mu,
-        *strides(mu, H),
-        rows_3,
-        T,
-        H,
-        B * T,
-        ROWS=config.rows(),
-        num_warps=4,
+        forward_rows_3, (cdiv(B * T, config.rows()) * H,),
+        eta, *strides(eta, H), mu, *strides(mu, H), rows_3,
+        T, H, B * T,
+        ROWS=config.rows(), num_warps=4,
     )
     weight2 = some.new_empty((B, H, T), dtype=torch.float32)
     weight1 = some.new_empty((B, H, T), dtype=torch.float32)
@@ -1817,29 +1293,12 @@ def triton_forward(given, states, constants, packed=None, needs_backward=True, f
     weight6 = some.new_empty((B, H, T), dtype=torch.float32)
     weight5 = some.new_empty((B, H, T), dtype=torch.float32)
     launch(
-        forward_weights_1,
-        (lay.programs,),
-        rows_1,
-        *strides(rows_1, H),
-        rows_2,
-        *strides(rows_2, H),
-        rows_3,
-        *strides(rows_3, H),
-        weight2,
-        weight1,
-        matrix5,
-        matrix6,
-        weight3,
-        matrix7,
-        weight4,
-        weight7,
-        weight8,
-        weight6,
+        forward_weights_1, (lay.programs,),
+        rows_1, *strides(rows_1, H), rows_2, *strides(rows_2, H), rows_3, *strides(rows_3, H),
+        weight2, weight1, matrix5, matrix6, weight3, matrix7, weight4, weight7, weight8, weight6,
         weight5,
-        *lay.at_once,
-        lay.programs,
-        C=config.chunk,
-        num_warps=1,
+        *lay.at_once, lay.programs,
+        C=config.chunk, num_warps=1,
     )
     rows_1 = rows_2 = rows_3 = None
     eta_by_head = by_head(eta, H)
@@ -1848,34 +1307,14 @@ def triton_forward(given, states, constants, packed=None, needs_backward=True, f
     matrix4 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     matrix3 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     launch(
-        forward_prepare_1,
-        (config.queues(lay.programs),),
-        matrix1,
-        x,
-        *strides(x, H),
-        matrix5,
-        matrix6,
-        eta_by_head,
-        matrix2,
-        matrix7,
-        z,
-        *strides(z, H),
-        matrix4,
-        matrix3,
-        *lay.at_once,
-        lay.programs,
-        N=N,
-        block_n_=config.padded(N),
-        CHUNK=config.chunk,
+        forward_prepare_1, (config.queues(lay.programs),),
+        matrix1, x, *strides(x, H), matrix5, matrix6, eta_by_head, matrix2, matrix7,
+        z, *strides(z, H), matrix4, matrix3,
+        *lay.at_once, lay.programs,
+        N=N, block_n_=config.padded(N), CHUNK=config.chunk,
         STAGES=config.queued(config.padded(N) * (x.element_size() + z.element_size()), config.chunk),
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=config.ahead,
-        num_stages=1,
-        maxnreg=255,
+        C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=255,
     )
     matrix5 = matrix6 = matrix7 = None
     keep_by_head = by_head(keep, H)
@@ -1884,8 +1323,7 @@ def triton_forward(given, states, constants, packed=None, needs_backward=True, f
     V_last = some.new_empty((lay.sequences, H, M, N), dtype=torch.float32) if finals else None
     W_last = some.new_empty((lay.sequences, H, M, N), dtype=torch.float32) if finals else None
     walk = config.walk(
-        M,
-        config.padded(N) * (x.element_size() + z.element_size()),
+        M, config.padded(N) * (x.element_size() + z.element_size()),
         weight1.element_size()
         + weight2.element_size()
         + weight3.element_size()
@@ -1898,57 +1336,18 @@ def triton_forward(given, states, constants, packed=None, needs_backward=True, f
         + weight8.element_size()
         + config.chunk
         * (matrix1.element_size() + matrix2.element_size() + matrix3.element_size() + matrix4.element_size()),
-        y.element_size(),
-        elements=True,
+        y.element_size(), elements=True,
     )
     launch(
-        forward_sweep_1,
-        (lay.sequences * parts * H * cdiv(M, walk.tile),),
-        V_starts,
-        V_last,
-        W_starts,
-        W_last,
-        x,
-        *strides(x, H),
-        weight1,
-        y,
-        *strides(y, H),
-        weight2,
-        matrix1,
-        z,
-        *strides(z, H),
-        weight3,
-        matrix2,
-        matrix3,
-        matrix4,
-        eta_by_head,
-        write1,
-        keep_by_head,
-        o,
-        weight4,
-        weight5,
-        weight6,
-        weight7,
-        weight8,
-        *lay.walked,
-        parts,
-        lay.length(parts),
-        N=N,
-        M=M,
-        block_n_=min(config.slice, config.padded(N)),
-        block_m_=walk.tile,
-        YIELD=True,
-        WARPS=walk.warps,
-        STAGES=walk.stages,
-        PRODUCTS=walk.products,
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=walk.warps,
-        num_stages=2,
-        maxnreg=walk.registers,
+        forward_sweep_1, (lay.sequences * parts * H * cdiv(M, walk.tile),),
+        V_starts, V_last, W_starts, W_last, x, *strides(x, H), weight1, y, *strides(y, H), weight2,
+        matrix1, z, *strides(z, H), weight3, matrix2, matrix3, matrix4, eta_by_head, write1,
+        keep_by_head, o, weight4, weight5, weight6, weight7, weight8,
+        *lay.walked, parts, lay.length(parts),
+        N=N, M=M, block_n_=min(config.slice, config.padded(N)), block_m_=walk.tile, YIELD=True,
+        WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
+        LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
         enable_fp_fusion=not config.exact,
     )
     matrix1 = matrix2 = matrix3 = matrix4 = weight1 = weight2 = weight3 = weight4 = weight5 = weight6 = weight7 = (
@@ -1965,40 +1364,11 @@ def triton_forward(given, states, constants, packed=None, needs_backward=True, f
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_weights_1(
-    a_0_0_p,
-    a_0_0_b,
-    a_0_0_t,
-    a_0_0_h,
-    a_0_0_g,
-    a_1_1_p,
-    a_1_1_b,
-    a_1_1_t,
-    a_1_1_h,
-    a_1_1_g,
-    a_1_0_p,
-    a_1_0_b,
-    a_1_0_t,
-    a_1_0_h,
-    a_1_0_g,
-    matrix14_out,
-    weight1_out,
-    weight2_out,
-    weight3_out,
-    weight5_out,
-    weight4_out,
-    weight6_out,
-    weight7_out,
-    matrix18_out,
-    matrix20_out,
-    weight8_out,
-    weight9_out,
-    matrix19_out,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
+    a_0_0_p, a_0_0_b, a_0_0_t, a_0_0_h, a_0_0_g, a_1_1_p, a_1_1_b, a_1_1_t, a_1_1_h, a_1_1_g,
+    a_1_0_p, a_1_0_b, a_1_0_t, a_1_0_h, a_1_0_g, matrix14_out, weight1_out, weight2_out,
+    weight3_out, weight5_out, weight4_out, weight6_out, weight7_out, matrix18_out, matrix20_out,
+    weight8_out, weight9_out, matrix19_out,
+    T, H, chunks, begins, stops, programs,
     C: tl.constexpr,
 ):
     """Weights between states that are added to each other."""
@@ -2054,15 +1424,8 @@ def backward_weights_1(
 
 @triton.jit(do_not_specialize=["T", "count"])
 def backward_rows_1(
-    mu_p,
-    mu_b,
-    mu_t,
-    mu_h,
-    mu_g,
-    rows_1_out,
-    T,
-    H,
-    count,
+    mu_p, mu_b, mu_t, mu_h, mu_g, rows_1_out,
+    T, H, count,
     ROWS: tl.constexpr,
 ):
     """What is made of each step for itself."""
@@ -2078,15 +1441,8 @@ def backward_rows_1(
 
 @triton.jit(do_not_specialize=["T", "count"])
 def backward_rows_2(
-    keep_p,
-    keep_b,
-    keep_t,
-    keep_h,
-    keep_g,
-    rows_2_out,
-    T,
-    H,
-    count,
+    keep_p, keep_b, keep_t, keep_h, keep_g, rows_2_out,
+    T, H, count,
     ROWS: tl.constexpr,
 ):
     """What is made of each step for itself."""
@@ -2104,20 +1460,8 @@ def backward_rows_2(
 
 @triton.jit(do_not_specialize=["T", "count"])
 def backward_rows_3(
-    eta_p,
-    eta_b,
-    eta_t,
-    eta_h,
-    eta_g,
-    mu_p,
-    mu_b,
-    mu_t,
-    mu_h,
-    mu_g,
-    rows_3_out,
-    T,
-    H,
-    count,
+    eta_p, eta_b, eta_t, eta_h, eta_g, mu_p, mu_b, mu_t, mu_h, mu_g, rows_3_out,
+    T, H, count,
     ROWS: tl.constexpr,
 ):
     """What is made of each step for itself."""
@@ -2134,39 +1478,11 @@ def backward_rows_3(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_weights_2(
-    a_0_0_p,
-    a_0_0_b,
-    a_0_0_t,
-    a_0_0_h,
-    a_0_0_g,
-    a_0_1_p,
-    a_0_1_b,
-    a_0_1_t,
-    a_0_1_h,
-    a_0_1_g,
-    a_1_1_p,
-    a_1_1_b,
-    a_1_1_t,
-    a_1_1_h,
-    a_1_1_g,
-    matrix16_out,
-    weight10_out,
-    weight11_out,
-    matrix15_out,
-    weight12_out,
-    matrix17_out,
-    weight13_out,
-    weight16_out,
-    weight17_out,
-    weight14_out,
-    weight18_out,
-    weight15_out,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
+    a_0_0_p, a_0_0_b, a_0_0_t, a_0_0_h, a_0_0_g, a_0_1_p, a_0_1_b, a_0_1_t, a_0_1_h, a_0_1_g,
+    a_1_1_p, a_1_1_b, a_1_1_t, a_1_1_h, a_1_1_g, matrix16_out, weight10_out, weight11_out,
+    matrix15_out, weight12_out, matrix17_out, weight13_out, weight16_out, weight17_out,
+    weight14_out, weight18_out, weight15_out,
+    T, H, chunks, begins, stops, programs,
     C: tl.constexpr,
 ):
     """Weights between states that are added to each other."""
@@ -2221,15 +1537,8 @@ def backward_weights_2(
 
 @triton.jit(do_not_specialize=["T", "count"])
 def backward_rows_4(
-    mu_p,
-    mu_b,
-    mu_t,
-    mu_h,
-    mu_g,
-    rows_4_out,
-    T,
-    H,
-    count,
+    mu_p, mu_b, mu_t, mu_h, mu_g, rows_4_out,
+    T, H, count,
     ROWS: tl.constexpr,
 ):
     """What is made of each step for itself."""
@@ -2245,20 +1554,8 @@ def backward_rows_4(
 
 @triton.jit(do_not_specialize=["T", "count"])
 def backward_rows_5(
-    eta_p,
-    eta_b,
-    eta_t,
-    eta_h,
-    eta_g,
-    mu_p,
-    mu_b,
-    mu_t,
-    mu_h,
-    mu_g,
-    rows_5_out,
-    T,
-    H,
-    count,
+    eta_p, eta_b, eta_t, eta_h, eta_g, mu_p, mu_b, mu_t, mu_h, mu_g, rows_5_out,
+    T, H, count,
     ROWS: tl.constexpr,
 ):
     """What is made of each step for itself."""
@@ -2275,15 +1572,8 @@ def backward_rows_5(
 
 @triton.jit(do_not_specialize=["T", "count"])
 def backward_rows_6(
-    keep_p,
-    keep_b,
-    keep_t,
-    keep_h,
-    keep_g,
-    rows_6_out,
-    T,
-    H,
-    count,
+    keep_p, keep_b, keep_t, keep_h, keep_g, rows_6_out,
+    T, H, count,
     ROWS: tl.constexpr,
 ):
     """What is made of each step for itself."""
@@ -2301,66 +1591,15 @@ def backward_rows_6(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prepare_1(
-    matrix1,
-    matrix14,
-    z_p,
-    z_b,
-    z_t,
-    z_h,
-    z_g,
-    x_p,
-    x_b,
-    x_t,
-    x_h,
-    x_g,
-    matrix2,
-    mu_by_head,
-    eta_by_head,
-    matrix15,
-    matrix3,
-    matrix16,
-    keep_by_head,
-    matrix4,
-    matrix17,
-    matrix5,
-    matrix6,
-    matrix7,
-    matrix8,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    matrix9,
-    matrix10,
-    matrix11,
-    matrix18,
-    matrix12,
-    matrix19,
-    matrix13,
-    matrix20,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    N: tl.constexpr,
-    M: tl.constexpr,
-    block_n_: tl.constexpr,
-    block_m_: tl.constexpr,
-    CHUNK: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    matrix1, matrix14, z_p, z_b, z_t, z_h, z_g, x_p, x_b, x_t, x_h, x_g, matrix2, mu_by_head,
+    eta_by_head, matrix15, matrix3, matrix16, keep_by_head, matrix4, matrix17, matrix5, matrix6,
+    matrix7, matrix8, write1_p, write1_b, write1_t, write1_h, write1_g,
+    do_p, do_b, do_t, do_h, do_g, matrix9, matrix10, matrix11, matrix18, matrix12, matrix19,
+    matrix13, matrix20,
+    T, H, chunks, begins, stops, programs,
+    N: tl.constexpr, M: tl.constexpr, block_n_: tl.constexpr, block_m_: tl.constexpr,
+    CHUNK: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
+    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -2425,8 +1664,7 @@ def backward_prepare_1(
         )  # (x x^T) . matrix16
         write1 = tl.load(
             write1_p + t0 * write1_t + i[:, None] * write1_t + m_[None, :],
-            mask=i_ok[:, None] & m__ok[None, :],
-            other=0.0,
+            mask=i_ok[:, None] & m__ok[None, :], other=0.0,
         )
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
         p4 = tl.dot(write1.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # write1 do^T
@@ -2461,65 +1699,15 @@ def backward_prepare_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_1(
-    V_first,
-    V_last,
-    W_first,
-    W_last,
-    V_borders,
-    W_borders,
-    z_p,
-    z_b,
-    z_t,
-    z_h,
-    z_g,
-    weight1,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    matrix1,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    eta_by_head,
-    mu_by_head,
-    deta_0_out,
-    dlog_mu_0_out,
-    weight2,
-    weight3,
-    x_p,
-    x_b,
-    x_t,
-    x_h,
-    x_g,
-    weight4,
-    weight5,
-    weight6,
-    weight7,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    blocks,
-    N: tl.constexpr,
-    M: tl.constexpr,
-    block_n_: tl.constexpr,
-    block_m_: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    PRODUCTS: tl.constexpr,
-    BLOCK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    V_first, V_last, W_first, W_last, V_borders, W_borders, z_p, z_b, z_t, z_h, z_g, weight1,
+    write1_p, write1_b, write1_t, write1_h, write1_g, matrix1, do_p, do_b, do_t, do_h, do_g,
+    eta_by_head, mu_by_head, deta_0_out, dlog_mu_0_out, weight2, weight3,
+    x_p, x_b, x_t, x_h, x_g, weight4, weight5, weight6, weight7,
+    T, H, chunks, starts, parts, length, blocks,
+    N: tl.constexpr, M: tl.constexpr, block_n_: tl.constexpr, block_m_: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
+    BLOCK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of V, W."""
     tile = tl.program_id(0) % tl.cdiv(M, block_m_)
@@ -2542,15 +1730,13 @@ def backward_sweep_1(
         if V_first is not None:
             V_slice += tl.load(
                 V_first + sh * M * N + m_[:, None] * N + n__slice[None, :],
-                mask=m__ok[:, None] & n__ok_slice[None, :],
-                other=0.0,
+                mask=m__ok[:, None] & n__ok_slice[None, :], other=0.0,
             )
         W_slice = tl.zeros([block_m_, block_n_], tl.float32)
         if W_first is not None:
             W_slice += tl.load(
                 W_first + sh * M * N + m_[:, None] * N + n__slice[None, :],
-                mask=m__ok[:, None] & n__ok_slice[None, :],
-                other=0.0,
+                mask=m__ok[:, None] & n__ok_slice[None, :], other=0.0,
             )
         V = V + (V_slice,)
         W = W + (W_slice,)
@@ -2588,8 +1774,7 @@ def backward_sweep_1(
         p = tl.zeros([block_m_, C], tl.float32)
         write1 = tl.load(
             write1_p + t0 * write1_t + i[None, :] * write1_t + m_[:, None],
-            mask=m__ok[:, None] & i_ok[None, :],
-            other=0.0,
+            mask=m__ok[:, None] & i_ok[None, :], other=0.0,
         )
         write1_each = (
             tl.dot(write1.to(DT), identity)
@@ -2605,9 +1790,7 @@ def backward_sweep_1(
                         V_borders
                         + (bh * blocks + first_block + n // (BLOCK // C)) * M * N
                         + m_[:, None] * N
-                        + n_[n_n_][None, :],
-                        V[n_n_],
-                        mask=m__ok[:, None] & n__ok[n_n_][None, :],
+                        + n_[n_n_][None, :], V[n_n_], mask=m__ok[:, None] & n__ok[n_n_][None, :],
                     )
             if W_borders is not None:
                 if n % (BLOCK // C) == 0:
@@ -2615,32 +1798,24 @@ def backward_sweep_1(
                         W_borders
                         + (bh * blocks + first_block + n // (BLOCK // C)) * M * N
                         + m_[:, None] * N
-                        + n_[n_n_][None, :],
-                        W[n_n_],
-                        mask=m__ok[:, None] & n__ok[n_n_][None, :],
+                        + n_[n_n_][None, :], W[n_n_], mask=m__ok[:, None] & n__ok[n_n_][None, :],
                     )
             z = tl.load(
                 z_p + t0 * z_t + i[:, None] * z_t + n_[n_n_][None, :],
-                mask=i_ok[:, None] & n__ok[n_n_][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & n__ok[n_n_][None, :], other=0.0,
             )
             p = tl.dot(V[n_n_].to(DT), tl.trans(z.to(DT)), p, input_precision="tf32x3")  # z V^T
             x = tl.load(
                 x_p + t0 * x_t + i[:, None] * x_t + n_[n_n_][None, :],
-                mask=i_ok[:, None] & n__ok[n_n_][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & n__ok[n_n_][None, :], other=0.0,
             )
             p3 = tl.dot(
-                (weight3_each[None, :] * write1_each.to(tl.float32)).to(DT),
-                x.to(DT),
-                (weight2_whole * V[n_n_]),
-                input_precision="tf32x3",
+                (weight3_each[None, :] * write1_each.to(tl.float32)).to(DT), x.to(DT),
+                (weight2_whole * V[n_n_]), input_precision="tf32x3",
             )  # ... + write1^T diag(weight.0.mix_{out.1.(0, 0).False}) x
             p4 = tl.dot(
-                (-(eta * weight6_each)[None, :] * write1_each.to(tl.float32)).to(DT),
-                x.to(DT),
-                ((weight4_whole * W[n_n_]) + (weight5_whole * V[n_n_])),
-                input_precision="tf32x3",
+                (-(eta * weight6_each)[None, :] * write1_each.to(tl.float32)).to(DT), x.to(DT),
+                ((weight4_whole * W[n_n_]) + (weight5_whole * V[n_n_])), input_precision="tf32x3",
             )  # ... + -write1^T diag(eta . weight.0.mix_{out.1.(1, 1).False}) x
             p5 = tl.dot(
                 (weight7_each[None, :] * write1_each.to(tl.float32)).to(DT), x.to(DT), p4, input_precision="tf32x3"
@@ -2690,43 +1865,22 @@ def backward_sweep_1(
     for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
         if V_last is not None:
             tl.store(
-                V_last + sh * M * N + m_[:, None] * N + n_[n_n_][None, :],
-                V[n_n_],
+                V_last + sh * M * N + m_[:, None] * N + n_[n_n_][None, :], V[n_n_],
                 mask=m__ok[:, None] & n__ok[n_n_][None, :],
             )
         if W_last is not None:
             tl.store(
-                W_last + sh * M * N + m_[:, None] * N + n_[n_n_][None, :],
-                W[n_n_],
+                W_last + sh * M * N + m_[:, None] * N + n_[n_n_][None, :], W[n_n_],
                 mask=m__ok[:, None] & n__ok[n_n_][None, :],
             )
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prepare_2(
-    matrix21,
-    matrix16,
-    eta_by_head,
-    x_p,
-    x_b,
-    x_t,
-    x_h,
-    x_g,
-    matrix17,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    N: tl.constexpr,
-    block_n_: tl.constexpr,
-    CHUNK: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
+    matrix21, matrix16, eta_by_head, x_p, x_b, x_t, x_h, x_g, matrix17,
+    T, H, chunks, begins, stops, programs,
+    N: tl.constexpr, block_n_: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
@@ -2757,23 +1911,9 @@ def backward_prepare_2(
 
 @triton.jit(do_not_specialize=["T", "count"])
 def backward_rows_7(
-    z_p,
-    z_b,
-    z_t,
-    z_h,
-    z_g,
-    x_p,
-    x_b,
-    x_t,
-    x_h,
-    x_g,
-    ahead1_out,
-    T,
-    H,
-    count,
-    N: tl.constexpr,
-    block_n_: tl.constexpr,
-    ROWS: tl.constexpr,
+    z_p, z_b, z_t, z_h, z_g, x_p, x_b, x_t, x_h, x_g, ahead1_out,
+    T, H, count,
+    N: tl.constexpr, block_n_: tl.constexpr, ROWS: tl.constexpr,
 ):
     """What is made of each step for itself."""
     h = (tl.program_id(0) % H).to(tl.int64)
@@ -2786,13 +1926,11 @@ def backward_rows_7(
     n__ok = n_ < N
     z = tl.load(
         z_p + h // z_g * z_h + (b * z_b + step * z_t)[:, None] + n_[None, :],
-        mask=i_ok[:, None] & n__ok[None, :],
-        other=0.0,
+        mask=i_ok[:, None] & n__ok[None, :], other=0.0,
     ).to(tl.float32)
     x = tl.load(
         x_p + h // x_g * x_h + (b * x_b + step * x_t)[:, None] + n_[None, :],
-        mask=i_ok[:, None] & n__ok[None, :],
-        other=0.0,
+        mask=i_ok[:, None] & n__ok[None, :], other=0.0,
     ).to(tl.float32)
     t1 = tl.sum(x * z, axis=1)
     tl.store(ahead1_out + at, t1, mask=i_ok)
@@ -2800,75 +1938,16 @@ def backward_rows_7(
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_2(
-    dV_first,
-    dV_last,
-    dW_first,
-    dW_last,
-    dV_borders,
-    dW_borders,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    eta_by_head,
-    ahead1_p,
-    ahead1_b,
-    ahead1_t,
-    ahead1_h,
-    ahead1_g,
-    x_p,
-    x_b,
-    x_t,
-    x_h,
-    x_g,
-    weight12,
-    matrix2,
-    matrix3,
-    weight11,
-    weight10,
-    matrix4,
-    matrix21,
-    matrix5,
-    matrix6,
-    matrix7,
-    write2_out,
-    read1_out,
-    dy_1_out,
-    weight13,
-    weight14,
-    mu_by_head,
-    weight17,
-    z_p,
-    z_b,
-    z_t,
-    z_h,
-    z_g,
-    weight16,
-    keep_by_head,
-    weight15,
-    weight18,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    blocks,
-    N: tl.constexpr,
-    M: tl.constexpr,
-    block_n_: tl.constexpr,
-    block_m_: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    PRODUCTS: tl.constexpr,
-    BLOCK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    dV_first, dV_last, dW_first, dW_last, dV_borders, dW_borders, do_p, do_b, do_t, do_h, do_g,
+    eta_by_head, ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g, x_p, x_b, x_t, x_h, x_g,
+    weight12, matrix2, matrix3, weight11, weight10, matrix4, matrix21, matrix5, matrix6,
+    matrix7, write2_out, read1_out, dy_1_out, weight13, weight14, mu_by_head, weight17,
+    z_p, z_b, z_t, z_h, z_g, weight16, keep_by_head, weight15, weight18,
+    T, H, chunks, starts, parts, length, blocks,
+    N: tl.constexpr, M: tl.constexpr, block_n_: tl.constexpr, block_m_: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
+    BLOCK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """A walk backwards over chunks, carrying a tile of dV, dW."""
     tile = tl.program_id(0) % tl.cdiv(M, block_m_)
@@ -2891,15 +1970,13 @@ def backward_sweep_2(
         if dV_first is not None:
             dV_slice += tl.load(
                 dV_first + sh * M * N + m_[:, None] * N + n__slice[None, :],
-                mask=m__ok[:, None] & n__ok_slice[None, :],
-                other=0.0,
+                mask=m__ok[:, None] & n__ok_slice[None, :], other=0.0,
             )
         dW_slice = tl.zeros([block_m_, block_n_], tl.float32)
         if dW_first is not None:
             dW_slice += tl.load(
                 dW_first + sh * M * N + m_[:, None] * N + n__slice[None, :],
-                mask=m__ok[:, None] & n__ok_slice[None, :],
-                other=0.0,
+                mask=m__ok[:, None] & n__ok_slice[None, :], other=0.0,
             )
         dV = dV + (dV_slice,)
         dW = dW + (dW_slice,)
@@ -2949,9 +2026,7 @@ def backward_sweep_2(
                         dV_borders
                         + (bh * blocks + first_block + (count - 1 - n) // (BLOCK // C)) * M * N
                         + m_[:, None] * N
-                        + n_[n_n_][None, :],
-                        dV[n_n_],
-                        mask=m__ok[:, None] & n__ok[n_n_][None, :],
+                        + n_[n_n_][None, :], dV[n_n_], mask=m__ok[:, None] & n__ok[n_n_][None, :],
                     )
             if dW_borders is not None:
                 if (n == 0) | ((count - n) % (BLOCK // C) == 0):
@@ -2959,26 +2034,21 @@ def backward_sweep_2(
                         dW_borders
                         + (bh * blocks + first_block + (count - 1 - n) // (BLOCK // C)) * M * N
                         + m_[:, None] * N
-                        + n_[n_n_][None, :],
-                        dW[n_n_],
-                        mask=m__ok[:, None] & n__ok[n_n_][None, :],
+                        + n_[n_n_][None, :], dW[n_n_], mask=m__ok[:, None] & n__ok[n_n_][None, :],
                     )
             x_slice = tl.load(
                 x_p + t0 * x_t + i[:, None] * x_t + n_[n_n_][None, :],
-                mask=i_ok[:, None] & n__ok[n_n_][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & n__ok[n_n_][None, :], other=0.0,
             )
             p = tl.dot(dW[n_n_].to(DT), tl.trans(x_slice.to(DT)), p, input_precision="tf32x3")  # x dW^T
             p4 = tl.dot(dV[n_n_].to(DT), tl.trans(x_slice.to(DT)), p4, input_precision="tf32x3")  # x dV^T
             z_slice = tl.load(
                 z_p + t0 * z_t + i[:, None] * z_t + n_[n_n_][None, :],
-                mask=i_ok[:, None] & n__ok[n_n_][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & n__ok[n_n_][None, :], other=0.0,
             )
             p11_slice = tl.dot(
                 (-(eta * mu * weight17_each)[None, :] * do_each.to(tl.float32)).to(DT),
-                z_slice.to(DT),
-                ((weight13_whole * dW[n_n_]) + (weight14_whole * dV[n_n_])),
+                z_slice.to(DT), ((weight13_whole * dW[n_n_]) + (weight14_whole * dV[n_n_])),
                 input_precision="tf32x3",
             )  # ... + -do^T diag(mu . eta . weight.1.mix_{out.1.(0, 0).False}) z
             p11 = p11 + (p11_slice,)
@@ -2991,8 +2061,7 @@ def backward_sweep_2(
         p3 = tl.dot(do.to(DT), tl.trans(t2.to(DT)), input_precision="tf32x3")  # matrix3 do
         t3 = tl.load(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p5 = tl.dot(
-            do.to(DT),
-            tl.trans(t3.to(DT)),
+            do.to(DT), tl.trans(t3.to(DT)),
             (
                 (-(eta * ahead1.to(tl.float32))[None, :] * do_each.to(tl.float32))
                 + (-(eta * weight12_each)[None, :] * p)
@@ -3006,8 +2075,7 @@ def backward_sweep_2(
         t4 = tl.load(matrix21 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p6 = tl.dot(p5.to(DT), tl.trans(t4.to(DT)), input_precision="tf32x3")  # matrix21 p5
         p7 = tl.dot(
-            do.to(DT),
-            tl.trans(t3.to(DT)),
+            do.to(DT), tl.trans(t3.to(DT)),
             ((-p2) + (weight11_each[None, :] * p) + (weight10_each[None, :] * p4)),
             input_precision="tf32x3",
         )  # ... + matrix4 do
@@ -3037,16 +2105,12 @@ def backward_sweep_2(
                 (weight16_each[None, :] * p6).to(DT), x[n_n_].to(DT), p11[n_n_], input_precision="tf32x3"
             )  # ... + p6^T diag(weight.1.mix_{out.1.(0, 1).False}) x
             p13 = tl.dot(
-                ((weight16_each * keep)[None, :] * do_each.to(tl.float32)).to(DT),
-                z[n_n_].to(DT),
-                p12,
-                input_precision="tf32x3",
+                ((weight16_each * keep)[None, :] * do_each.to(tl.float32)).to(DT), z[n_n_].to(DT),
+                p12, input_precision="tf32x3",
             )  # ... + do^T diag(keep . weight.1.mix_{out.1.(0, 1).False}) z
             p14 = tl.dot(
-                ((weight18_each * keep)[None, :] * do_each.to(tl.float32)).to(DT),
-                z[n_n_].to(DT),
-                (weight15_whole * dW[n_n_]),
-                input_precision="tf32x3",
+                ((weight18_each * keep)[None, :] * do_each.to(tl.float32)).to(DT), z[n_n_].to(DT),
+                (weight15_whole * dW[n_n_]), input_precision="tf32x3",
             )  # ... + do^T diag(keep . weight.1.mix_{out.1.(1, 1).False}) z
             p15 = tl.dot(
                 (weight18_each[None, :] * p6).to(DT), x[n_n_].to(DT), p14, input_precision="tf32x3"
@@ -3065,13 +2129,11 @@ def backward_sweep_2(
                 if part == 0:
                     tl.store(
                         dV_last + (sh // H // parts * H + h) * M * N + m_[:, None] * N + n_[n_n_][None, :],
-                        dV[n_n_],
-                        mask=m__ok[:, None] & n__ok[n_n_][None, :],
+                        dV[n_n_], mask=m__ok[:, None] & n__ok[n_n_][None, :],
                     )
         else:
             tl.store(
-                dV_last + sh * M * N + m_[:, None] * N + n_[n_n_][None, :],
-                dV[n_n_],
+                dV_last + sh * M * N + m_[:, None] * N + n_[n_n_][None, :], dV[n_n_],
                 mask=m__ok[:, None] & n__ok[n_n_][None, :],
             )
         if YIELD:
@@ -3079,52 +2141,23 @@ def backward_sweep_2(
                 if part == 0:
                     tl.store(
                         dW_last + (sh // H // parts * H + h) * M * N + m_[:, None] * N + n_[n_n_][None, :],
-                        dW[n_n_],
-                        mask=m__ok[:, None] & n__ok[n_n_][None, :],
+                        dW[n_n_], mask=m__ok[:, None] & n__ok[n_n_][None, :],
                     )
         else:
             tl.store(
-                dW_last + sh * M * N + m_[:, None] * N + n_[n_n_][None, :],
-                dW[n_n_],
+                dW_last + sh * M * N + m_[:, None] * N + n_[n_n_][None, :], dW[n_n_],
                 mask=m__ok[:, None] & n__ok[n_n_][None, :],
             )
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prepare_3(
-    matrix22,
-    matrix17,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    write2_p,
-    write2_b,
-    write2_t,
-    write2_h,
-    write2_g,
-    matrix23,
-    matrix16,
-    matrix24,
-    matrix19,
-    eta_by_head,
-    matrix25,
-    matrix20,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    M: tl.constexpr,
-    block_m_: tl.constexpr,
-    CHUNK: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
+    matrix22, matrix17, write1_p, write1_b, write1_t, write1_h, write1_g,
+    write2_p, write2_b, write2_t, write2_h, write2_g, matrix23, matrix16, matrix24, matrix19,
+    eta_by_head, matrix25, matrix20,
+    T, H, chunks, begins, stops, programs,
+    M: tl.constexpr, block_m_: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
@@ -3148,13 +2181,11 @@ def backward_prepare_3(
         t = tl.load(matrix17 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         write1 = tl.load(
             write1_p + t0 * write1_t + i[:, None] * write1_t + m_[None, :],
-            mask=i_ok[:, None] & m__ok[None, :],
-            other=0.0,
+            mask=i_ok[:, None] & m__ok[None, :], other=0.0,
         )
         write2 = tl.load(
             write2_p + t0 * write2_t + i[:, None] * write2_t + m_[None, :],
-            mask=i_ok[:, None] & m__ok[None, :],
-            other=0.0,
+            mask=i_ok[:, None] & m__ok[None, :], other=0.0,
         )
         p = tl.dot(write1.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # write1 write2^T
         tl.store(
@@ -3179,73 +2210,16 @@ def backward_prepare_3(
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_3(
-    dV_first,
-    dW_first,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    weight10,
-    weight11,
-    z_p,
-    z_b,
-    z_t,
-    z_h,
-    z_g,
-    matrix8,
-    matrix9,
-    x_p,
-    x_b,
-    x_t,
-    x_h,
-    x_g,
-    matrix22,
-    weight12,
-    matrix10,
-    matrix23,
-    read2_out,
-    dx_2_out,
-    deta_2_out,
-    weight13,
-    weight14,
-    eta_by_head,
-    mu_by_head,
-    weight17,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    weight16,
-    keep_by_head,
-    write2_p,
-    write2_b,
-    write2_t,
-    write2_h,
-    write2_g,
-    weight15,
-    weight18,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    M: tl.constexpr,
-    N: tl.constexpr,
-    block_m_: tl.constexpr,
-    block_n_: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    PRODUCTS: tl.constexpr,
-    READ: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    dV_first, dW_first, write1_p, write1_b, write1_t, write1_h, write1_g, weight10, weight11,
+    z_p, z_b, z_t, z_h, z_g, matrix8, matrix9, x_p, x_b, x_t, x_h, x_g, matrix22, weight12,
+    matrix10, matrix23, read2_out, dx_2_out, deta_2_out, weight13, weight14, eta_by_head,
+    mu_by_head, weight17, do_p, do_b, do_t, do_h, do_g, weight16, keep_by_head,
+    write2_p, write2_b, write2_t, write2_h, write2_g, weight15, weight18,
+    T, H, chunks, starts, parts, length,
+    M: tl.constexpr, N: tl.constexpr, block_m_: tl.constexpr, block_n_: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
+    READ: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """A walk backwards over chunks, carrying a tile of dV, dW."""
     tile = tl.program_id(0) % tl.cdiv(N, block_n_)
@@ -3268,15 +2242,13 @@ def backward_sweep_3(
         if dV_first is not None:
             dV_slice += tl.load(
                 dV_first + sh * M * N + m__slice[None, :] * N + n_[:, None],
-                mask=m__ok_slice[None, :] & n__ok[:, None],
-                other=0.0,
+                mask=m__ok_slice[None, :] & n__ok[:, None], other=0.0,
             )
         dW_slice = tl.zeros([block_n_, block_m_], tl.float32)
         if dW_first is not None:
             dW_slice += tl.load(
                 dW_first + sh * M * N + m__slice[None, :] * N + n_[:, None],
-                mask=m__ok_slice[None, :] & n__ok[:, None],
-                other=0.0,
+                mask=m__ok_slice[None, :] & n__ok[:, None], other=0.0,
             )
         dV = dV + (dV_slice,)
         dW = dW + (dW_slice,)
@@ -3328,41 +2300,33 @@ def backward_sweep_3(
         for n_m_ in tl.static_range((M + block_m_ - 1) // block_m_):
             write1 = tl.load(
                 write1_p + t0 * write1_t + i[:, None] * write1_t + m_[n_m_][None, :],
-                mask=i_ok[:, None] & m__ok[n_m_][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & m__ok[n_m_][None, :], other=0.0,
             )
             p = tl.dot(dV[n_m_].to(DT), tl.trans(write1.to(DT)), p, input_precision="tf32x3")  # write1 dV
             p2 = tl.dot(dW[n_m_].to(DT), tl.trans(write1.to(DT)), p2, input_precision="tf32x3")  # write1 dW
             do = tl.load(
                 do_p + t0 * do_t + i[:, None] * do_t + m_[n_m_][None, :],
-                mask=i_ok[:, None] & m__ok[n_m_][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & m__ok[n_m_][None, :], other=0.0,
             )
             p8 = tl.dot(
-                (-(eta * mu * weight17_each)[None, :] * z_each.to(tl.float32)).to(DT),
-                do.to(DT),
+                (-(eta * mu * weight17_each)[None, :] * z_each.to(tl.float32)).to(DT), do.to(DT),
                 ((weight13_whole * dW[n_m_]) + (weight14_whole * dV[n_m_])),
                 input_precision="tf32x3",
             )  # ... + -do^T diag(mu . eta . weight.1.mix_{out.1.(0, 0).False}) z
             p9 = tl.dot(
-                ((weight16_each * keep)[None, :] * z_each.to(tl.float32)).to(DT),
-                do.to(DT),
-                p8,
+                ((weight16_each * keep)[None, :] * z_each.to(tl.float32)).to(DT), do.to(DT), p8,
                 input_precision="tf32x3",
             )  # ... + do^T diag(keep . weight.1.mix_{out.1.(0, 1).False}) z
             write2 = tl.load(
                 write2_p + t0 * write2_t + i[:, None] * write2_t + m_[n_m_][None, :],
-                mask=i_ok[:, None] & m__ok[n_m_][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & m__ok[n_m_][None, :], other=0.0,
             )
             p10 = tl.dot(
                 (weight16_each[None, :] * x_each.to(tl.float32)).to(DT), write2.to(DT), p9, input_precision="tf32x3"
             )  # ... + write2^T diag(weight.1.mix_{out.1.(0, 1).False}) x
             p11 = tl.dot(
-                ((weight18_each * keep)[None, :] * z_each.to(tl.float32)).to(DT),
-                do.to(DT),
-                (weight15_whole * dW[n_m_]),
-                input_precision="tf32x3",
+                ((weight18_each * keep)[None, :] * z_each.to(tl.float32)).to(DT), do.to(DT),
+                (weight15_whole * dW[n_m_]), input_precision="tf32x3",
             )  # ... + do^T diag(keep . weight.1.mix_{out.1.(1, 1).False}) z
             p12 = tl.dot(
                 (weight18_each[None, :] * x_each.to(tl.float32)).to(DT), write2.to(DT), p11, input_precision="tf32x3"
@@ -3379,8 +2343,7 @@ def backward_sweep_3(
         p3 = tl.dot(z.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix8 z
         t2 = tl.load(matrix9 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p4 = tl.dot(
-            z.to(DT),
-            tl.trans(t2.to(DT)),
+            z.to(DT), tl.trans(t2.to(DT)),
             ((weight10_each[None, :] * p) + (weight11_each[None, :] * p2) + (-p3)),
             input_precision="tf32x3",
         )  # ... + matrix9 z
@@ -3415,50 +2378,13 @@ def backward_sweep_3(
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_4(
-    V_first,
-    W_first,
-    eta_by_head,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    weight2,
-    x_p,
-    x_b,
-    x_t,
-    x_h,
-    x_g,
-    matrix11,
-    dz_4_out,
-    weight3,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    weight4,
-    weight5,
-    weight6,
-    weight7,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    M: tl.constexpr,
-    N: tl.constexpr,
-    block_m_: tl.constexpr,
-    block_n_: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    PRODUCTS: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
+    V_first, W_first, eta_by_head, do_p, do_b, do_t, do_h, do_g, weight2,
+    x_p, x_b, x_t, x_h, x_g, matrix11, dz_4_out, weight3,
+    write1_p, write1_b, write1_t, write1_h, write1_g, weight4, weight5, weight6, weight7,
+    T, H, chunks, starts, parts, length,
+    M: tl.constexpr, N: tl.constexpr, block_m_: tl.constexpr, block_n_: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of V, W."""
@@ -3482,15 +2408,13 @@ def backward_sweep_4(
         if V_first is not None:
             V_slice += tl.load(
                 V_first + sh * M * N + m__slice[None, :] * N + n_[:, None],
-                mask=m__ok_slice[None, :] & n__ok[:, None],
-                other=0.0,
+                mask=m__ok_slice[None, :] & n__ok[:, None], other=0.0,
             )
         W_slice = tl.zeros([block_n_, block_m_], tl.float32)
         if W_first is not None:
             W_slice += tl.load(
                 W_first + sh * M * N + m__slice[None, :] * N + n_[:, None],
-                mask=m__ok_slice[None, :] & n__ok[:, None],
-                other=0.0,
+                mask=m__ok_slice[None, :] & n__ok[:, None], other=0.0,
             )
         V = V + (V_slice,)
         W = W + (W_slice,)
@@ -3529,26 +2453,20 @@ def backward_sweep_4(
         for n_m_ in tl.static_range((M + block_m_ - 1) // block_m_):
             do = tl.load(
                 do_p + t0 * do_t + i[:, None] * do_t + m_[n_m_][None, :],
-                mask=i_ok[:, None] & m__ok[n_m_][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & m__ok[n_m_][None, :], other=0.0,
             )
             p = tl.dot(V[n_m_].to(DT), tl.trans(do.to(DT)), p, input_precision="tf32x3")  # do V
             write1 = tl.load(
                 write1_p + t0 * write1_t + i[:, None] * write1_t + m_[n_m_][None, :],
-                mask=i_ok[:, None] & m__ok[n_m_][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & m__ok[n_m_][None, :], other=0.0,
             )
             p3 = tl.dot(
-                (weight3_each[None, :] * x_each.to(tl.float32)).to(DT),
-                write1.to(DT),
-                (weight2_whole * V[n_m_]),
-                input_precision="tf32x3",
+                (weight3_each[None, :] * x_each.to(tl.float32)).to(DT), write1.to(DT),
+                (weight2_whole * V[n_m_]), input_precision="tf32x3",
             )  # ... + write1^T diag(weight.0.mix_{out.1.(0, 0).False}) x
             p4 = tl.dot(
-                (-(eta * weight6_each)[None, :] * x_each.to(tl.float32)).to(DT),
-                write1.to(DT),
-                ((weight4_whole * W[n_m_]) + (weight5_whole * V[n_m_])),
-                input_precision="tf32x3",
+                (-(eta * weight6_each)[None, :] * x_each.to(tl.float32)).to(DT), write1.to(DT),
+                ((weight4_whole * W[n_m_]) + (weight5_whole * V[n_m_])), input_precision="tf32x3",
             )  # ... + -write1^T diag(eta . weight.0.mix_{out.1.(1, 1).False}) x
             p5 = tl.dot(
                 (weight7_each[None, :] * x_each.to(tl.float32)).to(DT), write1.to(DT), p4, input_precision="tf32x3"
@@ -3573,58 +2491,15 @@ def backward_sweep_4(
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_5(
-    V_first,
-    W_first,
-    x_p,
-    x_b,
-    x_t,
-    x_h,
-    x_g,
-    matrix24,
-    write2_p,
-    write2_b,
-    write2_t,
-    write2_h,
-    write2_g,
-    weight9,
-    weight8,
-    matrix25,
-    dx_2_p,
-    dx_2_b,
-    dx_2_t,
-    dx_2_h,
-    dx_2_g,
-    dx_5_out,
-    weight2,
-    weight3,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    weight4,
-    weight5,
-    eta_by_head,
-    weight6,
+    V_first, W_first, x_p, x_b, x_t, x_h, x_g, matrix24,
+    write2_p, write2_b, write2_t, write2_h, write2_g, weight9, weight8, matrix25,
+    dx_2_p, dx_2_b, dx_2_t, dx_2_h, dx_2_g, dx_5_out, weight2, weight3,
+    write1_p, write1_b, write1_t, write1_h, write1_g, weight4, weight5, eta_by_head, weight6,
     weight7,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    M: tl.constexpr,
-    N: tl.constexpr,
-    block_m_: tl.constexpr,
-    block_n_: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    PRODUCTS: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
+    T, H, chunks, starts, parts, length,
+    M: tl.constexpr, N: tl.constexpr, block_m_: tl.constexpr, block_n_: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of V, W."""
@@ -3648,15 +2523,13 @@ def backward_sweep_5(
         if V_first is not None:
             V_slice += tl.load(
                 V_first + sh * M * N + m__slice[None, :] * N + n_[:, None],
-                mask=m__ok_slice[None, :] & n__ok[:, None],
-                other=0.0,
+                mask=m__ok_slice[None, :] & n__ok[:, None], other=0.0,
             )
         W_slice = tl.zeros([block_n_, block_m_], tl.float32)
         if W_first is not None:
             W_slice += tl.load(
                 W_first + sh * M * N + m__slice[None, :] * N + n_[:, None],
-                mask=m__ok_slice[None, :] & n__ok[:, None],
-                other=0.0,
+                mask=m__ok_slice[None, :] & n__ok[:, None], other=0.0,
             )
         V = V + (V_slice,)
         W = W + (W_slice,)
@@ -3708,27 +2581,21 @@ def backward_sweep_5(
         for n_m_ in tl.static_range((M + block_m_ - 1) // block_m_):
             write2 = tl.load(
                 write2_p + t0 * write2_t + i[:, None] * write2_t + m_[n_m_][None, :],
-                mask=i_ok[:, None] & m__ok[n_m_][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & m__ok[n_m_][None, :], other=0.0,
             )
             p2 = tl.dot(V[n_m_].to(DT), tl.trans(write2.to(DT)), p2, input_precision="tf32x3")  # write2 V
             p3 = tl.dot(W[n_m_].to(DT), tl.trans(write2.to(DT)), p3, input_precision="tf32x3")  # write2 W
             write1 = tl.load(
                 write1_p + t0 * write1_t + i[:, None] * write1_t + m_[n_m_][None, :],
-                mask=i_ok[:, None] & m__ok[n_m_][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & m__ok[n_m_][None, :], other=0.0,
             )
             p5 = tl.dot(
-                (weight3_each[None, :] * x_each.to(tl.float32)).to(DT),
-                write1.to(DT),
-                (weight2_whole * V[n_m_]),
-                input_precision="tf32x3",
+                (weight3_each[None, :] * x_each.to(tl.float32)).to(DT), write1.to(DT),
+                (weight2_whole * V[n_m_]), input_precision="tf32x3",
             )  # ... + write1^T diag(weight.0.mix_{out.1.(0, 0).False}) x
             p6 = tl.dot(
-                (-(eta * weight6_each)[None, :] * x_each.to(tl.float32)).to(DT),
-                write1.to(DT),
-                ((weight4_whole * W[n_m_]) + (weight5_whole * V[n_m_])),
-                input_precision="tf32x3",
+                (-(eta * weight6_each)[None, :] * x_each.to(tl.float32)).to(DT), write1.to(DT),
+                ((weight4_whole * W[n_m_]) + (weight5_whole * V[n_m_])), input_precision="tf32x3",
             )  # ... + -write1^T diag(eta . weight.0.mix_{out.1.(1, 1).False}) x
             p7 = tl.dot(
                 (weight7_each[None, :] * x_each.to(tl.float32)).to(DT), write1.to(DT), p6, input_precision="tf32x3"
@@ -3743,80 +2610,28 @@ def backward_sweep_5(
         W = W_next2
         t2 = tl.load(matrix25 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p4 = tl.dot(
-            x.to(DT),
-            tl.trans(t2.to(DT)),
+            x.to(DT), tl.trans(t2.to(DT)),
             ((-p) + (weight9_each[None, :] * p2) + (weight8_each[None, :] * p3)),
             input_precision="tf32x3",
         )  # ... + matrix25 x
         if YIELD:
             tl.store(
                 dx_5_out + step * N + i[None, :] * (H * N) + n_[:, None],
-                (p4 + dx_2_each.to(tl.float32)),
-                mask=n__ok[:, None] & i_ok[None, :],
+                (p4 + dx_2_each.to(tl.float32)), mask=n__ok[:, None] & i_ok[None, :],
             )  # dx
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_6(
-    V_first,
-    W_first,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    weight9,
-    x_p,
-    x_b,
-    x_t,
-    x_h,
-    x_g,
-    matrix12,
-    weight8,
-    matrix13,
-    dz_4_p,
-    dz_4_b,
-    dz_4_t,
-    dz_4_h,
-    dz_4_g,
-    z_p,
-    z_b,
-    z_t,
-    z_h,
-    z_g,
-    keep_by_head,
-    dz_out,
-    dlog_keep_6_out,
-    weight2,
-    weight3,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    weight4,
-    weight5,
-    eta_by_head,
-    weight6,
+    V_first, W_first, do_p, do_b, do_t, do_h, do_g, weight9, x_p, x_b, x_t, x_h, x_g, matrix12,
+    weight8, matrix13, dz_4_p, dz_4_b, dz_4_t, dz_4_h, dz_4_g, z_p, z_b, z_t, z_h, z_g,
+    keep_by_head, dz_out, dlog_keep_6_out, weight2, weight3,
+    write1_p, write1_b, write1_t, write1_h, write1_g, weight4, weight5, eta_by_head, weight6,
     weight7,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    M: tl.constexpr,
-    N: tl.constexpr,
-    block_m_: tl.constexpr,
-    block_n_: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    PRODUCTS: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
+    T, H, chunks, starts, parts, length,
+    M: tl.constexpr, N: tl.constexpr, block_m_: tl.constexpr, block_n_: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of V, W."""
@@ -3840,15 +2655,13 @@ def backward_sweep_6(
         if V_first is not None:
             V_slice += tl.load(
                 V_first + sh * M * N + m__slice[None, :] * N + n_[:, None],
-                mask=m__ok_slice[None, :] & n__ok[:, None],
-                other=0.0,
+                mask=m__ok_slice[None, :] & n__ok[:, None], other=0.0,
             )
         W_slice = tl.zeros([block_n_, block_m_], tl.float32)
         if W_first is not None:
             W_slice += tl.load(
                 W_first + sh * M * N + m__slice[None, :] * N + n_[:, None],
-                mask=m__ok_slice[None, :] & n__ok[:, None],
-                other=0.0,
+                mask=m__ok_slice[None, :] & n__ok[:, None], other=0.0,
             )
         V = V + (V_slice,)
         W = W + (W_slice,)
@@ -3905,27 +2718,21 @@ def backward_sweep_6(
         for n_m_ in tl.static_range((M + block_m_ - 1) // block_m_):
             do = tl.load(
                 do_p + t0 * do_t + i[:, None] * do_t + m_[n_m_][None, :],
-                mask=i_ok[:, None] & m__ok[n_m_][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & m__ok[n_m_][None, :], other=0.0,
             )
             p = tl.dot(V[n_m_].to(DT), tl.trans(do.to(DT)), p, input_precision="tf32x3")  # do V
             p3 = tl.dot(W[n_m_].to(DT), tl.trans(do.to(DT)), p3, input_precision="tf32x3")  # do W
             write1 = tl.load(
                 write1_p + t0 * write1_t + i[:, None] * write1_t + m_[n_m_][None, :],
-                mask=i_ok[:, None] & m__ok[n_m_][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & m__ok[n_m_][None, :], other=0.0,
             )
             p5 = tl.dot(
-                (weight3_each[None, :] * x_each.to(tl.float32)).to(DT),
-                write1.to(DT),
-                (weight2_whole * V[n_m_]),
-                input_precision="tf32x3",
+                (weight3_each[None, :] * x_each.to(tl.float32)).to(DT), write1.to(DT),
+                (weight2_whole * V[n_m_]), input_precision="tf32x3",
             )  # ... + write1^T diag(weight.0.mix_{out.1.(0, 0).False}) x
             p6 = tl.dot(
-                (-(eta * weight6_each)[None, :] * x_each.to(tl.float32)).to(DT),
-                write1.to(DT),
-                ((weight4_whole * W[n_m_]) + (weight5_whole * V[n_m_])),
-                input_precision="tf32x3",
+                (-(eta * weight6_each)[None, :] * x_each.to(tl.float32)).to(DT), write1.to(DT),
+                ((weight4_whole * W[n_m_]) + (weight5_whole * V[n_m_])), input_precision="tf32x3",
             )  # ... + -write1^T diag(eta . weight.0.mix_{out.1.(1, 1).False}) x
             p7 = tl.dot(
                 (weight7_each[None, :] * x_each.to(tl.float32)).to(DT), write1.to(DT), p6, input_precision="tf32x3"
@@ -3942,8 +2749,7 @@ def backward_sweep_6(
         p2 = tl.dot(x.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix12 x
         t2 = tl.load(matrix13 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p4 = tl.dot(
-            x.to(DT),
-            tl.trans(t2.to(DT)),
+            x.to(DT), tl.trans(t2.to(DT)),
             ((weight9_each[None, :] * p) + (-p2) + (weight8_each[None, :] * p3)),
             input_precision="tf32x3",
         )  # ... + matrix13 x
@@ -3972,69 +2778,16 @@ def backward_sweep_6(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_unroll_1(
-    V_borders,
-    W_borders,
-    dV_borders,
-    dW_borders,
-    weight19,
-    matrix26,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    x_p,
-    x_b,
-    x_t,
-    x_h,
-    x_g,
-    weight20,
-    matrix27,
-    z_p,
-    z_b,
-    z_t,
-    z_h,
-    z_g,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    keep_by_head,
-    write2_p,
-    write2_b,
-    write2_t,
-    write2_h,
-    write2_g,
-    V_dW_out,
-    matrix28,
-    weight21,
-    matrix29,
-    eta_by_head,
-    mu_by_head,
-    weight22,
-    V_dV_out,
-    weight23,
-    weight24,
-    matrix30,
-    matrix31,
+    V_borders, W_borders, dV_borders, dW_borders, weight19, matrix26,
+    write1_p, write1_b, write1_t, write1_h, write1_g, x_p, x_b, x_t, x_h, x_g, weight20,
+    matrix27, z_p, z_b, z_t, z_h, z_g, do_p, do_b, do_t, do_h, do_g, keep_by_head,
+    write2_p, write2_b, write2_t, write2_h, write2_g, V_dW_out, matrix28, weight21, matrix29,
+    eta_by_head, mu_by_head, weight22, V_dV_out, weight23, weight24, matrix30, matrix31,
     W_dW_out,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    M: tl.constexpr,
-    N: tl.constexpr,
-    block_m_: tl.constexpr,
-    block_n_: tl.constexpr,
-    CHUNK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    T, H, chunks, begins, stops, programs,
+    M: tl.constexpr, N: tl.constexpr, block_m_: tl.constexpr, block_n_: tl.constexpr,
+    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """Products of the states and their gradients at each step, for all blocks at once."""
     tile = tl.program_id(0) % tl.cdiv(N, block_n_)
@@ -4069,8 +2822,7 @@ def backward_unroll_1(
     )
     s = tl.load(
         dW_borders + (bh * chunks + c) * M * N + m_[:, None] * N + n_[None, :],
-        mask=m__ok[:, None] & n__ok[None, :],
-        other=0.0,
+        mask=m__ok[:, None] & n__ok[None, :], other=0.0,
     )  # dW
     p = tl.dot(write1.to(DT), s.to(DT), input_precision="tf32x3")  # (f73806d84e) dW
     x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
@@ -4078,8 +2830,7 @@ def backward_unroll_1(
     s3 = tl.sum((s2[None, :] * t.to(tl.float32)), axis=1)  # matrix26 (((f73806d84e) dW) . (x)) 1
     s4 = tl.load(
         V_borders + (bh * chunks + c) * M * N + m_[:, None] * N + n_[None, :],
-        mask=m__ok[:, None] & n__ok[None, :],
-        other=0.0,
+        mask=m__ok[:, None] & n__ok[None, :], other=0.0,
     )  # V
     s5 = tl.sum((s4.to(tl.float32) * s.to(tl.float32)), axis=0)  # (V . dW)^T 1
     s6 = tl.sum(s5, axis=0)  # <V, dW>
@@ -4109,8 +2860,7 @@ def backward_unroll_1(
     )  # matrix28 ((((5827685672) V) . (x)) 1 + (keep) . ((((do) V) . (z)) 1))
     s11 = tl.load(
         dV_borders + (bh * chunks + c) * M * N + m_[:, None] * N + n_[None, :],
-        mask=m__ok[:, None] & n__ok[None, :],
-        other=0.0,
+        mask=m__ok[:, None] & n__ok[None, :], other=0.0,
     )  # dV
     p4 = tl.dot(write1.to(DT), s11.to(DT), input_precision="tf32x3")  # (f73806d84e) dV
     s12 = tl.sum((p4 * x.to(tl.float32)), axis=1)  # (((f73806d84e) dV) . (x)) 1
@@ -4136,8 +2886,7 @@ def backward_unroll_1(
     )  # V.dV
     s17 = tl.load(
         W_borders + (bh * chunks + c) * M * N + m_[:, None] * N + n_[None, :],
-        mask=m__ok[:, None] & n__ok[None, :],
-        other=0.0,
+        mask=m__ok[:, None] & n__ok[None, :], other=0.0,
     )  # W
     s18 = tl.sum((s.to(tl.float32) * s17.to(tl.float32)), axis=0)  # (W . dW)^T 1
     s19 = tl.sum(s18, axis=0)  # <W, dW>
@@ -4169,59 +2918,14 @@ def backward_unroll_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_unroll_2(
-    matrix26,
-    write2_p,
-    write2_b,
-    write2_t,
-    write2_h,
-    write2_g,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    x_p,
-    x_b,
-    x_t,
-    x_h,
-    x_g,
-    z_p,
-    z_b,
-    z_t,
-    z_h,
-    z_g,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    keep_by_head,
-    matrix27,
-    V_dW_own_out,
-    matrix28,
-    matrix29,
-    eta_by_head,
-    mu_by_head,
-    V_dV_own_out,
-    matrix31,
-    matrix30,
-    W_dW_own_out,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    M: tl.constexpr,
-    N: tl.constexpr,
-    block_m_: tl.constexpr,
-    block_n_: tl.constexpr,
-    CHUNK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    matrix26, write2_p, write2_b, write2_t, write2_h, write2_g,
+    write1_p, write1_b, write1_t, write1_h, write1_g, x_p, x_b, x_t, x_h, x_g,
+    z_p, z_b, z_t, z_h, z_g, do_p, do_b, do_t, do_h, do_g, keep_by_head, matrix27, V_dW_own_out,
+    matrix28, matrix29, eta_by_head, mu_by_head, V_dV_own_out, matrix31, matrix30, W_dW_own_out,
+    T, H, chunks, begins, stops, programs,
+    M: tl.constexpr, N: tl.constexpr, block_m_: tl.constexpr, block_n_: tl.constexpr,
+    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """Products of the states and their gradients at each step, for all blocks at once."""
     i = tl.arange(0, C)
@@ -4304,33 +3008,10 @@ def backward_unroll_2(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_weights_3(
-    a_0_0_p,
-    a_0_0_b,
-    a_0_0_t,
-    a_0_0_h,
-    a_0_0_g,
-    a_1_1_p,
-    a_1_1_b,
-    a_1_1_t,
-    a_1_1_h,
-    a_1_1_g,
-    a_1_0_p,
-    a_1_0_b,
-    a_1_0_t,
-    a_1_0_h,
-    a_1_0_g,
-    weight20_out,
-    matrix26_out,
-    matrix31_out,
-    weight24_out,
-    weight23_out,
-    matrix30_out,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
+    a_0_0_p, a_0_0_b, a_0_0_t, a_0_0_h, a_0_0_g, a_1_1_p, a_1_1_b, a_1_1_t, a_1_1_h, a_1_1_g,
+    a_1_0_p, a_1_0_b, a_1_0_t, a_1_0_h, a_1_0_g, weight20_out, matrix26_out, matrix31_out,
+    weight24_out, weight23_out, matrix30_out,
+    T, H, chunks, begins, stops, programs,
     C: tl.constexpr,
 ):
     """Weights between states that are added to each other."""
@@ -4379,15 +3060,8 @@ def backward_weights_3(
 
 @triton.jit(do_not_specialize=["T", "count"])
 def backward_rows_8(
-    mu_p,
-    mu_b,
-    mu_t,
-    mu_h,
-    mu_g,
-    rows_7_out,
-    T,
-    H,
-    count,
+    mu_p, mu_b, mu_t, mu_h, mu_g, rows_7_out,
+    T, H, count,
     ROWS: tl.constexpr,
 ):
     """What is made of each step for itself."""
@@ -4403,15 +3077,8 @@ def backward_rows_8(
 
 @triton.jit(do_not_specialize=["T", "count"])
 def backward_rows_9(
-    keep_p,
-    keep_b,
-    keep_t,
-    keep_h,
-    keep_g,
-    rows_8_out,
-    T,
-    H,
-    count,
+    keep_p, keep_b, keep_t, keep_h, keep_g, rows_8_out,
+    T, H, count,
     ROWS: tl.constexpr,
 ):
     """What is made of each step for itself."""
@@ -4429,20 +3096,8 @@ def backward_rows_9(
 
 @triton.jit(do_not_specialize=["T", "count"])
 def backward_rows_10(
-    eta_p,
-    eta_b,
-    eta_t,
-    eta_h,
-    eta_g,
-    mu_p,
-    mu_b,
-    mu_t,
-    mu_h,
-    mu_g,
-    rows_9_out,
-    T,
-    H,
-    count,
+    eta_p, eta_b, eta_t, eta_h, eta_g, mu_p, mu_b, mu_t, mu_h, mu_g, rows_9_out,
+    T, H, count,
     ROWS: tl.constexpr,
 ):
     """What is made of each step for itself."""
@@ -4459,33 +3114,10 @@ def backward_rows_10(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_weights_4(
-    a_0_0_p,
-    a_0_0_b,
-    a_0_0_t,
-    a_0_0_h,
-    a_0_0_g,
-    a_0_1_p,
-    a_0_1_b,
-    a_0_1_t,
-    a_0_1_h,
-    a_0_1_g,
-    a_1_1_p,
-    a_1_1_b,
-    a_1_1_t,
-    a_1_1_h,
-    a_1_1_g,
-    matrix27_out,
-    weight19_out,
-    matrix28_out,
-    matrix29_out,
-    weight22_out,
-    weight21_out,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
+    a_0_0_p, a_0_0_b, a_0_0_t, a_0_0_h, a_0_0_g, a_0_1_p, a_0_1_b, a_0_1_t, a_0_1_h, a_0_1_g,
+    a_1_1_p, a_1_1_b, a_1_1_t, a_1_1_h, a_1_1_g, matrix27_out, weight19_out, matrix28_out,
+    matrix29_out, weight22_out, weight21_out,
+    T, H, chunks, begins, stops, programs,
     C: tl.constexpr,
 ):
     """Weights between states that are added to each other."""
@@ -4534,15 +3166,8 @@ def backward_weights_4(
 
 @triton.jit(do_not_specialize=["T", "count"])
 def backward_rows_11(
-    mu_p,
-    mu_b,
-    mu_t,
-    mu_h,
-    mu_g,
-    rows_10_out,
-    T,
-    H,
-    count,
+    mu_p, mu_b, mu_t, mu_h, mu_g, rows_10_out,
+    T, H, count,
     ROWS: tl.constexpr,
 ):
     """What is made of each step for itself."""
@@ -4558,20 +3183,8 @@ def backward_rows_11(
 
 @triton.jit(do_not_specialize=["T", "count"])
 def backward_rows_12(
-    eta_p,
-    eta_b,
-    eta_t,
-    eta_h,
-    eta_g,
-    mu_p,
-    mu_b,
-    mu_t,
-    mu_h,
-    mu_g,
-    rows_11_out,
-    T,
-    H,
-    count,
+    eta_p, eta_b, eta_t, eta_h, eta_g, mu_p, mu_b, mu_t, mu_h, mu_g, rows_11_out,
+    T, H, count,
     ROWS: tl.constexpr,
 ):
     """What is made of each step for itself."""
@@ -4588,15 +3201,8 @@ def backward_rows_12(
 
 @triton.jit(do_not_specialize=["T", "count"])
 def backward_rows_13(
-    keep_p,
-    keep_b,
-    keep_t,
-    keep_h,
-    keep_g,
-    rows_12_out,
-    T,
-    H,
-    count,
+    keep_p, keep_b, keep_t, keep_h, keep_g, rows_12_out,
+    T, H, count,
     ROWS: tl.constexpr,
 ):
     """What is made of each step for itself."""
@@ -4614,96 +3220,20 @@ def backward_rows_13(
 
 @triton.jit(do_not_specialize=["T", "count"])
 def backward_rows_14(
-    dx_5_p,
-    dx_5_b,
-    dx_5_t,
-    dx_5_h,
-    dx_5_g,
-    eta_p,
-    eta_b,
-    eta_t,
-    eta_h,
-    eta_g,
-    read2_p,
-    read2_b,
-    read2_t,
-    read2_h,
-    read2_g,
-    z_p,
-    z_b,
-    z_t,
-    z_h,
-    z_g,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    dy_1_p,
-    dy_1_b,
-    dy_1_t,
-    dy_1_h,
-    dy_1_g,
-    x_p,
-    x_b,
-    x_t,
-    x_h,
-    x_g,
-    read1_p,
-    read1_b,
-    read1_t,
-    read1_h,
-    read1_g,
-    deta_0_sums,
-    deta_0_n,
-    deta_2_sums,
-    deta_2_n,
-    mu_p,
-    mu_b,
-    mu_t,
-    mu_h,
-    mu_g,
-    V_dW__pairing_p,
-    V_dW__pairing_b,
-    V_dW__pairing_t,
-    V_dW__pairing_h,
-    V_dW__pairing_g,
-    dlog_mu_0_sums,
-    dlog_mu_0_n,
-    V_dV__pairing_p,
-    V_dV__pairing_b,
-    V_dV__pairing_t,
-    V_dV__pairing_h,
-    V_dV__pairing_g,
-    W_dW__pairing_p,
-    W_dW__pairing_b,
-    W_dW__pairing_t,
-    W_dW__pairing_h,
-    W_dW__pairing_g,
-    keep_p,
-    keep_b,
-    keep_t,
-    keep_h,
-    keep_g,
-    dlog_keep_6_sums,
-    dlog_keep_6_n,
-    dx_out,
-    dy_out,
-    deta_out,
-    dlog_mu_out,
-    dlog_keep_out,
-    T,
-    H,
-    count,
-    M: tl.constexpr,
-    N: tl.constexpr,
-    block_m_: tl.constexpr,
-    block_n_: tl.constexpr,
+    dx_5_p, dx_5_b, dx_5_t, dx_5_h, dx_5_g, eta_p, eta_b, eta_t, eta_h, eta_g,
+    read2_p, read2_b, read2_t, read2_h, read2_g, z_p, z_b, z_t, z_h, z_g,
+    write1_p, write1_b, write1_t, write1_h, write1_g, do_p, do_b, do_t, do_h, do_g,
+    dy_1_p, dy_1_b, dy_1_t, dy_1_h, dy_1_g, x_p, x_b, x_t, x_h, x_g,
+    read1_p, read1_b, read1_t, read1_h, read1_g, deta_0_sums, deta_0_n, deta_2_sums, deta_2_n,
+    mu_p, mu_b, mu_t, mu_h, mu_g,
+    V_dW__pairing_p, V_dW__pairing_b, V_dW__pairing_t, V_dW__pairing_h, V_dW__pairing_g,
+    dlog_mu_0_sums, dlog_mu_0_n,
+    V_dV__pairing_p, V_dV__pairing_b, V_dV__pairing_t, V_dV__pairing_h, V_dV__pairing_g,
+    W_dW__pairing_p, W_dW__pairing_b, W_dW__pairing_t, W_dW__pairing_h, W_dW__pairing_g,
+    keep_p, keep_b, keep_t, keep_h, keep_g, dlog_keep_6_sums, dlog_keep_6_n, dx_out, dy_out,
+    deta_out, dlog_mu_out, dlog_keep_out,
+    T, H, count,
+    M: tl.constexpr, N: tl.constexpr, block_m_: tl.constexpr, block_n_: tl.constexpr,
     ROWS: tl.constexpr,
 ):
     """What is made of each step for itself."""
@@ -4721,52 +3251,44 @@ def backward_rows_14(
     if dx_5_p is not None:
         dx_5 = tl.load(
             dx_5_p + h // dx_5_g * dx_5_h + (b * dx_5_b + step * dx_5_t)[:, None] + n_[None, :],
-            mask=i_ok[:, None] & n__ok[None, :],
-            other=0.0,
+            mask=i_ok[:, None] & n__ok[None, :], other=0.0,
         ).to(tl.float32)
     eta = tl.load(eta_p + h // eta_g * eta_h + b * eta_b + step * eta_t, mask=i_ok, other=0.0).to(tl.float32)
     read2 = tl.zeros([ROWS, block_n_], tl.float32)
     if read2_p is not None:
         read2 = tl.load(
             read2_p + h // read2_g * read2_h + (b * read2_b + step * read2_t)[:, None] + n_[None, :],
-            mask=i_ok[:, None] & n__ok[None, :],
-            other=0.0,
+            mask=i_ok[:, None] & n__ok[None, :], other=0.0,
         ).to(tl.float32)
     z = tl.load(
         z_p + h // z_g * z_h + (b * z_b + step * z_t)[:, None] + n_[None, :],
-        mask=i_ok[:, None] & n__ok[None, :],
-        other=0.0,
+        mask=i_ok[:, None] & n__ok[None, :], other=0.0,
     ).to(tl.float32)
     write1 = tl.zeros([ROWS, block_m_], tl.float32)
     if write1_p is not None:
         write1 = tl.load(
             write1_p + h // write1_g * write1_h + (b * write1_b + step * write1_t)[:, None] + m_[None, :],
-            mask=i_ok[:, None] & m__ok[None, :],
-            other=0.0,
+            mask=i_ok[:, None] & m__ok[None, :], other=0.0,
         ).to(tl.float32)
     do = tl.load(
         do_p + h // do_g * do_h + (b * do_b + step * do_t)[:, None] + m_[None, :],
-        mask=i_ok[:, None] & m__ok[None, :],
-        other=0.0,
+        mask=i_ok[:, None] & m__ok[None, :], other=0.0,
     ).to(tl.float32)
     dy_1 = tl.zeros([ROWS, block_m_], tl.float32)
     if dy_1_p is not None:
         dy_1 = tl.load(
             dy_1_p + h // dy_1_g * dy_1_h + (b * dy_1_b + step * dy_1_t)[:, None] + m_[None, :],
-            mask=i_ok[:, None] & m__ok[None, :],
-            other=0.0,
+            mask=i_ok[:, None] & m__ok[None, :], other=0.0,
         ).to(tl.float32)
     x = tl.load(
         x_p + h // x_g * x_h + (b * x_b + step * x_t)[:, None] + n_[None, :],
-        mask=i_ok[:, None] & n__ok[None, :],
-        other=0.0,
+        mask=i_ok[:, None] & n__ok[None, :], other=0.0,
     ).to(tl.float32)
     read1 = tl.zeros([ROWS, block_m_], tl.float32)
     if read1_p is not None:
         read1 = tl.load(
             read1_p + h // read1_g * read1_h + (b * read1_b + step * read1_t)[:, None] + m_[None, :],
-            mask=i_ok[:, None] & m__ok[None, :],
-            other=0.0,
+            mask=i_ok[:, None] & m__ok[None, :], other=0.0,
         ).to(tl.float32)
     deta_0 = tl.zeros([ROWS], tl.float32)
     if deta_0_sums is not None:
@@ -4781,8 +3303,7 @@ def backward_rows_14(
     if V_dW__pairing_p is not None:
         V_dW__pairing = tl.load(
             V_dW__pairing_p + h // V_dW__pairing_g * V_dW__pairing_h + b * V_dW__pairing_b + step * V_dW__pairing_t,
-            mask=i_ok,
-            other=0.0,
+            mask=i_ok, other=0.0,
         ).to(tl.float32)
     dlog_mu_0 = tl.zeros([ROWS], tl.float32)
     if dlog_mu_0_sums is not None:
@@ -4792,15 +3313,13 @@ def backward_rows_14(
     if V_dV__pairing_p is not None:
         V_dV__pairing = tl.load(
             V_dV__pairing_p + h // V_dV__pairing_g * V_dV__pairing_h + b * V_dV__pairing_b + step * V_dV__pairing_t,
-            mask=i_ok,
-            other=0.0,
+            mask=i_ok, other=0.0,
         ).to(tl.float32)
     W_dW__pairing = tl.zeros([ROWS], tl.float32)
     if W_dW__pairing_p is not None:
         W_dW__pairing = tl.load(
             W_dW__pairing_p + h // W_dW__pairing_g * W_dW__pairing_h + b * W_dW__pairing_b + step * W_dW__pairing_t,
-            mask=i_ok,
-            other=0.0,
+            mask=i_ok, other=0.0,
         ).to(tl.float32)
     keep = tl.exp(
         tl.load(keep_p + h // keep_g * keep_h + b * keep_b + step * keep_t, mask=i_ok, other=0.0).to(tl.float32)
@@ -4815,15 +3334,13 @@ def backward_rows_14(
     t2 = tl.sum(z * x, axis=1)
     if dx_out is not None:
         tl.store(
-            dx_out + at[:, None] * N + n_[None, :],
-            dx_5 - eta[:, None] * (t1[:, None] * z + read2),
+            dx_out + at[:, None] * N + n_[None, :], dx_5 - eta[:, None] * (t1[:, None] * z + read2),
             mask=i_ok[:, None] & n__ok[None, :],
         )
     if dy_out is not None:
         tl.store(
             dy_out + at[:, None] * M + m_[None, :],
-            eta[:, None] * (read1 + t2[:, None] * do) + dy_1,
-            mask=i_ok[:, None] & m__ok[None, :],
+            eta[:, None] * (read1 + t2[:, None] * do) + dy_1, mask=i_ok[:, None] & m__ok[None, :],
         )
     if deta_out is not None:
         tl.store(deta_out + at, deta_2 + deta_0 - t1 * t2 - mu * V_dW__pairing, mask=i_ok)
@@ -4860,44 +3377,24 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     do = cotangent(cotangents.get("o"), some, (B, T, H, M))
     rows_1 = some.new_empty((B, T, H), dtype=torch.float32)
     launch(
-        backward_rows_1,
-        (cdiv(B * T, config.rows()) * H,),
-        mu,
-        *strides(mu, H),
-        rows_1,
-        T,
-        H,
-        B * T,
-        ROWS=config.rows(),
-        num_warps=4,
+        backward_rows_1, (cdiv(B * T, config.rows()) * H,),
+        mu, *strides(mu, H), rows_1,
+        T, H, B * T,
+        ROWS=config.rows(), num_warps=4,
     )
     rows_2 = some.new_empty((B, T, H), dtype=torch.float32)
     launch(
-        backward_rows_2,
-        (cdiv(B * T, config.rows()) * H,),
-        keep,
-        *strides(keep, H),
-        rows_2,
-        T,
-        H,
-        B * T,
-        ROWS=config.rows(),
-        num_warps=4,
+        backward_rows_2, (cdiv(B * T, config.rows()) * H,),
+        keep, *strides(keep, H), rows_2,
+        T, H, B * T,
+        ROWS=config.rows(), num_warps=4,
     )
     rows_3 = some.new_empty((B, T, H), dtype=torch.float32)
     launch(
-        backward_rows_3,
-        (cdiv(B * T, config.rows()) * H,),
-        eta,
-        *strides(eta, H),
-        mu,
-        *strides(mu, H),
-        rows_3,
-        T,
-        H,
-        B * T,
-        ROWS=config.rows(),
-        num_warps=4,
+        backward_rows_3, (cdiv(B * T, config.rows()) * H,),
+        eta, *strides(eta, H), mu, *strides(mu, H), rows_3,
+        T, H, B * T,
+        ROWS=config.rows(), num_warps=4,
     )
     matrix14 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
     weight1 = some.new_empty((B, H, T), dtype=torch.float32)
@@ -4913,73 +3410,34 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     weight9 = some.new_empty((B, H, T), dtype=torch.float32)
     matrix19 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
     launch(
-        backward_weights_1,
-        (lay.programs,),
-        rows_1,
-        *strides(rows_1, H),
-        rows_2,
-        *strides(rows_2, H),
-        rows_3,
-        *strides(rows_3, H),
-        matrix14,
-        weight1,
-        weight2,
-        weight3,
-        weight5,
-        weight4,
-        weight6,
-        weight7,
-        matrix18,
-        matrix20,
-        weight8,
-        weight9,
-        matrix19,
-        *lay.at_once,
-        lay.programs,
-        C=config.chunk,
-        num_warps=1,
+        backward_weights_1, (lay.programs,),
+        rows_1, *strides(rows_1, H), rows_2, *strides(rows_2, H), rows_3, *strides(rows_3, H),
+        matrix14, weight1, weight2, weight3, weight5, weight4, weight6, weight7, matrix18, matrix20,
+        weight8, weight9, matrix19,
+        *lay.at_once, lay.programs,
+        C=config.chunk, num_warps=1,
     )
     rows_1 = rows_2 = rows_3 = None
     rows_4 = some.new_empty((B, T, H), dtype=torch.float32)
     launch(
-        backward_rows_4,
-        (cdiv(B * T, config.rows()) * H,),
-        mu,
-        *strides(mu, H),
-        rows_4,
-        T,
-        H,
-        B * T,
-        ROWS=config.rows(),
-        num_warps=4,
+        backward_rows_4, (cdiv(B * T, config.rows()) * H,),
+        mu, *strides(mu, H), rows_4,
+        T, H, B * T,
+        ROWS=config.rows(), num_warps=4,
     )
     rows_5 = some.new_empty((B, T, H), dtype=torch.float32)
     launch(
-        backward_rows_5,
-        (cdiv(B * T, config.rows()) * H,),
-        eta,
-        *strides(eta, H),
-        mu,
-        *strides(mu, H),
-        rows_5,
-        T,
-        H,
-        B * T,
-        ROWS=config.rows(),
-        num_warps=4,
+        backward_rows_5, (cdiv(B * T, config.rows()) * H,),
+        eta, *strides(eta, H), mu, *strides(mu, H), rows_5,
+        T, H, B * T,
+        ROWS=config.rows(), num_warps=4,
     )
     rows_6 = some.new_empty((B, T, H), dtype=torch.float32)
     launch(
-        backward_rows_6,
-        (cdiv(B * T, config.rows()) * H,),
-        keep,
-        *strides(keep, H),
-        rows_6,
-        T,
-        H,
-        B * T,
-        ROWS=config.rows(),
-        num_warps=4,
+        backward_rows_6, (cdiv(B * T, config.rows()) * H,),
+        keep, *strides(keep, H), rows_6,
+        T, H, B * T,
+        ROWS=config.rows(), num_warps=4,
     )
     matrix16 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
     weight10 = some.new_empty((B, H, T), dtype=torch.float32)
@@ -4994,30 +3452,12 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     weight18 = some.new_empty((B, H, T), dtype=torch.float32)
     weight15 = some.new_empty((B, H, T), dtype=torch.float32)
     launch(
-        backward_weights_2,
-        (lay.programs,),
-        rows_4,
-        *strides(rows_4, H),
-        rows_5,
-        *strides(rows_5, H),
-        rows_6,
-        *strides(rows_6, H),
-        matrix16,
-        weight10,
-        weight11,
-        matrix15,
-        weight12,
-        matrix17,
-        weight13,
-        weight16,
-        weight17,
-        weight14,
-        weight18,
-        weight15,
-        *lay.at_once,
-        lay.programs,
-        C=config.chunk,
-        num_warps=1,
+        backward_weights_2, (lay.programs,),
+        rows_4, *strides(rows_4, H), rows_5, *strides(rows_5, H), rows_6, *strides(rows_6, H),
+        matrix16, weight10, weight11, matrix15, weight12, matrix17, weight13, weight16, weight17,
+        weight14, weight18, weight15,
+        *lay.at_once, lay.programs,
+        C=config.chunk, num_warps=1,
     )
     rows_4 = rows_5 = rows_6 = None
     mu_by_head = by_head(mu, H)
@@ -5043,59 +3483,16 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     matrix12 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     matrix13 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     launch(
-        backward_prepare_1,
-        (config.queues(lay.programs),),
-        matrix1,
-        matrix14,
-        z,
-        *strides(z, H),
-        x,
-        *strides(x, H),
-        matrix2,
-        mu_by_head,
-        eta_by_head,
-        matrix15,
-        matrix3,
-        matrix16,
-        keep_by_head,
-        matrix4,
-        matrix17,
-        matrix5,
-        matrix6,
-        matrix7,
-        matrix8,
-        write1,
-        *strides(write1, H),
-        do,
-        *strides(do, H),
-        matrix9,
-        matrix10,
-        matrix11,
-        matrix18,
-        matrix12,
-        matrix19,
-        matrix13,
-        matrix20,
-        *lay.at_once,
-        lay.programs,
-        N=N,
-        M=M,
-        block_n_=config.padded(N),
-        block_m_=config.padded(M),
-        CHUNK=config.chunk,
-        STAGES=config.queued(
-            config.padded(N) * (z.element_size() + x.element_size())
-            + config.padded(M) * (write1.element_size() + do.element_size()),
-            config.chunk,
-        ),
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=config.ahead,
-        num_stages=1,
-        maxnreg=255,
+        backward_prepare_1, (config.queues(lay.programs),),
+        matrix1, matrix14, z, *strides(z, H), x, *strides(x, H), matrix2, mu_by_head, eta_by_head,
+        matrix15, matrix3, matrix16, keep_by_head, matrix4, matrix17, matrix5, matrix6, matrix7,
+        matrix8, write1, *strides(write1, H), do, *strides(do, H), matrix9, matrix10, matrix11,
+        matrix18, matrix12, matrix19, matrix13, matrix20,
+        *lay.at_once, lay.programs,
+        N=N, M=M, block_n_=config.padded(N), block_m_=config.padded(M), CHUNK=config.chunk,
+        STAGES=config.queued(config.padded(N) * (z.element_size() + x.element_size()) + config.padded(M) * (write1.element_size() + do.element_size()), config.chunk),
+        C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=255,
     )
     matrix14 = matrix15 = matrix18 = None
     if needs & {"eta", "keep", "mu", "x", "z"}:
@@ -5110,8 +3507,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         V_last = some.new_empty((lay.sequences * parts, H, M, N), dtype=torch.float32) if dV_first is not None else None
         W_last = some.new_empty((lay.sequences * parts, H, M, N), dtype=torch.float32) if dW_first is not None else None
         walk = config.walk(
-            M,
-            config.padded(N) * (z.element_size() + x.element_size()),
+            M, config.padded(N) * (z.element_size() + x.element_size()),
             weight1.element_size()
             + eta_by_head.element_size()
             + mu_by_head.element_size()
@@ -5121,104 +3517,38 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             + weight5.element_size()
             + weight6.element_size()
             + weight7.element_size()
-            + config.chunk * matrix1.element_size(),
-            write1.element_size() + do.element_size(),
+            + config.chunk * matrix1.element_size(), write1.element_size() + do.element_size(),
             elements=True,
         )
         launch(
-            backward_sweep_1,
-            (lay.sequences * parts * H * cdiv(M, walk.tile),),
-            V_starts,
-            V_last,
-            W_starts,
-            W_last,
-            V_borders,
-            W_borders,
-            z,
-            *strides(z, H),
-            weight1,
-            write1,
-            *strides(write1, H),
-            matrix1,
-            do,
-            *strides(do, H),
-            eta_by_head,
-            mu_by_head,
-            deta_0,
-            dlog_mu_0,
-            weight2,
-            weight3,
-            x,
-            *strides(x, H),
-            weight4,
-            weight5,
-            weight6,
-            weight7,
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            blocks.chunks,
-            N=N,
-            M=M,
-            block_n_=min(config.slice, config.padded(N)),
-            block_m_=walk.tile,
-            YIELD=True,
-            WARPS=walk.warps,
-            STAGES=walk.stages,
-            PRODUCTS=walk.products,
-            BLOCK=config.span,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=walk.warps,
-            num_stages=2,
-            maxnreg=walk.registers,
+            backward_sweep_1, (lay.sequences * parts * H * cdiv(M, walk.tile),),
+            V_starts, V_last, W_starts, W_last, V_borders, W_borders, z, *strides(z, H), weight1,
+            write1, *strides(write1, H), matrix1, do, *strides(do, H), eta_by_head, mu_by_head, deta_0,
+            dlog_mu_0, weight2, weight3, x, *strides(x, H), weight4, weight5, weight6, weight7,
+            *lay.walked, parts, lay.length(parts), blocks.chunks,
+            N=N, M=M, block_n_=min(config.slice, config.padded(N)), block_m_=walk.tile, YIELD=True,
+            WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, BLOCK=config.span,
+            C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
             enable_fp_fusion=not config.exact,
         )
     V_last = W_last = matrix1 = weight1 = None
     matrix21 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     launch(
-        backward_prepare_2,
-        (config.queues(lay.programs),),
-        matrix21,
-        matrix16,
-        eta_by_head,
-        x,
-        *strides(x, H),
-        matrix17,
-        *lay.at_once,
-        lay.programs,
-        N=N,
-        block_n_=config.padded(N),
-        CHUNK=config.chunk,
-        STAGES=config.queued(config.padded(N) * x.element_size(), config.chunk),
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=config.ahead,
-        num_stages=1,
-        maxnreg=255,
+        backward_prepare_2, (config.queues(lay.programs),),
+        matrix21, matrix16, eta_by_head, x, *strides(x, H), matrix17,
+        *lay.at_once, lay.programs,
+        N=N, block_n_=config.padded(N), CHUNK=config.chunk,
+        STAGES=config.queued(config.padded(N) * x.element_size(), config.chunk), C=config.chunk,
+        LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=config.ahead, num_stages=1, maxnreg=255,
     )
     ahead1 = some.new_empty((B, T, H), dtype=torch.float32)
     launch(
-        backward_rows_7,
-        (cdiv(B * T, config.rows(config.padded(N))) * H,),
-        z,
-        *strides(z, H),
-        x,
-        *strides(x, H),
-        ahead1,
-        T,
-        H,
-        B * T,
-        N=N,
-        block_n_=config.padded(N),
-        ROWS=config.rows(config.padded(N)),
-        num_warps=4,
+        backward_rows_7, (cdiv(B * T, config.rows(config.padded(N))) * H,),
+        z, *strides(z, H), x, *strides(x, H), ahead1,
+        T, H, B * T,
+        N=N, block_n_=config.padded(N), ROWS=config.rows(config.padded(N)), num_warps=4,
     )
     write2 = some.new_empty((B, T, H, M), dtype=some.dtype)
     read1 = some.new_empty((B, T, H, M), dtype=some.dtype)
@@ -5228,8 +3558,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     dV_last = some.new_empty((lay.sequences, H, M, N), dtype=torch.float32) if needs & {"V"} else None
     dW_last = some.new_empty((lay.sequences, H, M, N), dtype=torch.float32) if needs & {"W"} else None
     walk = config.walk(
-        M,
-        config.padded(N) * (x.element_size() + z.element_size()),
+        M, config.padded(N) * (x.element_size() + z.element_size()),
         eta_by_head.element_size()
         + weight12.element_size()
         + weight11.element_size()
@@ -5252,69 +3581,20 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             + matrix6.element_size()
             + matrix7.element_size()
         ),
-        do.element_size(),
-        elements=True,
+        do.element_size(), elements=True,
     )
     launch(
-        backward_sweep_2,
-        (lay.sequences * parts * H * cdiv(M, walk.tile),),
-        dV_starts,
-        dV_last,
-        dW_starts,
-        dW_last,
-        dV_borders,
-        dW_borders,
-        do,
-        *strides(do, H),
-        eta_by_head,
-        ahead1,
-        *strides(ahead1, H),
-        x,
-        *strides(x, H),
-        weight12,
-        matrix2,
-        matrix3,
-        weight11,
-        weight10,
-        matrix4,
-        matrix21,
-        matrix5,
-        matrix6,
-        matrix7,
-        write2,
-        read1,
-        dy_1,
-        weight13,
-        weight14,
-        mu_by_head,
-        weight17,
-        z,
-        *strides(z, H),
-        weight16,
-        keep_by_head,
-        weight15,
-        weight18,
-        *lay.walked,
-        parts,
-        lay.length(parts),
-        blocks.chunks,
-        N=N,
-        M=M,
-        block_n_=min(config.slice, config.padded(N)),
-        block_m_=walk.tile,
-        YIELD=True,
-        WARPS=walk.warps,
-        STAGES=walk.stages,
-        PRODUCTS=walk.products,
-        BLOCK=config.span,
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=walk.warps,
-        num_stages=2,
-        maxnreg=walk.registers,
+        backward_sweep_2, (lay.sequences * parts * H * cdiv(M, walk.tile),),
+        dV_starts, dV_last, dW_starts, dW_last, dV_borders, dW_borders, do, *strides(do, H),
+        eta_by_head, ahead1, *strides(ahead1, H), x, *strides(x, H), weight12, matrix2, matrix3,
+        weight11, weight10, matrix4, matrix21, matrix5, matrix6, matrix7, write2, read1, dy_1,
+        weight13, weight14, mu_by_head, weight17, z, *strides(z, H), weight16, keep_by_head,
+        weight15, weight18,
+        *lay.walked, parts, lay.length(parts), blocks.chunks,
+        N=N, M=M, block_n_=min(config.slice, config.padded(N)), block_m_=walk.tile, YIELD=True,
+        WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, BLOCK=config.span,
+        C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
         enable_fp_fusion=not config.exact,
     )
     ahead1 = matrix2 = matrix21 = matrix3 = matrix4 = matrix5 = matrix6 = matrix7 = None
@@ -5324,35 +3604,14 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         matrix24 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
         matrix25 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
         launch(
-            backward_prepare_3,
-            (config.queues(lay.programs),),
-            matrix22,
-            matrix17,
-            write1,
-            *strides(write1, H),
-            write2,
-            *strides(write2, H),
-            matrix23,
-            matrix16,
-            matrix24,
-            matrix19,
-            eta_by_head,
-            matrix25,
-            matrix20,
-            *lay.at_once,
-            lay.programs,
-            M=M,
-            block_m_=config.padded(M),
-            CHUNK=config.chunk,
+            backward_prepare_3, (config.queues(lay.programs),),
+            matrix22, matrix17, write1, *strides(write1, H), write2, *strides(write2, H), matrix23,
+            matrix16, matrix24, matrix19, eta_by_head, matrix25, matrix20,
+            *lay.at_once, lay.programs,
+            M=M, block_m_=config.padded(M), CHUNK=config.chunk,
             STAGES=config.queued(config.padded(M) * (write1.element_size() + write2.element_size()), config.chunk),
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.ahead,
-            num_stages=1,
-            maxnreg=255,
+            C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=255,
         )
     matrix16 = matrix17 = matrix19 = matrix20 = None
     if needs & {"eta", "keep", "mu", "x"}:
@@ -5422,60 +3681,16 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             wanted=(bool(needs & {"eta", "keep", "mu", "x"}), bool(needs & {"eta", "x"})),
         ):
             launch(
-                backward_sweep_3,
-                (lay.sequences * parts * H * cdiv(N, walk.tile),),
-                dV_starts,
-                dW_starts,
-                write1,
-                *strides(write1, H),
-                weight10,
-                weight11,
-                z,
-                *strides(z, H),
-                matrix8,
-                matrix9,
-                x,
-                *strides(x, H),
-                matrix22,
-                weight12,
-                matrix10,
-                matrix23,
-                read2,
-                dx_2,
-                deta_2,
-                weight13,
-                weight14,
-                eta_by_head,
-                mu_by_head,
-                weight17,
-                do,
-                *strides(do, H),
-                weight16,
-                keep_by_head,
-                write2,
-                *strides(write2, H),
-                weight15,
-                weight18,
-                *lay.walked,
-                parts,
-                lay.length(parts),
-                M=M,
-                N=N,
-                block_m_=min(config.slice, config.padded(M)),
-                block_n_=walk.tile,
-                YIELD=True,
-                WARPS=walk.warps,
-                STAGES=walk.stages,
-                PRODUCTS=walk.products,
-                READ=read,
-                C=config.chunk,
-                LEVELS=config.levels,
-                EVEN=lay.even,
-                EXACT=config.exact,
-                DT=DTYPES[some.dtype],
-                num_warps=walk.warps,
-                num_stages=2,
-                maxnreg=walk.registers,
+                backward_sweep_3, (lay.sequences * parts * H * cdiv(N, walk.tile),),
+                dV_starts, dW_starts, write1, *strides(write1, H), weight10, weight11, z, *strides(z, H),
+                matrix8, matrix9, x, *strides(x, H), matrix22, weight12, matrix10, matrix23, read2, dx_2,
+                deta_2, weight13, weight14, eta_by_head, mu_by_head, weight17, do, *strides(do, H),
+                weight16, keep_by_head, write2, *strides(write2, H), weight15, weight18,
+                *lay.walked, parts, lay.length(parts),
+                M=M, N=N, block_m_=min(config.slice, config.padded(M)), block_n_=walk.tile, YIELD=True,
+                WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, READ=read, C=config.chunk,
+                LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+                num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
                 enable_fp_fusion=not config.exact,
             )
     matrix10 = matrix22 = matrix23 = matrix8 = matrix9 = weight10 = weight11 = weight12 = weight13 = weight14 = (
@@ -5484,8 +3699,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     if needs & {"eta", "keep", "mu", "z"}:
         dz_4 = some.new_empty((B, T, H, N), dtype=some.dtype)
         walk = config.walk(
-            N,
-            config.padded(M) * (do.element_size() + write1.element_size()),
+            N, config.padded(M) * (do.element_size() + write1.element_size()),
             eta_by_head.element_size()
             + weight2.element_size()
             + weight3.element_size()
@@ -5493,57 +3707,24 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             + weight5.element_size()
             + weight6.element_size()
             + weight7.element_size()
-            + config.chunk * matrix11.element_size(),
-            x.element_size(),
-            elements=True,
+            + config.chunk * matrix11.element_size(), x.element_size(), elements=True,
         )
         launch(
-            backward_sweep_4,
-            (lay.sequences * parts * H * cdiv(N, walk.tile),),
-            V_starts,
-            W_starts,
-            eta_by_head,
-            do,
-            *strides(do, H),
-            weight2,
-            x,
-            *strides(x, H),
-            matrix11,
-            dz_4,
-            weight3,
-            write1,
-            *strides(write1, H),
-            weight4,
-            weight5,
-            weight6,
-            weight7,
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            M=M,
-            N=N,
-            block_m_=min(config.slice, config.padded(M)),
-            block_n_=walk.tile,
-            YIELD=True,
-            WARPS=walk.warps,
-            STAGES=walk.stages,
-            PRODUCTS=walk.products,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=walk.warps,
-            num_stages=2,
-            maxnreg=walk.registers,
+            backward_sweep_4, (lay.sequences * parts * H * cdiv(N, walk.tile),),
+            V_starts, W_starts, eta_by_head, do, *strides(do, H), weight2, x, *strides(x, H), matrix11,
+            dz_4, weight3, write1, *strides(write1, H), weight4, weight5, weight6, weight7,
+            *lay.walked, parts, lay.length(parts),
+            M=M, N=N, block_m_=min(config.slice, config.padded(M)), block_n_=walk.tile, YIELD=True,
+            WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
+            LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
             enable_fp_fusion=not config.exact,
         )
     matrix11 = None
     if needs & {"eta", "keep", "mu", "x"}:
         dx_5 = dx_2  # in place
         walk = config.walk(
-            N,
-            config.padded(M) * (write2.element_size() + write1.element_size()),
+            N, config.padded(M) * (write2.element_size() + write1.element_size()),
             config.chunk * (matrix24.element_size() + matrix25.element_size())
             + weight9.element_size()
             + weight8.element_size()
@@ -5553,54 +3734,18 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             + weight5.element_size()
             + eta_by_head.element_size()
             + weight6.element_size()
-            + weight7.element_size(),
-            x.element_size() + dx_2.element_size(),
-            elements=True,
+            + weight7.element_size(), x.element_size() + dx_2.element_size(), elements=True,
         )
         launch(
-            backward_sweep_5,
-            (lay.sequences * parts * H * cdiv(N, walk.tile),),
-            V_starts,
-            W_starts,
-            x,
-            *strides(x, H),
-            matrix24,
-            write2,
-            *strides(write2, H),
-            weight9,
-            weight8,
-            matrix25,
-            dx_2,
-            *strides(dx_2, H),
-            dx_5,
-            weight2,
-            weight3,
-            write1,
-            *strides(write1, H),
-            weight4,
-            weight5,
-            eta_by_head,
-            weight6,
-            weight7,
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            M=M,
-            N=N,
-            block_m_=min(config.slice, config.padded(M)),
-            block_n_=walk.tile,
-            YIELD=True,
-            WARPS=walk.warps,
-            STAGES=walk.stages,
-            PRODUCTS=walk.products,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=walk.warps,
-            num_stages=2,
-            maxnreg=walk.registers,
+            backward_sweep_5, (lay.sequences * parts * H * cdiv(N, walk.tile),),
+            V_starts, W_starts, x, *strides(x, H), matrix24, write2, *strides(write2, H), weight9,
+            weight8, matrix25, dx_2, *strides(dx_2, H), dx_5, weight2, weight3,
+            write1, *strides(write1, H), weight4, weight5, eta_by_head, weight6, weight7,
+            *lay.walked, parts, lay.length(parts),
+            M=M, N=N, block_m_=min(config.slice, config.padded(M)), block_n_=walk.tile, YIELD=True,
+            WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
+            LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
             enable_fp_fusion=not config.exact,
         )
     dx_2 = matrix24 = matrix25 = None
@@ -5610,8 +3755,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             (B, H, cdiv(N, min(config.tile, config.padded(N))) * config.warps, T), dtype=torch.float32
         )
         walk = config.walk(
-            N,
-            config.padded(M) * (do.element_size() + write1.element_size()),
+            N, config.padded(M) * (do.element_size() + write1.element_size()),
             weight9.element_size()
             + weight8.element_size()
             + keep_by_head.element_size()
@@ -5623,57 +3767,19 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             + weight6.element_size()
             + weight7.element_size()
             + config.chunk * (matrix12.element_size() + matrix13.element_size()),
-            x.element_size() + dz_4.element_size() + z.element_size(),
-            elements=True,
+            x.element_size() + dz_4.element_size() + z.element_size(), elements=True,
         )
         launch(
-            backward_sweep_6,
-            (lay.sequences * parts * H * cdiv(N, walk.tile),),
-            V_starts,
-            W_starts,
-            do,
-            *strides(do, H),
-            weight9,
-            x,
-            *strides(x, H),
-            matrix12,
-            weight8,
-            matrix13,
-            dz_4,
-            *strides(dz_4, H),
-            z,
-            *strides(z, H),
-            keep_by_head,
-            dz,
-            dlog_keep_6,
-            weight2,
-            weight3,
-            write1,
-            *strides(write1, H),
-            weight4,
-            weight5,
-            eta_by_head,
-            weight6,
+            backward_sweep_6, (lay.sequences * parts * H * cdiv(N, walk.tile),),
+            V_starts, W_starts, do, *strides(do, H), weight9, x, *strides(x, H), matrix12, weight8,
+            matrix13, dz_4, *strides(dz_4, H), z, *strides(z, H), keep_by_head, dz, dlog_keep_6,
+            weight2, weight3, write1, *strides(write1, H), weight4, weight5, eta_by_head, weight6,
             weight7,
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            M=M,
-            N=N,
-            block_m_=min(config.slice, config.padded(M)),
-            block_n_=walk.tile,
-            YIELD=True,
-            WARPS=walk.warps,
-            STAGES=walk.stages,
-            PRODUCTS=walk.products,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=walk.warps,
-            num_stages=2,
-            maxnreg=walk.registers,
+            *lay.walked, parts, lay.length(parts),
+            M=M, N=N, block_m_=min(config.slice, config.padded(M)), block_n_=walk.tile, YIELD=True,
+            WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
+            LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
             enable_fp_fusion=not config.exact,
         )
     dz_4 = matrix12 = matrix13 = weight2 = weight3 = weight4 = weight5 = weight6 = weight7 = weight8 = weight9 = None
@@ -5681,44 +3787,24 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     if needs & {"eta", "keep", "mu"}:
         rows_7 = some.new_empty((B, T, H), dtype=torch.float32)
         launch(
-            backward_rows_8,
-            (cdiv(B * T, config.rows()) * H,),
-            mu,
-            *strides(mu, H),
-            rows_7,
-            T,
-            H,
-            B * T,
-            ROWS=config.rows(),
-            num_warps=4,
+            backward_rows_8, (cdiv(B * T, config.rows()) * H,),
+            mu, *strides(mu, H), rows_7,
+            T, H, B * T,
+            ROWS=config.rows(), num_warps=4,
         )
         rows_8 = some.new_empty((B, T, H), dtype=torch.float32)
         launch(
-            backward_rows_9,
-            (cdiv(B * T, config.rows()) * H,),
-            keep,
-            *strides(keep, H),
-            rows_8,
-            T,
-            H,
-            B * T,
-            ROWS=config.rows(),
-            num_warps=4,
+            backward_rows_9, (cdiv(B * T, config.rows()) * H,),
+            keep, *strides(keep, H), rows_8,
+            T, H, B * T,
+            ROWS=config.rows(), num_warps=4,
         )
         rows_9 = some.new_empty((B, T, H), dtype=torch.float32)
         launch(
-            backward_rows_10,
-            (cdiv(B * T, config.rows()) * H,),
-            eta,
-            *strides(eta, H),
-            mu,
-            *strides(mu, H),
-            rows_9,
-            T,
-            H,
-            B * T,
-            ROWS=config.rows(),
-            num_warps=4,
+            backward_rows_10, (cdiv(B * T, config.rows()) * H,),
+            eta, *strides(eta, H), mu, *strides(mu, H), rows_9,
+            T, H, B * T,
+            ROWS=config.rows(), num_warps=4,
         )
         block_weight20 = some.new_empty((B, H, T), dtype=torch.float32)
         matrix26_blocks = some.new_empty((B, H, blocks.chunks, config.span, config.span), dtype=torch.float32)
@@ -5727,65 +3813,33 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         block_weight23 = some.new_empty((B, H, T), dtype=torch.float32)
         matrix30_blocks = some.new_empty((B, H, blocks.chunks, config.span, config.span), dtype=torch.float32)
         launch(
-            backward_weights_3,
-            (blocks.programs,),
-            rows_7,
-            *strides(rows_7, H),
-            rows_8,
-            *strides(rows_8, H),
-            rows_9,
-            *strides(rows_9, H),
-            block_weight20,
-            matrix26_blocks,
-            matrix31_blocks,
-            block_weight24,
-            block_weight23,
+            backward_weights_3, (blocks.programs,),
+            rows_7, *strides(rows_7, H), rows_8, *strides(rows_8, H), rows_9, *strides(rows_9, H),
+            block_weight20, matrix26_blocks, matrix31_blocks, block_weight24, block_weight23,
             matrix30_blocks,
-            *blocks.at_once,
-            blocks.programs,
-            C=config.span,
-            num_warps=1,
+            *blocks.at_once, blocks.programs,
+            C=config.span, num_warps=1,
         )
         rows_10 = some.new_empty((B, T, H), dtype=torch.float32)
         launch(
-            backward_rows_11,
-            (cdiv(B * T, config.rows()) * H,),
-            mu,
-            *strides(mu, H),
-            rows_10,
-            T,
-            H,
-            B * T,
-            ROWS=config.rows(),
-            num_warps=4,
+            backward_rows_11, (cdiv(B * T, config.rows()) * H,),
+            mu, *strides(mu, H), rows_10,
+            T, H, B * T,
+            ROWS=config.rows(), num_warps=4,
         )
         rows_11 = some.new_empty((B, T, H), dtype=torch.float32)
         launch(
-            backward_rows_12,
-            (cdiv(B * T, config.rows()) * H,),
-            eta,
-            *strides(eta, H),
-            mu,
-            *strides(mu, H),
-            rows_11,
-            T,
-            H,
-            B * T,
-            ROWS=config.rows(),
-            num_warps=4,
+            backward_rows_12, (cdiv(B * T, config.rows()) * H,),
+            eta, *strides(eta, H), mu, *strides(mu, H), rows_11,
+            T, H, B * T,
+            ROWS=config.rows(), num_warps=4,
         )
         rows_12 = some.new_empty((B, T, H), dtype=torch.float32)
         launch(
-            backward_rows_13,
-            (cdiv(B * T, config.rows()) * H,),
-            keep,
-            *strides(keep, H),
-            rows_12,
-            T,
-            H,
-            B * T,
-            ROWS=config.rows(),
-            num_warps=4,
+            backward_rows_13, (cdiv(B * T, config.rows()) * H,),
+            keep, *strides(keep, H), rows_12,
+            T, H, B * T,
+            ROWS=config.rows(), num_warps=4,
         )
         matrix27_blocks = some.new_empty((B, H, blocks.chunks, config.span, config.span), dtype=torch.float32)
         block_weight19 = some.new_empty((B, H, T), dtype=torch.float32)
@@ -5794,122 +3848,42 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         block_weight22 = some.new_empty((B, H, T), dtype=torch.float32)
         block_weight21 = some.new_empty((B, H, T), dtype=torch.float32)
         launch(
-            backward_weights_4,
-            (blocks.programs,),
-            rows_10,
-            *strides(rows_10, H),
-            rows_11,
-            *strides(rows_11, H),
-            rows_12,
-            *strides(rows_12, H),
-            matrix27_blocks,
-            block_weight19,
-            matrix28_blocks,
-            matrix29_blocks,
-            block_weight22,
+            backward_weights_4, (blocks.programs,),
+            rows_10, *strides(rows_10, H), rows_11, *strides(rows_11, H), rows_12, *strides(rows_12, H),
+            matrix27_blocks, block_weight19, matrix28_blocks, matrix29_blocks, block_weight22,
             block_weight21,
-            *blocks.at_once,
-            blocks.programs,
-            C=config.span,
-            num_warps=1,
+            *blocks.at_once, blocks.programs,
+            C=config.span, num_warps=1,
         )
         V_dW = some.new_empty((B, H, cdiv(N, min(config.read_tile, config.padded(N))), T), dtype=torch.float32)
         V_dV = some.new_empty((B, H, cdiv(N, min(config.read_tile, config.padded(N))), T), dtype=torch.float32)
         W_dW = some.new_empty((B, H, cdiv(N, min(config.read_tile, config.padded(N))), T), dtype=torch.float32)
         launch(
-            backward_unroll_1,
-            (blocks.programs * cdiv(N, min(config.read_tile, config.padded(N))),),
-            V_borders,
-            W_borders,
-            dV_borders,
-            dW_borders,
-            block_weight19,
-            matrix26_blocks,
-            write1,
-            *strides(write1, H),
-            x,
-            *strides(x, H),
-            block_weight20,
-            matrix27_blocks,
-            z,
-            *strides(z, H),
-            do,
-            *strides(do, H),
-            keep_by_head,
-            write2,
-            *strides(write2, H),
-            V_dW,
-            matrix28_blocks,
-            block_weight21,
-            matrix29_blocks,
-            eta_by_head,
-            mu_by_head,
-            block_weight22,
-            V_dV,
-            block_weight23,
-            block_weight24,
-            matrix30_blocks,
-            matrix31_blocks,
-            W_dW,
-            *blocks.at_once,
-            blocks.programs,
-            M=M,
-            N=N,
-            block_m_=config.padded(M),
-            block_n_=min(config.read_tile, config.padded(N)),
-            CHUNK=config.chunk,
-            C=config.span,
-            LEVELS=LEVELS,
-            EVEN=blocks.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.read_warps(config.padded(M), many=True),
-            num_stages=1,
-            maxnreg=config.most,
-            enable_fp_fusion=not config.exact,
+            backward_unroll_1, (blocks.programs * cdiv(N, min(config.read_tile, config.padded(N))),),
+            V_borders, W_borders, dV_borders, dW_borders, block_weight19, matrix26_blocks,
+            write1, *strides(write1, H), x, *strides(x, H), block_weight20, matrix27_blocks,
+            z, *strides(z, H), do, *strides(do, H), keep_by_head, write2, *strides(write2, H), V_dW,
+            matrix28_blocks, block_weight21, matrix29_blocks, eta_by_head, mu_by_head, block_weight22,
+            V_dV, block_weight23, block_weight24, matrix30_blocks, matrix31_blocks, W_dW,
+            *blocks.at_once, blocks.programs,
+            M=M, N=N, block_m_=config.padded(M), block_n_=min(config.read_tile, config.padded(N)),
+            CHUNK=config.chunk, C=config.span, LEVELS=LEVELS, EVEN=blocks.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.read_warps(config.padded(M), many=True),
+            num_stages=1, maxnreg=config.most, enable_fp_fusion=not config.exact,
         )
         V_dW_own = some.new_empty((B, H, 1, T), dtype=torch.float32)
         V_dV_own = some.new_empty((B, H, 1, T), dtype=torch.float32)
         W_dW_own = some.new_empty((B, H, 1, T), dtype=torch.float32)
         launch(
-            backward_unroll_2,
-            (blocks.programs,),
-            matrix26_blocks,
-            write2,
-            *strides(write2, H),
-            write1,
-            *strides(write1, H),
-            x,
-            *strides(x, H),
-            z,
-            *strides(z, H),
-            do,
-            *strides(do, H),
-            keep_by_head,
-            matrix27_blocks,
-            V_dW_own,
-            matrix28_blocks,
-            matrix29_blocks,
-            eta_by_head,
-            mu_by_head,
-            V_dV_own,
-            matrix31_blocks,
-            matrix30_blocks,
-            W_dW_own,
-            *blocks.at_once,
-            blocks.programs,
-            M=M,
-            N=N,
-            block_m_=config.padded(M),
-            block_n_=config.padded(N),
-            CHUNK=config.chunk,
-            C=config.span,
-            LEVELS=LEVELS,
-            EVEN=blocks.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.read_warps(config.padded(M), config.padded(N)),
-            num_stages=1,
+            backward_unroll_2, (blocks.programs,),
+            matrix26_blocks, write2, *strides(write2, H), write1, *strides(write1, H),
+            x, *strides(x, H), z, *strides(z, H), do, *strides(do, H), keep_by_head, matrix27_blocks,
+            V_dW_own, matrix28_blocks, matrix29_blocks, eta_by_head, mu_by_head, V_dV_own,
+            matrix31_blocks, matrix30_blocks, W_dW_own,
+            *blocks.at_once, blocks.programs,
+            M=M, N=N, block_m_=config.padded(M), block_n_=config.padded(N), CHUNK=config.chunk,
+            C=config.span, LEVELS=LEVELS, EVEN=blocks.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=config.read_warps(config.padded(M), config.padded(N)), num_stages=1,
             maxnreg=config.most,
         )
         V_dW__pairing = total((B, T, H), torch.float32, V_dW, V_dW_own)
@@ -5929,46 +3903,24 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         dlog_mu = some.new_empty((B, T, H), dtype=torch.float32) if "mu" in needs else None
         dlog_keep = some.new_empty((B, T, H), dtype=torch.float32) if "keep" in needs else None
         launch(
-            backward_rows_14,
-            (cdiv(B * T, config.rows(config.padded(M), config.padded(N))) * H,),
-            *((dx_5, *strides(dx_5, H)) if "x" in needs else (None, 0, 0, 0, 1)),
-            eta,
-            *strides(eta, H),
-            *((read2, *strides(read2, H)) if "x" in needs else (None, 0, 0, 0, 1)),
-            z,
-            *strides(z, H),
+            backward_rows_14, (cdiv(B * T, config.rows(config.padded(M), config.padded(N))) * H,),
+            *((dx_5, *strides(dx_5, H)) if "x" in needs else (None, 0, 0, 0, 1)), eta, *strides(eta, H),
+            *((read2, *strides(read2, H)) if "x" in needs else (None, 0, 0, 0, 1)), z, *strides(z, H),
             *((write1, *strides(write1, H)) if "x" in needs or "eta" in needs else (None, 0, 0, 0, 1)),
-            do,
-            *strides(do, H),
-            *((dy_1, *strides(dy_1, H)) if "y" in needs else (None, 0, 0, 0, 1)),
-            x,
-            *strides(x, H),
-            *((read1, *strides(read1, H)) if "y" in needs else (None, 0, 0, 0, 1)),
+            do, *strides(do, H), *((dy_1, *strides(dy_1, H)) if "y" in needs else (None, 0, 0, 0, 1)),
+            x, *strides(x, H), *((read1, *strides(read1, H)) if "y" in needs else (None, 0, 0, 0, 1)),
             *((deta_0, deta_0.shape[2]) if "eta" in needs else (None, 0)),
-            *((deta_2, deta_2.shape[2]) if "eta" in needs else (None, 0)),
-            mu,
-            *strides(mu, H),
+            *((deta_2, deta_2.shape[2]) if "eta" in needs else (None, 0)), mu, *strides(mu, H),
             *((V_dW__pairing, *strides(V_dW__pairing, H)) if "eta" in needs or "mu" in needs else (None, 0, 0, 0, 1)),
             *((dlog_mu_0, dlog_mu_0.shape[2]) if "mu" in needs else (None, 0)),
             *((V_dV__pairing, *strides(V_dV__pairing, H)) if "mu" in needs else (None, 0, 0, 0, 1)),
             *((W_dW__pairing, *strides(W_dW__pairing, H)) if "keep" in needs else (None, 0, 0, 0, 1)),
-            keep,
-            *strides(keep, H),
-            *((dlog_keep_6, dlog_keep_6.shape[2]) if "keep" in needs else (None, 0)),
-            dx,
-            dy,
-            deta,
-            dlog_mu,
-            dlog_keep,
-            T,
-            H,
-            B * T,
-            M=M,
-            N=N,
-            block_m_=config.padded(M),
-            block_n_=config.padded(N),
-            ROWS=config.rows(config.padded(M), config.padded(N)),
-            num_warps=4,
+            keep, *strides(keep, H),
+            *((dlog_keep_6, dlog_keep_6.shape[2]) if "keep" in needs else (None, 0)), dx, dy, deta,
+            dlog_mu, dlog_keep,
+            T, H, B * T,
+            M=M, N=N, block_m_=config.padded(M), block_n_=config.padded(N),
+            ROWS=config.rows(config.padded(M), config.padded(N)), num_warps=4,
         )
     deta_0 = deta_2 = dlog_keep_6 = dlog_mu_0 = dy_1 = read1 = read2 = None
     if "x" in needs:
@@ -6023,22 +3975,14 @@ def torch_step(given, states, constants, outputs, following):
 @triton.jit(do_not_specialize=["heads"])
 def step_kernel(
     x_at, z_at, y_at, eta_at, mu_at, keep_at, V_at, next_V_at, W_at, next_W_at, o_at, rows_at,
-    x_stride0, x_stride1, x_stride2,
-    z_stride0, z_stride1, z_stride2,
-    y_stride0, y_stride1, y_stride2,
-    eta_stride0, eta_stride1,
-    mu_stride0, mu_stride1,
-    keep_stride0, keep_stride1,
-    V_stride0, V_stride1,
-    next_V_stride0, next_V_stride1,
-    W_stride0, W_stride1,
-    next_W_stride0, next_W_stride1,
-    o_stride0, o_stride1,
+    x_stride0, x_stride1, x_stride2, z_stride0, z_stride1, z_stride2,
+    y_stride0, y_stride1, y_stride2, eta_stride0, eta_stride1, mu_stride0, mu_stride1,
+    keep_stride0, keep_stride1, V_stride0, V_stride1, next_V_stride0, next_V_stride1,
+    W_stride0, W_stride1, next_W_stride0, next_W_stride1, o_stride0, o_stride1,
     heads, x_group, z_group, y_group, eta_group, mu_group, keep_group,
-    size_n: tl.constexpr, block_n: tl.constexpr,
-    size_m: tl.constexpr, block_m: tl.constexpr,
+    size_n: tl.constexpr, block_n: tl.constexpr, size_m: tl.constexpr, block_m: tl.constexpr,
     parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
-):  # fmt: skip
+):
     """Each program: one batch entry and head and a tile of m, one step."""
     place = tl.program_id(0) // parts
     if flat:  # more batch entries than a grid is high
@@ -6109,23 +4053,19 @@ def step_kernel(
 @triton.jit(do_not_specialize=["heads", "steps"])
 def steps_kernel(
     x_at, z_at, y_at, eta_at, mu_at, keep_at, V_at, kept_V_at, W_at, kept_W_at, o_at, rows_at, each_at, counts_at, starts_at,
-    x_stride0, x_stride1, x_stride2, x_stride3,
-    z_stride0, z_stride1, z_stride2, z_stride3,
-    y_stride0, y_stride1, y_stride2, y_stride3,
-    eta_stride0, eta_stride1, eta_stride2,
-    mu_stride0, mu_stride1, mu_stride2,
-    keep_stride0, keep_stride1, keep_stride2,
+    x_stride0, x_stride1, x_stride2, x_stride3, z_stride0, z_stride1, z_stride2, z_stride3,
+    y_stride0, y_stride1, y_stride2, y_stride3, eta_stride0, eta_stride1, eta_stride2,
+    mu_stride0, mu_stride1, mu_stride2, keep_stride0, keep_stride1, keep_stride2,
     V_stride0, V_stride1, V_stride2, V_stride3,
     kept_V_stride0, kept_V_stride1, kept_V_stride2, kept_V_stride3,
     W_stride0, W_stride1, W_stride2, W_stride3,
     kept_W_stride0, kept_W_stride1, kept_W_stride2, kept_W_stride3,
     o_stride0, o_stride1, o_stride2,
     heads, x_group, z_group, y_group, eta_group, mu_group, keep_group, steps,
-    size_n: tl.constexpr, block_n: tl.constexpr,
-    size_m: tl.constexpr, block_m: tl.constexpr,
+    size_n: tl.constexpr, block_n: tl.constexpr, size_m: tl.constexpr, block_m: tl.constexpr,
     parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
     yields: tl.constexpr, keeps: tl.constexpr, ends: tl.constexpr,
-):  # fmt: skip
+):
     """Each program: one sequence and head and a tile of m, one step after the other, with the state in registers."""
     place = tl.program_id(0) // parts
     if flat:  # more batch entries than a grid is high
@@ -6214,18 +4154,14 @@ def steps_kernel(
                         + kept_row * kept_V_stride0
                         + head * kept_V_stride1
                         + at_m[:, None] * kept_V_stride2
-                        + at_n[None, :] * kept_V_stride3,
-                        next_V,
-                        mask=in_m_n,
+                        + at_n[None, :] * kept_V_stride3, next_V, mask=in_m_n,
                     )
                     tl.store(
                         kept_W_at
                         + kept_row * kept_W_stride0
                         + head * kept_W_stride1
                         + at_m[:, None] * kept_W_stride2
-                        + at_n[None, :] * kept_W_stride3,
-                        next_W,
-                        mask=in_m_n,
+                        + at_n[None, :] * kept_W_stride3, next_W, mask=in_m_n,
                     )
             V = next_V.to(tl.float32)
             W = next_W.to(tl.float32)
@@ -6237,83 +4173,31 @@ def steps_kernel(
 SIGNATURE = Signature(
     name="gradient_descent_squared_momentum",
     arguments=(
-        Argument("x", "input", ("n",)),
-        Argument("z", "input", ("n",)),
-        Argument("y", "input", ("m",)),
-        Argument("eta", "input", ()),
-        Argument("mu", "decay", ()),
+        Argument("x", "input", ("n",)), Argument("z", "input", ("n",)),
+        Argument("y", "input", ("m",)), Argument("eta", "input", ()), Argument("mu", "decay", ()),
         Argument("keep", "decay", ()),
     ),
-    states=(
-        ("V", ("m", "n")),
-        ("W", ("m", "n")),
-    ),
-    outputs=(("o", ("m",)),),
+    states=(("V", ("m", "n")), ("W", ("m", "n"))), outputs=(("o", ("m",)),),
 )
 OP = Op(
     SIGNATURE,
     {
         "torch": Backend(
-            torch_forward,
-            torch_backward,
-            frozenset(
-                (
-                    "packed",
-                    "mixed",
-                )
-            ),
-            forward_states=torch_forward_states,
-            backward_states=torch_backward_states,
+            torch_forward, torch_backward, frozenset(("packed", "mixed")),
+            forward_states=torch_forward_states, backward_states=torch_backward_states,
             saved={"f73806d84e": (("B", "H", "T", "m"), "wide")},
         ),
         "triton": Backend(
-            triton_forward,
-            triton_backward,
-            frozenset(
-                (
-                    "packed",
-                    "groups",
-                    "inference",
-                    "finals",
-                    "replays",
-                )
-            ),
-            saved={"f73806d84e": (("B", "T", "H", "m"), "input")},
-            saved_packed=True,
+            triton_forward, triton_backward,
+            frozenset(("packed", "groups", "inference", "finals", "replays")),
+            saved={"f73806d84e": (("B", "T", "H", "m"), "input")}, saved_packed=True,
         ),
     },
     Step(
-        SIGNATURE,
-        torch_step,
+        SIGNATURE, torch_step,
         StepKernel(
-            step_kernel,
-            steps_kernel,
-            reads=(
-                "x",
-                "z",
-                "y",
-                "eta",
-                "mu",
-                "keep",
-            ),
-            constants=(),
-            dims=(
-                "n",
-                "m",
-            ),
-            tiled="m",
-            shared=False,
-            held=(
-                (
-                    "m",
-                    "n",
-                ),
-                (
-                    "m",
-                    "n",
-                ),
-            ),
-            smallest=1,
+            step_kernel, steps_kernel, reads=("x", "z", "y", "eta", "mu", "keep"), constants=(),
+            dims=("n", "m"), tiled="m", shared=False, held=(("m", "n"), ("m", "n")), smallest=1,
         ),
     ),
     __name__,
@@ -6322,21 +4206,12 @@ OP = Op(
 
 @OP.named
 def gradient_descent_squared_momentum(
-    x: torch.Tensor,
-    z: torch.Tensor,
-    y: torch.Tensor,
-    eta: torch.Tensor,
-    log_mu: torch.Tensor,
+    x: torch.Tensor, z: torch.Tensor, y: torch.Tensor, eta: torch.Tensor, log_mu: torch.Tensor,
     log_keep: torch.Tensor,
     initial_state: tuple[torch.Tensor | None, torch.Tensor | None] | None = None,
-    output_final_state: bool = False,
-    cu_seqlens: torch.Tensor | None = None,
-    context_parallel: object = None,
-    recompute: str = "auto",
-    precision: str = "default",
-    state_dtype: torch.dtype | None = None,
-    backend: str | None = None,
-    deterministic: bool = False,
+    output_final_state: bool = False, cu_seqlens: torch.Tensor | None = None,
+    context_parallel: object = None, recompute: str = "auto", precision: str = "default",
+    state_dtype: torch.dtype | None = None, backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor] | None]:
     r"""A linear layer trained by gradient descent on |W x - y|^2 / 2, with momentum and weight decay; minibatches too.
 
@@ -6399,32 +4274,18 @@ def gradient_descent_squared_momentum(
     """
     return OP(
         {"x": x, "z": z, "y": y, "eta": eta, "mu": log_mu, "keep": log_keep},
-        initial_state=initial_state,
-        output_final_state=output_final_state,
-        cu_seqlens=cu_seqlens,
-        context_parallel=context_parallel,
-        recompute=recompute,
-        precision=precision,
-        state_dtype=state_dtype,
-        backend=backend,
-        deterministic=deterministic,
+        initial_state=initial_state, output_final_state=output_final_state, cu_seqlens=cu_seqlens,
+        context_parallel=context_parallel, recompute=recompute, precision=precision,
+        state_dtype=state_dtype, backend=backend, deterministic=deterministic,
     )
 
 
 @OP.named
 def gradient_descent_squared_momentum_step(
-    state: tuple[torch.Tensor | None, torch.Tensor | None] | None,
-    x: torch.Tensor,
-    z: torch.Tensor,
-    y: torch.Tensor,
-    eta: torch.Tensor,
-    log_mu: torch.Tensor,
-    log_keep: torch.Tensor,
-    inplace: bool = False,
-    out: torch.Tensor | None = None,
-    state_dtype: torch.dtype | None = None,
-    backend: str | None = None,
-    deterministic: bool = False,
+    state: tuple[torch.Tensor | None, torch.Tensor | None] | None, x: torch.Tensor, z: torch.Tensor,
+    y: torch.Tensor, eta: torch.Tensor, log_mu: torch.Tensor, log_keep: torch.Tensor,
+    inplace: bool = False, out: torch.Tensor | None = None, state_dtype: torch.dtype | None = None,
+    backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]:
     """One step of gradient_descent_squared_momentum, for generation: one launch, no gradient.
 
@@ -6454,13 +4315,8 @@ def gradient_descent_squared_momentum_step(
         chunkform.errors.ArgumentError: an argument has a wrong shape, dtype, device or value, or requires a gradient.
     """
     return OP.step(
-        state,
-        {"x": x, "z": z, "y": y, "eta": eta, "mu": log_mu, "keep": log_keep},
-        inplace,
-        out,
-        state_dtype,
-        backend,
-        deterministic,
+        state, {"x": x, "z": z, "y": y, "eta": eta, "mu": log_mu, "keep": log_keep}, inplace, out,
+        state_dtype, backend, deterministic,
     )
 
 

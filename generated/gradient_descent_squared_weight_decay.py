@@ -75,45 +75,21 @@ written_for("0.1", __file__)
 
 from chunkform.runtime.chunk_kernels.chunk_layout import parts_for, places
 from chunkform.runtime.chunk_kernels.kernels import (
-    border_sums,
-    chained_matrix,
-    chunk_of,
-    cumulate_beside,
-    inverse,
-    part_of,
-    place_of,
-    power,
-    span,
+    border_sums, chained_matrix, chunk_of, cumulate_beside, inverse, part_of, place_of, power, span,
 )
 from chunkform.runtime.chunk_kernels.reductions import pair, total
 from chunkform.runtime.chunk_kernels.segment_maps import map_of_all
 from chunkform.runtime.chunk_kernels.segment_tails import LATE, is_zero, join_pieces, late_pieces
 from chunkform.runtime.chunk_kernels.split_precision import rounded_and_rest, rounded_to
 from chunkform.runtime.launch.launch import (
-    DTYPES,
-    by_launch,
-    cdiv,
-    choose,
-    cotangent,
-    launch,
-    spread,
-    steps,
-    strides,
-    whole,
+    DTYPES, by_launch, cdiv, choose, cotangent, launch, spread, steps, strides, whole,
 )
 from chunkform.runtime.launch.varlen import backward_by_length, forward_by_length
 from chunkform.runtime.op.decode import Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK,
-    dtype_of,
-    from_chunks,
-    from_steps,
-    in_parts,
-    in_segments,
-    steps_first,
-    to_chunks,
+    CHUNK, dtype_of, from_chunks, from_steps, in_parts, in_segments, steps_first, to_chunks,
 )
 from chunkform.runtime.torch_form.decays import decay_all, decay_in, decay_mask, decay_out, triangular_inverse
 from chunkform.runtime.torch_form.segment_maps import Segment, in_pieces, over_chunks
@@ -176,16 +152,8 @@ def torch_forward(given, states, constants, packed=None):
     # w: W.prev.col.8c9763a98b_t - y_t
     # y_2: W_t z_t
     w, y_2, W_last = in_segments(
-        _forward_sweep_1,
-        (log_keep, -x * eta[..., None], x, -y, z),
-        (W_first,),
-        lead,
-        1,
-        CHUNK,
-        dtype,
-        device,
-        size_n,
-        size_m,
+        _forward_sweep_1, (log_keep, -x * eta[..., None], x, -y, z), (W_first,), lead, 1, CHUNK,
+        dtype, device, size_n, size_m,
     )
     return {"o": from_steps(y_2, lead, 1, given["x"].dtype)}, {"W": W_last}, {"f73806d84e": w}
 
@@ -286,9 +254,7 @@ def _backward_sweep_3(s1, s2, s3, s4, s5, W_0, lead, size, dtype, device, size_n
     c1 = x5 @ W_in
     return (
         from_chunks((a3[..., :, None] * c0 + a6), lead, 1),
-        from_chunks((a9 + a10[..., :, None] * c1), lead, 1),
-        W_in,
-        W_now,
+        from_chunks((a9 + a10[..., :, None] * c1), lead, 1), W_in, W_now,
     )
 
 
@@ -365,16 +331,8 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     eta = steps_first(given["eta"], dtype)
     # w: dW.mid.col.8c9763a98b_t
     w, dW_edges, dW_first = in_segments(
-        _backward_sweep_1,
-        (log_keep, do, z, -x * eta[..., None], x),
-        (dW_last,),
-        lead,
-        -1,
-        CHUNK,
-        dtype,
-        device,
-        size_n,
-        size_m,
+        _backward_sweep_1, (log_keep, do, z, -x * eta[..., None], x), (dW_last,), lead, -1, CHUNK,
+        dtype, device, size_n, size_m,
     )
     t16 = -x * eta[..., None]
     w_2 = saved["f73806d84e"]
@@ -390,15 +348,8 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     keep = log_keep.exp()
     # pairing_W: <W_(t-1), dW_t> at each step, with the scalars that multiply the state
     (pairing_W,) = in_parts(
-        _backward_unroll_4,
-        (-eta, log_keep, w_2, w, x, z, do, keep),
-        (W_edges, dW_edges),
-        lead,
-        CHUNK,
-        dtype,
-        device,
-        size_n,
-        size_m,
+        _backward_unroll_4, (-eta, log_keep, w_2, w, x, z, do, keep), (W_edges, dW_edges), lead,
+        CHUNK, dtype, device, size_n, size_m,
     )
     gradients = {}
     gradients["x"] = from_steps((-eta[..., None] * y - eta[..., None] * y_3), lead, 1, given["x"].dtype)
@@ -429,30 +380,8 @@ def _forward_states_1_chunks(s1, s2, s3, s4, lead, size, dtype, device, size_n, 
     a9 = a6 @ x1
     a10 = (a2[..., :, None] * a9).mT @ x4
     return (
-        over_chunks(
-            (a0[..., None, None] * a1 + a8),
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_n,
-                size_n,
-            ),
-            dtype,
-            device,
-        ),
-        over_chunks(
-            a10,
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_m,
-                size_n,
-            ),
-            dtype,
-            device,
-        ),
+        over_chunks((a0[..., None, None] * a1 + a8), (lead[0], lead[1], count, size_n, size_n), dtype, device),
+        over_chunks(a10, (lead[0], lead[1], count, size_m, size_n), dtype, device),
     )
 
 
@@ -460,10 +389,7 @@ def _forward_states_1_law(later, earlier):
     """The map of two segments from the map of each."""
     a0 = (later[0]) @ (earlier[0].mT).mT
     a1 = (earlier[1]) @ (later[0]).mT
-    return (
-        a0,
-        (a1 + later[1]),
-    )
+    return (a0, (a1 + later[1]))
 
 
 def _forward_states_1_apply(parts, states):
@@ -489,16 +415,8 @@ def torch_forward_states(given, states, constants, exchange):
     x = steps_first(given["x"], dtype)
     eta = steps_first(given["eta"], dtype)
     map_3 = in_pieces(
-        _forward_states_1_chunks,
-        _forward_states_1_law,
-        (-y, log_keep, x, -x * eta[..., None]),
-        lead,
-        1,
-        CHUNK,
-        dtype,
-        device,
-        size_n,
-        size_m,
+        _forward_states_1_chunks, _forward_states_1_law, (-y, log_keep, x, -x * eta[..., None]),
+        lead, 1, CHUNK, dtype, device, size_n, size_m,
     )
     # what enters, of W
     ((W_first,),) = exchange(
@@ -532,30 +450,8 @@ def _backward_states_1_chunks(s1, s2, s3, s4, s5, lead, size, dtype, device, siz
     a14 = decay_out(x2, False, -1)
     a15 = (a14[..., :, None] * x4).mT @ x5
     return (
-        over_chunks(
-            (a6 + a7[..., None, None] * a8),
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_n,
-                size_n,
-            ),
-            dtype,
-            device,
-        ),
-        over_chunks(
-            (a13 + a15),
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_m,
-                size_n,
-            ),
-            dtype,
-            device,
-        ),
+        over_chunks((a6 + a7[..., None, None] * a8), (lead[0], lead[1], count, size_n, size_n), dtype, device),
+        over_chunks((a13 + a15), (lead[0], lead[1], count, size_m, size_n), dtype, device),
     )
 
 
@@ -563,10 +459,7 @@ def _backward_states_1_law(later, earlier):
     """The map of two segments from the map of each."""
     a0 = (later[0]) @ (earlier[0].mT).mT
     a1 = (earlier[1]) @ (later[0]).mT
-    return (
-        a0,
-        (later[1] + a1),
-    )
+    return (a0, (later[1] + a1))
 
 
 def _backward_states_1_apply(parts, states):
@@ -604,16 +497,8 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
     )
     z = steps_first(given["z"], dtype)
     map_3 = in_pieces(
-        _backward_states_1_chunks,
-        _backward_states_1_law,
-        (x, log_keep, -x * eta[..., None], do, z),
-        lead,
-        -1,
-        CHUNK,
-        dtype,
-        device,
-        size_n,
-        size_m,
+        _backward_states_1_chunks, _backward_states_1_law,
+        (x, log_keep, -x * eta[..., None], do, z), lead, -1, CHUNK, dtype, device, size_n, size_m,
     )
     # what enters, of dW
     ((dW_last,),) = exchange(
@@ -624,35 +509,11 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def forward_prepare_1(
-    matrix1,
-    keep_sums,
-    keep_rests,
-    x_p,
-    x_b,
-    x_t,
-    x_h,
-    x_g,
-    eta_by_head,
-    matrix2,
-    z_p,
-    z_b,
-    z_t,
-    z_h,
-    z_g,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    N: tl.constexpr,
-    block_n_: tl.constexpr,
-    CHUNK: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
+    matrix1, keep_sums, keep_rests, x_p, x_b, x_t, x_h, x_g, eta_by_head, matrix2,
+    z_p, z_b, z_t, z_h, z_g,
+    T, H, chunks, begins, stops, programs,
+    N: tl.constexpr, block_n_: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
@@ -702,54 +563,14 @@ def forward_prepare_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def forward_sweep_1(
-    W_first,
-    W_last,
-    W_linear,
-    W_late,
-    W_late_map,
-    W_live,
-    keep_sums,
-    keep_rests,
-    x_p,
-    x_b,
-    x_t,
-    x_h,
-    x_g,
-    y_p,
-    y_b,
-    y_t,
-    y_h,
-    y_g,
-    matrix1,
-    z_p,
-    z_b,
-    z_t,
-    z_h,
-    z_g,
-    matrix2,
-    write1_out,
-    o_out,
-    eta_by_head,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    N: tl.constexpr,
-    M: tl.constexpr,
-    block_n_: tl.constexpr,
-    block_m_: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    PRODUCTS: tl.constexpr,
-    PIECE: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    W_first, W_last, W_linear, W_late, W_late_map, W_live, keep_sums, keep_rests,
+    x_p, x_b, x_t, x_h, x_g, y_p, y_b, y_t, y_h, y_g, matrix1, z_p, z_b, z_t, z_h, z_g, matrix2,
+    write1_out, o_out, eta_by_head,
+    T, H, chunks, starts, parts, length,
+    N: tl.constexpr, M: tl.constexpr, block_n_: tl.constexpr, block_m_: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
+    PIECE: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of W."""
     tiles = tl.cdiv(M, block_m_)
@@ -779,8 +600,7 @@ def forward_sweep_1(
         if W_first is not None:
             W_slice += tl.load(
                 W_first + sh * M * N + m_[:, None] * N + n__slice[None, :],
-                mask=m__ok[:, None] & n__ok_slice[None, :],
-                other=0.0,
+                mask=m__ok[:, None] & n__ok_slice[None, :], other=0.0,
             )
         if W_linear is not None:
             W_slice += tl.where(column[:, None] == n__slice[None, :], 1.0, 0.0)
@@ -822,14 +642,12 @@ def forward_sweep_1(
         for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
             x_slice = tl.load(
                 x_p + t0 * x_t + i[:, None] * x_t + n_[n_n_][None, :],
-                mask=i_ok[:, None] & n__ok[n_n_][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & n__ok[n_n_][None, :], other=0.0,
             )
             p = tl.dot(W[n_n_].to(DT), tl.trans(x_slice.to(DT)), p, input_precision="tf32x3")  # x W^T
             z = tl.load(
                 z_p + t0 * z_t + i[:, None] * z_t + n_[n_n_][None, :],
-                mask=i_ok[:, None] & n__ok[n_n_][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & n__ok[n_n_][None, :], other=0.0,
             )
             p3 = tl.dot(W[n_n_].to(DT), tl.trans(z.to(DT)), p3, input_precision="tf32x3")  # z W^T
             x = x + (x_slice,)
@@ -871,31 +689,26 @@ def forward_sweep_1(
                 if part == parts - 1:
                     tl.store(
                         W_last + (sh // H // parts * H + h) * M * N + m_[:, None] * N + n_[n_n_][None, :],
-                        W[n_n_],
-                        mask=m__ok[:, None] & n__ok[n_n_][None, :],
+                        W[n_n_], mask=m__ok[:, None] & n__ok[n_n_][None, :],
                     )
         elif W_last is not None:
             tl.store(
-                W_last + sh * M * N + m_[:, None] * N + n_[n_n_][None, :],
-                W[n_n_],
+                W_last + sh * M * N + m_[:, None] * N + n_[n_n_][None, :], W[n_n_],
                 mask=m__ok[:, None] & n__ok[n_n_][None, :],
             )
         if W_linear is not None:
             tl.store(
-                W_linear + sh * N * N + n_[n_n_][None, :] * N + column[:, None],
-                W[n_n_],
+                W_linear + sh * N * N + n_[n_n_][None, :] * N + column[:, None], W[n_n_],
                 mask=column_ok[:, None] & n__ok[n_n_][None, :],
             )
         if PIECE == 1 and W_last is not None:
             tl.store(
-                W_late + sh * M * N + m_[:, None] * N + n_[n_n_][None, :],
-                W[n_n_],
+                W_late + sh * M * N + m_[:, None] * N + n_[n_n_][None, :], W[n_n_],
                 mask=m__ok[:, None] & n__ok[n_n_][None, :],
             )
         if PIECE == 1 and W_linear is not None:
             tl.store(
-                W_late_map + sh * N * N + n_[n_n_][None, :] * N + column[:, None],
-                W[n_n_],
+                W_late_map + sh * N * N + n_[n_n_][None, :] * N + column[:, None], W[n_n_],
                 mask=column_ok[:, None] & n__ok[n_n_][None, :],
             )
             live = tl.maximum(live, tl.max(tl.where(W[n_n_] != 0.0, 1, 0)))
@@ -929,95 +742,37 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     launch(
-        forward_prepare_1,
-        (config.queues(lay.programs),),
-        matrix1,
-        keep_sums,
-        keep_rests,
-        x,
-        *strides(x, H),
-        eta_by_head,
-        matrix2,
-        z,
-        *strides(z, H),
-        *lay.at_once,
-        lay.programs,
-        N=N,
-        block_n_=config.padded(N),
-        CHUNK=config.chunk,
+        forward_prepare_1, (config.queues(lay.programs),),
+        matrix1, keep_sums, keep_rests, x, *strides(x, H), eta_by_head, matrix2, z, *strides(z, H),
+        *lay.at_once, lay.programs,
+        N=N, block_n_=config.padded(N), CHUNK=config.chunk,
         STAGES=config.queued(config.padded(N) * (x.element_size() + z.element_size()), config.chunk),
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=config.ahead,
-        num_stages=1,
-        maxnreg=255,
+        C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=255,
     )
     if parts > 1 or exchange is not None:
         W_ends = some.new_empty((B * parts, H, M, N), dtype=torch.float32)
         W_linear = some.new_empty((B * parts, H, N, N), dtype=torch.float32)
         walk = config.walk(
-            M,
-            config.padded(N) * x.element_size(),
+            M, config.padded(N) * x.element_size(),
             keep_sums.element_size()
             + keep_sums.element_size()
             + eta_by_head.element_size()
-            + config.chunk * matrix1.element_size(),
-            y.element_size(),
-            elements=True,
+            + config.chunk * matrix1.element_size(), y.element_size(), elements=True,
             programs=config.crowd(config.padded(N)),
         )
         late = late_pieces(W_ends, W_linear, lay.length(parts), walk.tile)
         for piece, ends, linear in by_launch(W_ends, W_linear, walk.programs, late):
             launch(
-                forward_sweep_1,
-                (
-                    lay.sequences
-                    * parts
-                    * H
-                    * (cdiv(M, walk.tile) * (ends is not None) + cdiv(N, walk.tile) * (linear is not None)),
-                ),
-                None,
-                ends,
-                linear,
-                late and late.ends,
-                late and late.linear,
-                late and late.live,
-                keep_sums,
-                keep_rests,
-                x,
-                *strides(x, H),
-                y,
-                *strides(y, H),
-                matrix1,
-                z,
-                *strides(z, H),
-                matrix2,
-                None,
-                None,
-                eta_by_head,
-                *lay.walked,
-                parts,
-                lay.length(parts),
-                N=N,
-                M=M,
-                block_n_=min(config.slice, config.padded(N)),
-                block_m_=walk.tile,
-                YIELD=False,
-                WARPS=walk.warps,
-                STAGES=walk.stages,
-                PRODUCTS=walk.products,
-                PIECE=piece,
-                C=config.chunk,
-                LEVELS=config.levels,
-                EVEN=lay.even,
-                EXACT=config.exact,
-                DT=DTYPES[some.dtype],
-                num_warps=walk.warps,
-                num_stages=2,
-                maxnreg=walk.registers,
+                forward_sweep_1, (lay.sequences * parts * H * (cdiv(M, walk.tile) * (ends is not None) + cdiv(N, walk.tile) * (linear is not None)),),
+                None, ends, linear, late and late.ends, late and late.linear, late and late.live, keep_sums,
+                keep_rests, x, *strides(x, H), y, *strides(y, H), matrix1, z, *strides(z, H), matrix2, None,
+                None, eta_by_head,
+                *lay.walked, parts, lay.length(parts),
+                N=N, M=M, block_n_=min(config.slice, config.padded(N)), block_m_=walk.tile, YIELD=False,
+                WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, PIECE=piece, C=config.chunk,
+                LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+                num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
             )
         join_pieces(late, W_ends, W_linear, 0)
         late = None
@@ -1033,57 +788,22 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     o = some.new_empty((B, T, H, M), dtype=some.dtype)
     W_last = some.new_empty((lay.sequences, H, M, N), dtype=torch.float32) if finals else None
     walk = config.walk(
-        M,
-        config.padded(N) * (x.element_size() + z.element_size()),
+        M, config.padded(N) * (x.element_size() + z.element_size()),
         keep_sums.element_size()
         + keep_sums.element_size()
         + eta_by_head.element_size()
-        + config.chunk * (matrix1.element_size() + matrix2.element_size()),
-        y.element_size(),
+        + config.chunk * (matrix1.element_size() + matrix2.element_size()), y.element_size(),
         elements=True,
     )
     launch(
-        forward_sweep_1,
-        (lay.sequences * parts * H * cdiv(M, walk.tile),),
-        W_starts,
-        W_last,
-        None,
-        None,
-        None,
-        None,
-        keep_sums,
-        keep_rests,
-        x,
-        *strides(x, H),
-        y,
-        *strides(y, H),
-        matrix1,
-        z,
-        *strides(z, H),
-        matrix2,
-        write1,
-        o,
-        eta_by_head,
-        *lay.walked,
-        parts,
-        lay.length(parts),
-        N=N,
-        M=M,
-        block_n_=min(config.slice, config.padded(N)),
-        block_m_=walk.tile,
-        YIELD=True,
-        WARPS=walk.warps,
-        STAGES=walk.stages,
-        PRODUCTS=walk.products,
-        PIECE=0,
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=walk.warps,
-        num_stages=2,
-        maxnreg=walk.registers,
+        forward_sweep_1, (lay.sequences * parts * H * cdiv(M, walk.tile),),
+        W_starts, W_last, None, None, None, None, keep_sums, keep_rests, x, *strides(x, H),
+        y, *strides(y, H), matrix1, z, *strides(z, H), matrix2, write1, o, eta_by_head,
+        *lay.walked, parts, lay.length(parts),
+        N=N, M=M, block_n_=min(config.slice, config.padded(N)), block_m_=walk.tile, YIELD=True,
+        WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, PIECE=0, C=config.chunk,
+        LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
     )
     keep_rests = matrix1 = matrix2 = None
     saved = {}
@@ -1103,51 +823,13 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prepare_1(
-    matrix2,
-    keep_sums,
-    keep_rests,
-    z_p,
-    z_b,
-    z_t,
-    z_h,
-    z_g,
-    x_p,
-    x_b,
-    x_t,
-    x_h,
-    x_g,
-    matrix1,
-    eta_by_head,
-    matrix3,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    matrix4,
-    own1_out,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    N: tl.constexpr,
-    M: tl.constexpr,
-    block_n_: tl.constexpr,
-    block_m_: tl.constexpr,
-    CHUNK: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    matrix2, keep_sums, keep_rests, z_p, z_b, z_t, z_h, z_g, x_p, x_b, x_t, x_h, x_g, matrix1,
+    eta_by_head, matrix3, do_p, do_b, do_t, do_h, do_g,
+    write1_p, write1_b, write1_t, write1_h, write1_g, matrix4, own1_out,
+    T, H, chunks, begins, stops, programs,
+    N: tl.constexpr, M: tl.constexpr, block_n_: tl.constexpr, block_m_: tl.constexpr,
+    CHUNK: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
+    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -1199,8 +881,7 @@ def backward_prepare_1(
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
         write1 = tl.load(
             write1_p + t0 * write1_t + i[:, None] * write1_t + m_[None, :],
-            mask=i_ok[:, None] & m__ok[None, :],
-            other=0.0,
+            mask=i_ok[:, None] & m__ok[None, :], other=0.0,
         )
         p3 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do write1^T
         tl.store(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m * p3))  # (do write1^T) . m
@@ -1220,47 +901,13 @@ def backward_prepare_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_1(
-    dW_first,
-    dW_last,
-    x_p,
-    x_b,
-    x_t,
-    x_h,
-    x_g,
-    keep_sums,
-    keep_rests,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    matrix2,
-    matrix1,
-    eta_by_head,
-    dy_out,
-    z_p,
-    z_b,
-    z_t,
-    z_h,
-    z_g,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    N: tl.constexpr,
-    M: tl.constexpr,
-    block_n_: tl.constexpr,
-    block_m_: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    PRODUCTS: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
+    dW_first, dW_last, x_p, x_b, x_t, x_h, x_g, keep_sums, keep_rests,
+    do_p, do_b, do_t, do_h, do_g, matrix2, matrix1, eta_by_head, dy_out,
+    z_p, z_b, z_t, z_h, z_g,
+    T, H, chunks, starts, parts, length,
+    N: tl.constexpr, M: tl.constexpr, block_n_: tl.constexpr, block_m_: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk backwards over chunks, carrying a tile of dW."""
@@ -1283,8 +930,7 @@ def backward_sweep_1(
         if dW_first is not None:
             dW_slice += tl.load(
                 dW_first + sh * M * N + m_[:, None] * N + n__slice[None, :],
-                mask=m__ok[:, None] & n__ok_slice[None, :],
-                other=0.0,
+                mask=m__ok[:, None] & n__ok_slice[None, :], other=0.0,
             )
         dW = dW + (dW_slice,)
         n_ = n_ + (n__slice,)
@@ -1323,14 +969,12 @@ def backward_sweep_1(
         for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
             x_slice = tl.load(
                 x_p + t0 * x_t + i[:, None] * x_t + n_[n_n_][None, :],
-                mask=i_ok[:, None] & n__ok[n_n_][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & n__ok[n_n_][None, :], other=0.0,
             )
             p = tl.dot(dW[n_n_].to(DT), tl.trans(x_slice.to(DT)), p, input_precision="tf32x3")  # x dW^T
             z = tl.load(
                 z_p + t0 * z_t + i[:, None] * z_t + n_[n_n_][None, :],
-                mask=i_ok[:, None] & n__ok[n_n_][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & n__ok[n_n_][None, :], other=0.0,
             )
             p4_slice = tl.dot(
                 (until[None, :] * do_each.to(tl.float32)).to(DT), z.to(DT), (kept * dW[n_n_]), input_precision="tf32x3"
@@ -1344,8 +988,7 @@ def backward_sweep_1(
         p3 = tl.dot(p2.to(DT), tl.trans(t2.to(DT)), input_precision="tf32x3")  # matrix1 p2
         if YIELD:
             tl.store(
-                dy_out + step * M + i[None, :] * (H * M) + m_[:, None],
-                (eta[None, :] * p3),
+                dy_out + step * M + i[None, :] * (H * M) + m_[:, None], (eta[None, :] * p3),
                 mask=m__ok[:, None] & i_ok[None, :],
             )  # dy
         until2 = span(keep_a_before, keep_n_before, 0.0, 0)
@@ -1363,58 +1006,24 @@ def backward_sweep_1(
                 if part == 0:
                     tl.store(
                         dW_last + (sh // H // parts * H + h) * M * N + m_[:, None] * N + n_[n_n_][None, :],
-                        dW[n_n_],
-                        mask=m__ok[:, None] & n__ok[n_n_][None, :],
+                        dW[n_n_], mask=m__ok[:, None] & n__ok[n_n_][None, :],
                     )
         else:
             tl.store(
-                dW_last + sh * M * N + m_[:, None] * N + n_[n_n_][None, :],
-                dW[n_n_],
+                dW_last + sh * M * N + m_[:, None] * N + n_[n_n_][None, :], dW[n_n_],
                 mask=m__ok[:, None] & n__ok[n_n_][None, :],
             )
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prepare_2(
-    matrix5,
-    keep_sums,
-    keep_rests,
-    dy_p,
-    dy_b,
-    dy_t,
-    dy_h,
-    dy_g,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    matrix6,
-    eta_by_head,
-    x_p,
-    x_b,
-    x_t,
-    x_h,
-    x_g,
-    own2_out,
-    own1_out,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    M: tl.constexpr,
-    N: tl.constexpr,
-    block_m_: tl.constexpr,
-    block_n_: tl.constexpr,
-    CHUNK: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    matrix5, keep_sums, keep_rests, dy_p, dy_b, dy_t, dy_h, dy_g,
+    write1_p, write1_b, write1_t, write1_h, write1_g, matrix6, eta_by_head,
+    x_p, x_b, x_t, x_h, x_g, own2_out, own1_out,
+    T, H, chunks, begins, stops, programs,
+    M: tl.constexpr, N: tl.constexpr, block_m_: tl.constexpr, block_n_: tl.constexpr,
+    CHUNK: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
+    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -1450,8 +1059,7 @@ def backward_prepare_2(
         dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
         write1 = tl.load(
             write1_p + t0 * write1_t + i[:, None] * write1_t + m_[None, :],
-            mask=i_ok[:, None] & m__ok[None, :],
-            other=0.0,
+            mask=i_ok[:, None] & m__ok[None, :], other=0.0,
         )
         p = tl.dot(dy.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # dy write1^T
         tl.store(matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m * p))  # (dy write1^T) . m
@@ -1474,58 +1082,14 @@ def backward_prepare_2(
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_2(
-    dW_first,
-    keep_sums,
-    keep_rests,
-    eta_by_head,
-    x_p,
-    x_b,
-    x_t,
-    x_h,
-    x_g,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    W_out_late__out,
-    matrix5,
-    z_p,
-    z_b,
-    z_t,
-    z_h,
-    z_g,
-    matrix3,
-    dx_1_out,
-    deta_1_out,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    dy_p,
-    dy_b,
-    dy_t,
-    dy_h,
-    dy_g,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    M: tl.constexpr,
-    N: tl.constexpr,
-    block_m_: tl.constexpr,
-    block_n_: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    PRODUCTS: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
+    dW_first, keep_sums, keep_rests, eta_by_head, x_p, x_b, x_t, x_h, x_g,
+    write1_p, write1_b, write1_t, write1_h, write1_g, W_out_late__out, matrix5,
+    z_p, z_b, z_t, z_h, z_g, matrix3, dx_1_out, deta_1_out, do_p, do_b, do_t, do_h, do_g,
+    dy_p, dy_b, dy_t, dy_h, dy_g,
+    T, H, chunks, starts, parts, length,
+    M: tl.constexpr, N: tl.constexpr, block_m_: tl.constexpr, block_n_: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk backwards over chunks, carrying a tile of dW."""
@@ -1548,8 +1112,7 @@ def backward_sweep_2(
         if dW_first is not None:
             dW_slice += tl.load(
                 dW_first + sh * M * N + m__slice[None, :] * N + n_[:, None],
-                mask=m__ok_slice[None, :] & n__ok[:, None],
-                other=0.0,
+                mask=m__ok_slice[None, :] & n__ok[:, None], other=0.0,
             )
         dW = dW + (dW_slice,)
         m_ = m_ + (m__slice,)
@@ -1597,8 +1160,7 @@ def backward_sweep_2(
         for n_m_ in tl.static_range((M + block_m_ - 1) // block_m_):
             write1 = tl.load(
                 write1_p + t0 * write1_t + i[:, None] * write1_t + m_[n_m_][None, :],
-                mask=i_ok[:, None] & m__ok[n_m_][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & m__ok[n_m_][None, :], other=0.0,
             )
             rounded, rest = rounded_and_rest(dW[n_m_], DT)
             p = tl.dot(rounded.to(DT), tl.trans(write1.to(DT)), p, input_precision="tf32x3")  # write1 dW
@@ -1606,16 +1168,14 @@ def backward_sweep_2(
                 p = tl.dot(rest.to(DT), tl.trans(write1.to(DT)), p)
             do = tl.load(
                 do_p + t0 * do_t + i[:, None] * do_t + m_[n_m_][None, :],
-                mask=i_ok[:, None] & m__ok[n_m_][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & m__ok[n_m_][None, :], other=0.0,
             )
             p4 = tl.dot(
                 (until[None, :] * z_each.to(tl.float32)).to(DT), do.to(DT), (kept * dW[n_m_]), input_precision="tf32x3"
             )  # ... + do^T diag(until) z
             dy = tl.load(
                 dy_p + t0 * dy_t + i[:, None] * dy_t + m_[n_m_][None, :],
-                mask=i_ok[:, None] & m__ok[n_m_][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & m__ok[n_m_][None, :], other=0.0,
             )
             p5 = tl.dot(
                 (-until2[None, :] * x_each.to(tl.float32)).to(DT), dy.to(DT), p4, input_precision="tf32x3"
@@ -1635,8 +1195,7 @@ def backward_sweep_2(
         p3 = tl.dot(z.to(DT), t2.to(DT), ((-p2) + (since[None, :] * p)), input_precision="tf32x3")  # ... + matrix3 z
         if YIELD:
             tl.store(
-                dx_1_out + step * N + i[None, :] * (H * N) + n_[:, None],
-                (-eta[None, :] * p3),
+                dx_1_out + step * N + i[None, :] * (H * N) + n_[:, None], (-eta[None, :] * p3),
                 mask=n__ok[:, None] & i_ok[None, :],
             )  # dx
             tl.store(
@@ -1656,75 +1215,21 @@ def backward_sweep_2(
                 W_out_late__out
                 + ((bh * tl.cdiv(N, block_n_) + tile) * WARPS + tl.arange(0, WARPS))[:, None] * T
                 + t0
-                + i[None, :],
-                sums,
-                mask=i_ok[None, :],
+                + i[None, :], sums, mask=i_ok[None, :],
             )  # W: out.late
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_3(
-    W_first,
-    W_last,
-    keep_sums,
-    keep_rests,
-    z_p,
-    z_b,
-    z_t,
-    z_h,
-    z_g,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    x_p,
-    x_b,
-    x_t,
-    x_h,
-    x_g,
-    dy_p,
-    dy_b,
-    dy_t,
-    dy_h,
-    dy_g,
-    W_in_late__out,
-    W_in_early__out,
-    matrix4,
-    matrix6,
-    dx_1_p,
-    dx_1_b,
-    dx_1_t,
-    dx_1_h,
-    dx_1_g,
-    dx_out,
-    dz_out,
-    eta_by_head,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    M: tl.constexpr,
-    N: tl.constexpr,
-    block_m_: tl.constexpr,
-    block_n_: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    PRODUCTS: tl.constexpr,
-    READ: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    W_first, W_last, keep_sums, keep_rests, z_p, z_b, z_t, z_h, z_g,
+    do_p, do_b, do_t, do_h, do_g, x_p, x_b, x_t, x_h, x_g, dy_p, dy_b, dy_t, dy_h, dy_g,
+    W_in_late__out, W_in_early__out, matrix4, matrix6, dx_1_p, dx_1_b, dx_1_t, dx_1_h, dx_1_g,
+    dx_out, dz_out, eta_by_head, write1_p, write1_b, write1_t, write1_h, write1_g,
+    T, H, chunks, starts, parts, length,
+    M: tl.constexpr, N: tl.constexpr, block_m_: tl.constexpr, block_n_: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
+    READ: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of W."""
     tile = tl.program_id(0) % tl.cdiv(N, block_n_)
@@ -1746,8 +1251,7 @@ def backward_sweep_3(
         if W_first is not None:
             W_slice += tl.load(
                 W_first + sh * M * N + m__slice[None, :] * N + n_[:, None],
-                mask=m__ok_slice[None, :] & n__ok[:, None],
-                other=0.0,
+                mask=m__ok_slice[None, :] & n__ok[:, None], other=0.0,
             )
         W = W + (W_slice,)
         m_ = m_ + (m__slice,)
@@ -1804,8 +1308,7 @@ def backward_sweep_3(
         for n_m_ in tl.static_range((M + block_m_ - 1) // block_m_):
             do = tl.load(
                 do_p + t0 * do_t + i[:, None] * do_t + m_[n_m_][None, :],
-                mask=i_ok[:, None] & m__ok[n_m_][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & m__ok[n_m_][None, :], other=0.0,
             )
             rounded, rest = rounded_and_rest(W[n_m_], DT)
             p = tl.dot(rounded.to(DT), tl.trans(do.to(DT)), p, input_precision="tf32x3")  # do W
@@ -1813,22 +1316,18 @@ def backward_sweep_3(
                 p = tl.dot(rest.to(DT), tl.trans(do.to(DT)), p)
             dy = tl.load(
                 dy_p + t0 * dy_t + i[:, None] * dy_t + m_[n_m_][None, :],
-                mask=i_ok[:, None] & m__ok[n_m_][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & m__ok[n_m_][None, :], other=0.0,
             )
             p2 = tl.dot(rounded.to(DT), tl.trans(dy.to(DT)), p2, input_precision="tf32x3")  # dy W
             if not EXACT:
                 p2 = tl.dot(rest.to(DT), tl.trans(dy.to(DT)), p2)
             write1 = tl.load(
                 write1_p + t0 * write1_t + i[:, None] * write1_t + m_[n_m_][None, :],
-                mask=i_ok[:, None] & m__ok[n_m_][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & m__ok[n_m_][None, :], other=0.0,
             )
             p5 = tl.dot(
-                (-(until * eta)[None, :] * x_each.to(tl.float32)).to(DT),
-                write1.to(DT),
-                (kept * W[n_m_]),
-                input_precision="tf32x3",
+                (-(until * eta)[None, :] * x_each.to(tl.float32)).to(DT), write1.to(DT),
+                (kept * W[n_m_]), input_precision="tf32x3",
             )  # ... + -write1^T diag(eta . until) x
             W_slice2 = p5  # kept W - write1^T diag(eta . until) x
             W_next = W_next + (W_slice2,)
@@ -1860,29 +1359,23 @@ def backward_sweep_3(
                 W_in_late__out
                 + ((bh * tl.cdiv(N, block_n_) + tile) * WARPS + tl.arange(0, WARPS))[:, None] * T
                 + t0
-                + i[None, :],
-                sums,
-                mask=i_ok[None, :],
+                + i[None, :], sums, mask=i_ok[None, :],
             )  # W: in.late
         if YIELD and (READ == 0 or READ == 2):
             tl.store(
                 dx_out + step * N + i[None, :] * (H * N) + n_[:, None],
-                ((-y2) + dx_1_each.to(tl.float32)),
-                mask=n__ok[:, None] & i_ok[None, :],
+                ((-y2) + dx_1_each.to(tl.float32)), mask=n__ok[:, None] & i_ok[None, :],
             )  # dx
             tl.store(
                 W_in_early__out
                 + ((bh * tl.cdiv(N, block_n_) + tile) * WARPS + tl.arange(0, WARPS))[:, None] * T
                 + t0
-                + i[None, :],
-                sums2,
-                mask=i_ok[None, :],
+                + i[None, :], sums2, mask=i_ok[None, :],
             )  # W: in.early
     for n_m_ in tl.static_range((M + block_m_ - 1) // block_m_):
         if W_last is not None:
             tl.store(
-                W_last + sh * M * N + m_[n_m_][None, :] * N + n_[:, None],
-                W[n_m_],
+                W_last + sh * M * N + m_[n_m_][None, :] * N + n_[:, None], W[n_m_],
                 mask=m__ok[n_m_][None, :] & n__ok[:, None],
             )
 
@@ -1919,94 +1412,35 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     matrix3 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     matrix4 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     launch(
-        backward_prepare_1,
-        (config.queues(lay.programs),),
-        matrix2,
-        keep_sums,
-        keep_rests,
-        z,
-        *strides(z, H),
-        x,
-        *strides(x, H),
-        matrix1,
-        eta_by_head,
-        matrix3,
-        do,
-        *strides(do, H),
-        write1,
-        *strides(write1, H),
-        matrix4,
-        own1,
-        *lay.at_once,
-        lay.programs,
-        N=N,
-        M=M,
-        block_n_=config.padded(N),
-        block_m_=config.padded(M),
-        CHUNK=config.chunk,
-        STAGES=config.queued(
-            config.padded(N) * (z.element_size() + x.element_size())
-            + config.padded(M) * (do.element_size() + write1.element_size()),
-            config.chunk,
-        ),
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=config.ahead,
-        num_stages=1,
-        maxnreg=255,
+        backward_prepare_1, (config.queues(lay.programs),),
+        matrix2, keep_sums, keep_rests, z, *strides(z, H), x, *strides(x, H), matrix1, eta_by_head,
+        matrix3, do, *strides(do, H), write1, *strides(write1, H), matrix4, own1,
+        *lay.at_once, lay.programs,
+        N=N, M=M, block_n_=config.padded(N), block_m_=config.padded(M), CHUNK=config.chunk,
+        STAGES=config.queued(config.padded(N) * (z.element_size() + x.element_size()) + config.padded(M) * (do.element_size() + write1.element_size()), config.chunk),
+        C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=255,
     )
     if parts > 1 or exchange is not None:
         dW_ends = some.new_empty((B * parts, H, M, N), dtype=torch.float32)
         dW_linear = saved["W linear"].mT
         walk = config.walk(
-            M,
-            config.padded(N) * (x.element_size() + z.element_size()),
+            M, config.padded(N) * (x.element_size() + z.element_size()),
             keep_sums.element_size()
             + keep_sums.element_size()
             + eta_by_head.element_size()
-            + config.chunk * (matrix2.element_size() + matrix1.element_size()),
-            do.element_size(),
+            + config.chunk * (matrix2.element_size() + matrix1.element_size()), do.element_size(),
             elements=True,
         )
         launch(
-            backward_sweep_1,
-            (lay.sequences * parts * H * cdiv(M, walk.tile),),
-            None,
-            dW_ends,
-            x,
-            *strides(x, H),
-            keep_sums,
-            keep_rests,
-            do,
-            *strides(do, H),
-            matrix2,
-            matrix1,
-            eta_by_head,
-            None,
-            z,
-            *strides(z, H),
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            N=N,
-            M=M,
-            block_n_=min(config.slice, config.padded(N)),
-            block_m_=walk.tile,
-            YIELD=False,
-            WARPS=walk.warps,
-            STAGES=walk.stages,
-            PRODUCTS=walk.products,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=walk.warps,
-            num_stages=2,
-            maxnreg=walk.registers,
+            backward_sweep_1, (lay.sequences * parts * H * cdiv(M, walk.tile),),
+            None, dW_ends, x, *strides(x, H), keep_sums, keep_rests, do, *strides(do, H), matrix2,
+            matrix1, eta_by_head, None, z, *strides(z, H),
+            *lay.walked, parts, lay.length(parts),
+            N=N, M=M, block_n_=min(config.slice, config.padded(N)), block_m_=walk.tile, YIELD=False,
+            WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
+            LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
         )
         if exchange is not None:  # other parts of the sequence are elsewhere
             dW_coming = exchange.begin(
@@ -2021,91 +1455,36 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     dy = some.new_empty((B, T, H, M), dtype=some.dtype)
     dW_last = some.new_empty((lay.sequences, H, M, N), dtype=torch.float32) if needs & {"W"} else None
     walk = config.walk(
-        M,
-        config.padded(N) * (x.element_size() + z.element_size()),
+        M, config.padded(N) * (x.element_size() + z.element_size()),
         keep_sums.element_size()
         + keep_sums.element_size()
         + eta_by_head.element_size()
-        + config.chunk * (matrix2.element_size() + matrix1.element_size()),
-        do.element_size(),
+        + config.chunk * (matrix2.element_size() + matrix1.element_size()), do.element_size(),
         elements=True,
     )
     launch(
-        backward_sweep_1,
-        (lay.sequences * parts * H * cdiv(M, walk.tile),),
-        dW_starts,
-        dW_last,
-        x,
-        *strides(x, H),
-        keep_sums,
-        keep_rests,
-        do,
-        *strides(do, H),
-        matrix2,
-        matrix1,
-        eta_by_head,
-        dy,
-        z,
-        *strides(z, H),
-        *lay.walked,
-        parts,
-        lay.length(parts),
-        N=N,
-        M=M,
-        block_n_=min(config.slice, config.padded(N)),
-        block_m_=walk.tile,
-        YIELD=True,
-        WARPS=walk.warps,
-        STAGES=walk.stages,
-        PRODUCTS=walk.products,
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=walk.warps,
-        num_stages=2,
-        maxnreg=walk.registers,
+        backward_sweep_1, (lay.sequences * parts * H * cdiv(M, walk.tile),),
+        dW_starts, dW_last, x, *strides(x, H), keep_sums, keep_rests, do, *strides(do, H), matrix2,
+        matrix1, eta_by_head, dy, z, *strides(z, H),
+        *lay.walked, parts, lay.length(parts),
+        N=N, M=M, block_n_=min(config.slice, config.padded(N)), block_m_=walk.tile, YIELD=True,
+        WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
+        LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
     )
     matrix1 = matrix2 = None
     if needs & {"eta", "keep", "x", "z"}:
         matrix5 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
         matrix6 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
         launch(
-            backward_prepare_2,
-            (config.queues(lay.programs),),
-            matrix5,
-            keep_sums,
-            keep_rests,
-            dy,
-            *strides(dy, H),
-            write1,
-            *strides(write1, H),
-            matrix6,
-            eta_by_head,
-            x,
-            *strides(x, H),
-            own2,
-            own1,
-            *lay.at_once,
-            lay.programs,
-            M=M,
-            N=N,
-            block_m_=config.padded(M),
-            block_n_=config.padded(N),
-            CHUNK=config.chunk,
-            STAGES=config.queued(
-                config.padded(M) * (dy.element_size() + write1.element_size()) + config.padded(N) * x.element_size(),
-                config.chunk,
-            ),
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.ahead,
-            num_stages=1,
-            maxnreg=255,
+            backward_prepare_2, (config.queues(lay.programs),),
+            matrix5, keep_sums, keep_rests, dy, *strides(dy, H), write1, *strides(write1, H), matrix6,
+            eta_by_head, x, *strides(x, H), own2, own1,
+            *lay.at_once, lay.programs,
+            M=M, N=N, block_m_=config.padded(M), block_n_=config.padded(N), CHUNK=config.chunk,
+            STAGES=config.queued(config.padded(M) * (dy.element_size() + write1.element_size()) + config.padded(N) * x.element_size(), config.chunk),
+            C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=255,
         )
     if needs & {"eta", "keep", "x", "z"}:
         dx_1 = some.new_empty((B, T, H, N), dtype=some.dtype)
@@ -2116,56 +1495,23 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             (B, H, cdiv(N, min(config.tile, config.padded(N))) * config.warps, T), dtype=torch.float32
         )
         walk = config.walk(
-            N,
-            config.padded(M) * (write1.element_size() + do.element_size() + dy.element_size()),
+            N, config.padded(M) * (write1.element_size() + do.element_size() + dy.element_size()),
             keep_sums.element_size()
             + keep_sums.element_size()
             + eta_by_head.element_size()
             + config.chunk * (matrix5.element_size() + matrix3.element_size()),
-            x.element_size() + z.element_size(),
-            elements=True,
+            x.element_size() + z.element_size(), elements=True,
         )
         launch(
-            backward_sweep_2,
-            (lay.sequences * parts * H * cdiv(N, walk.tile),),
-            dW_starts,
-            keep_sums,
-            keep_rests,
-            eta_by_head,
-            x,
-            *strides(x, H),
-            write1,
-            *strides(write1, H),
-            W_out_late_,
-            matrix5,
-            z,
-            *strides(z, H),
-            matrix3,
-            dx_1,
-            deta_1,
-            do,
-            *strides(do, H),
-            dy,
-            *strides(dy, H),
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            M=M,
-            N=N,
-            block_m_=min(config.slice, config.padded(M)),
-            block_n_=walk.tile,
-            YIELD=True,
-            WARPS=walk.warps,
-            STAGES=walk.stages,
-            PRODUCTS=walk.products,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=walk.warps,
-            num_stages=2,
-            maxnreg=walk.registers,
+            backward_sweep_2, (lay.sequences * parts * H * cdiv(N, walk.tile),),
+            dW_starts, keep_sums, keep_rests, eta_by_head, x, *strides(x, H),
+            write1, *strides(write1, H), W_out_late_, matrix5, z, *strides(z, H), matrix3, dx_1, deta_1,
+            do, *strides(do, H), dy, *strides(dy, H),
+            *lay.walked, parts, lay.length(parts),
+            M=M, N=N, block_m_=min(config.slice, config.padded(M)), block_n_=walk.tile, YIELD=True,
+            WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
+            LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
         )
     matrix3 = matrix5 = None
     if needs & {"keep", "x", "z"}:
@@ -2197,66 +1543,27 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 keep_sums.element_size()
                 + keep_sums.element_size()
                 + eta_by_head.element_size()
-                + config.chunk * matrix4.element_size(),
-                z.element_size() + x.element_size(),
+                + config.chunk * matrix4.element_size(), z.element_size() + x.element_size(),
             ),
             (
                 config.padded(M) * (dy.element_size() + write1.element_size()),
                 keep_sums.element_size()
                 + keep_sums.element_size()
                 + eta_by_head.element_size()
-                + config.chunk * matrix6.element_size(),
-                x.element_size() + dx_1.element_size(),
+                + config.chunk * matrix6.element_size(), x.element_size() + dx_1.element_size(),
             ),
-            elements=True,
-            wanted=(bool(needs & {"keep", "z"}), bool(needs & {"keep", "x"})),
+            elements=True, wanted=(bool(needs & {"keep", "z"}), bool(needs & {"keep", "x"})),
         ):
             launch(
-                backward_sweep_3,
-                (lay.sequences * parts * H * cdiv(N, walk.tile),),
-                W_starts,
-                W_last if keeps else None,
-                keep_sums,
-                keep_rests,
-                z,
-                *strides(z, H),
-                do,
-                *strides(do, H),
-                x,
-                *strides(x, H),
-                dy,
-                *strides(dy, H),
-                W_in_late_,
-                W_in_early_,
-                matrix4,
-                matrix6,
-                dx_1,
-                *strides(dx_1, H),
-                dx,
-                dz,
-                eta_by_head,
-                write1,
-                *strides(write1, H),
-                *lay.walked,
-                parts,
-                lay.length(parts),
-                M=M,
-                N=N,
-                block_m_=min(config.slice, config.padded(M)),
-                block_n_=walk.tile,
-                YIELD=True,
-                WARPS=walk.warps,
-                STAGES=walk.stages,
-                PRODUCTS=walk.products,
-                READ=read,
-                C=config.chunk,
-                LEVELS=config.levels,
-                EVEN=lay.even,
-                EXACT=config.exact,
-                DT=DTYPES[some.dtype],
-                num_warps=walk.warps,
-                num_stages=2,
-                maxnreg=walk.registers,
+                backward_sweep_3, (lay.sequences * parts * H * cdiv(N, walk.tile),),
+                W_starts, W_last if keeps else None, keep_sums, keep_rests, z, *strides(z, H),
+                do, *strides(do, H), x, *strides(x, H), dy, *strides(dy, H), W_in_late_, W_in_early_,
+                matrix4, matrix6, dx_1, *strides(dx_1, H), dx, dz, eta_by_head, write1, *strides(write1, H),
+                *lay.walked, parts, lay.length(parts),
+                M=M, N=N, block_m_=min(config.slice, config.padded(M)), block_n_=walk.tile, YIELD=True,
+                WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, READ=read, C=config.chunk,
+                LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+                num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
             )
     dx_1 = eta_by_head = matrix4 = matrix6 = None
     if needs & {"keep"}:
@@ -2265,17 +1572,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     gradients, initial = {}, {}
     if needs & {"keep"}:  # the decay times <W_(t-1), dW_t>
         W_pairing = border_sums(
-            keep_sums,
-            keep_rests,
-            W_at_ends,
-            lay,
-            parts,
-            config.exact,
-            out_late=W_out_late_,
-            in_late=W_in_late_,
-            in_early=W_in_early_,
-            own_late=own1,
-            own_early=own2,
+            keep_sums, keep_rests, W_at_ends, lay, parts, config.exact, out_late=W_out_late_,
+            in_late=W_in_late_, in_early=W_in_early_, own_late=own1, own_early=own2,
         )
     W_in_early_ = W_in_late_ = W_out_late_ = keep_rests = keep_sums = own1 = own2 = None
     if "x" in needs:
@@ -2318,19 +1616,13 @@ def torch_step(given, states, constants, outputs, following):
 @triton.jit(do_not_specialize=["heads"])
 def step_kernel(
     x_at, z_at, y_at, eta_at, keep_at, W_at, next_W_at, o_at, rows_at,
-    x_stride0, x_stride1, x_stride2,
-    z_stride0, z_stride1, z_stride2,
-    y_stride0, y_stride1, y_stride2,
-    eta_stride0, eta_stride1,
-    keep_stride0, keep_stride1,
-    W_stride0, W_stride1,
-    next_W_stride0, next_W_stride1,
-    o_stride0, o_stride1,
+    x_stride0, x_stride1, x_stride2, z_stride0, z_stride1, z_stride2,
+    y_stride0, y_stride1, y_stride2, eta_stride0, eta_stride1, keep_stride0, keep_stride1,
+    W_stride0, W_stride1, next_W_stride0, next_W_stride1, o_stride0, o_stride1,
     heads, x_group, z_group, y_group, eta_group, keep_group,
-    size_n: tl.constexpr, block_n: tl.constexpr,
-    size_m: tl.constexpr, block_m: tl.constexpr,
+    size_n: tl.constexpr, block_n: tl.constexpr, size_m: tl.constexpr, block_m: tl.constexpr,
     parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
-):  # fmt: skip
+):
     """Each program: one batch entry and head and a tile of m, one step."""
     place = tl.program_id(0) // parts
     if flat:  # more batch entries than a grid is high
@@ -2391,20 +1683,16 @@ def step_kernel(
 @triton.jit(do_not_specialize=["heads", "steps"])
 def steps_kernel(
     x_at, z_at, y_at, eta_at, keep_at, W_at, kept_W_at, o_at, rows_at, each_at, counts_at, starts_at,
-    x_stride0, x_stride1, x_stride2, x_stride3,
-    z_stride0, z_stride1, z_stride2, z_stride3,
-    y_stride0, y_stride1, y_stride2, y_stride3,
-    eta_stride0, eta_stride1, eta_stride2,
-    keep_stride0, keep_stride1, keep_stride2,
-    W_stride0, W_stride1, W_stride2, W_stride3,
+    x_stride0, x_stride1, x_stride2, x_stride3, z_stride0, z_stride1, z_stride2, z_stride3,
+    y_stride0, y_stride1, y_stride2, y_stride3, eta_stride0, eta_stride1, eta_stride2,
+    keep_stride0, keep_stride1, keep_stride2, W_stride0, W_stride1, W_stride2, W_stride3,
     kept_W_stride0, kept_W_stride1, kept_W_stride2, kept_W_stride3,
     o_stride0, o_stride1, o_stride2,
     heads, x_group, z_group, y_group, eta_group, keep_group, steps,
-    size_n: tl.constexpr, block_n: tl.constexpr,
-    size_m: tl.constexpr, block_m: tl.constexpr,
+    size_n: tl.constexpr, block_n: tl.constexpr, size_m: tl.constexpr, block_m: tl.constexpr,
     parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
     yields: tl.constexpr, keeps: tl.constexpr, ends: tl.constexpr,
-):  # fmt: skip
+):
     """Each program: one sequence and head and a tile of m, one step after the other, with the state in registers."""
     place = tl.program_id(0) // parts
     if flat:  # more batch entries than a grid is high
@@ -2484,9 +1772,7 @@ def steps_kernel(
                         + kept_row * kept_W_stride0
                         + head * kept_W_stride1
                         + at_m[:, None] * kept_W_stride2
-                        + at_n[None, :] * kept_W_stride3,
-                        next_W,
-                        mask=in_m_n,
+                        + at_n[None, :] * kept_W_stride3, next_W, mask=in_m_n,
                     )
             W = next_W.to(tl.float32)
         if ends:
@@ -2496,75 +1782,30 @@ def steps_kernel(
 SIGNATURE = Signature(
     name="gradient_descent_squared_weight_decay",
     arguments=(
-        Argument("x", "input", ("n",)),
-        Argument("z", "input", ("n",)),
-        Argument("y", "input", ("m",)),
-        Argument("eta", "input", ()),
-        Argument("keep", "decay", ()),
+        Argument("x", "input", ("n",)), Argument("z", "input", ("n",)),
+        Argument("y", "input", ("m",)), Argument("eta", "input", ()), Argument("keep", "decay", ()),
     ),
-    states=(("W", ("m", "n")),),
-    outputs=(("o", ("m",)),),
+    states=(("W", ("m", "n")),), outputs=(("o", ("m",)),),
 )
 OP = Op(
     SIGNATURE,
     {
         "torch": Backend(
-            torch_forward,
-            torch_backward,
-            frozenset(
-                (
-                    "packed",
-                    "mixed",
-                )
-            ),
-            forward_states=torch_forward_states,
-            backward_states=torch_backward_states,
+            torch_forward, torch_backward, frozenset(("packed", "mixed")),
+            forward_states=torch_forward_states, backward_states=torch_backward_states,
             saved={"f73806d84e": (("B", "H", "T", "m"), "wide")},
         ),
         "triton": Backend(
-            triton_forward,
-            triton_backward,
-            frozenset(
-                (
-                    "packed",
-                    "groups",
-                    "inference",
-                    "finals",
-                    "replays",
-                    "exchange",
-                )
-            ),
-            saved={"f73806d84e": (("B", "T", "H", "m"), "input")},
-            saved_packed=True,
+            triton_forward, triton_backward,
+            frozenset(("packed", "groups", "inference", "finals", "replays", "exchange")),
+            saved={"f73806d84e": (("B", "T", "H", "m"), "input")}, saved_packed=True,
         ),
     },
     Step(
-        SIGNATURE,
-        torch_step,
+        SIGNATURE, torch_step,
         StepKernel(
-            step_kernel,
-            steps_kernel,
-            reads=(
-                "x",
-                "z",
-                "y",
-                "eta",
-                "keep",
-            ),
-            constants=(),
-            dims=(
-                "n",
-                "m",
-            ),
-            tiled="m",
-            shared=False,
-            held=(
-                (
-                    "m",
-                    "n",
-                ),
-            ),
-            smallest=1,
+            step_kernel, steps_kernel, reads=("x", "z", "y", "eta", "keep"), constants=(),
+            dims=("n", "m"), tiled="m", shared=False, held=(("m", "n"),), smallest=1,
         ),
     ),
     __name__,
@@ -2573,20 +1814,11 @@ OP = Op(
 
 @OP.named
 def gradient_descent_squared_weight_decay(
-    x: torch.Tensor,
-    z: torch.Tensor,
-    y: torch.Tensor,
-    eta: torch.Tensor,
-    log_keep: torch.Tensor,
-    initial_state: torch.Tensor | None = None,
-    output_final_state: bool = False,
-    cu_seqlens: torch.Tensor | None = None,
-    context_parallel: object = None,
-    recompute: str = "auto",
-    precision: str = "default",
-    state_dtype: torch.dtype | None = None,
-    backend: str | None = None,
-    deterministic: bool = False,
+    x: torch.Tensor, z: torch.Tensor, y: torch.Tensor, eta: torch.Tensor, log_keep: torch.Tensor,
+    initial_state: torch.Tensor | None = None, output_final_state: bool = False,
+    cu_seqlens: torch.Tensor | None = None, context_parallel: object = None,
+    recompute: str = "auto", precision: str = "default", state_dtype: torch.dtype | None = None,
+    backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     r"""A linear layer trained by gradient descent on |W x - y|^2 / 2, with weight decay: each step keeps a part of W.
 
@@ -2642,32 +1874,19 @@ def gradient_descent_squared_weight_decay(
     Source: arXiv 2202.05798
     """
     return OP(
-        {"x": x, "z": z, "y": y, "eta": eta, "keep": log_keep},
-        initial_state=initial_state,
-        output_final_state=output_final_state,
-        cu_seqlens=cu_seqlens,
-        context_parallel=context_parallel,
-        recompute=recompute,
-        precision=precision,
-        state_dtype=state_dtype,
-        backend=backend,
-        deterministic=deterministic,
+        {"x": x, "z": z, "y": y, "eta": eta, "keep": log_keep}, initial_state=initial_state,
+        output_final_state=output_final_state, cu_seqlens=cu_seqlens,
+        context_parallel=context_parallel, recompute=recompute, precision=precision,
+        state_dtype=state_dtype, backend=backend, deterministic=deterministic,
     )
 
 
 @OP.named
 def gradient_descent_squared_weight_decay_step(
-    state: torch.Tensor | None,
-    x: torch.Tensor,
-    z: torch.Tensor,
-    y: torch.Tensor,
-    eta: torch.Tensor,
-    log_keep: torch.Tensor,
-    inplace: bool = False,
-    out: torch.Tensor | None = None,
-    state_dtype: torch.dtype | None = None,
-    backend: str | None = None,
-    deterministic: bool = False,
+    state: torch.Tensor | None, x: torch.Tensor, z: torch.Tensor, y: torch.Tensor,
+    eta: torch.Tensor, log_keep: torch.Tensor, inplace: bool = False,
+    out: torch.Tensor | None = None, state_dtype: torch.dtype | None = None,
+    backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """One step of gradient_descent_squared_weight_decay, for generation: one launch, no gradient.
 

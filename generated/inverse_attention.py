@@ -69,15 +69,7 @@ written_for("0.1", __file__)
 
 from chunkform.runtime.chunk_kernels.chunk_layout import parts_for, places
 from chunkform.runtime.chunk_kernels.kernels import (
-    border_sums,
-    chained_matrix,
-    chunk_of,
-    cumulate_beside,
-    inverse,
-    part_of,
-    place_of,
-    power,
-    span,
+    border_sums, chained_matrix, chunk_of, cumulate_beside, inverse, part_of, place_of, power, span,
 )
 from chunkform.runtime.chunk_kernels.reductions import pair, total
 from chunkform.runtime.chunk_kernels.segment_maps import map_of_all
@@ -89,14 +81,7 @@ from chunkform.runtime.op.decode import Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK,
-    dtype_of,
-    from_chunks,
-    from_steps,
-    in_parts,
-    in_segments,
-    steps_first,
-    to_chunks,
+    CHUNK, dtype_of, from_chunks, from_steps, in_parts, in_segments, steps_first, to_chunks,
 )
 from chunkform.runtime.torch_form.decays import decay_all, decay_in, decay_mask, decay_out, triangular_inverse
 from chunkform.runtime.torch_form.segment_maps import Segment, in_pieces, over_chunks
@@ -151,16 +136,8 @@ def torch_forward(given, states, constants, packed=None):
     k = steps_first(given["k"], dtype)
     # w: o_t - lam_t s.prev.row.13899e18d8_t
     w, s_last = in_segments(
-        _forward_sweep_1,
-        (log_lam, o, -q * lam[..., None], k * (1.0 - lam)[..., None]),
-        (s_first,),
-        lead,
-        1,
-        CHUNK,
-        dtype,
-        device,
-        size_d,
-        size_e,
+        _forward_sweep_1, (log_lam, o, -q * lam[..., None], k * (1.0 - lam)[..., None]), (s_first,),
+        lead, 1, CHUNK, dtype, device, size_d, size_e,
     )
     return {"v": from_steps(w, lead, 1, given["q"].dtype)}, {"s": s_last}, {"d91dd90777": w}
 
@@ -305,16 +282,8 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     k = steps_first(given["k"], dtype)
     # w: dv_t + (1 - lam_t) ds.prev.row.3cb68fc052_t
     w, ds_edges, ds_first = in_segments(
-        _backward_sweep_1,
-        (log_lam, -q * lam[..., None], dv, k * (1.0 - lam)[..., None]),
-        (ds_last,),
-        lead,
-        -1,
-        CHUNK,
-        dtype,
-        device,
-        size_d,
-        size_e,
+        _backward_sweep_1, (log_lam, -q * lam[..., None], dv, k * (1.0 - lam)[..., None]),
+        (ds_last,), lead, -1, CHUNK, dtype, device, size_d, size_e,
     )
     t16 = -q * lam[..., None]
     w_2 = saved["d91dd90777"]
@@ -331,15 +300,8 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     )
     # pairing_s: <s_(t-1), ds_t> at each step, with the scalars that multiply the state
     (pairing_s,) = in_parts(
-        _backward_unroll_4,
-        (log_lam, t21, w_2, k, t20, w, q, lam),
-        (s_edges, ds_edges),
-        lead,
-        CHUNK,
-        dtype,
-        device,
-        size_d,
-        size_e,
+        _backward_unroll_4, (log_lam, t21, w_2, k, t20, w, q, lam), (s_edges, ds_edges), lead,
+        CHUNK, dtype, device, size_d, size_e,
     )
     gradients = {}
     gradients["q"] = from_steps(-lam[..., None] * y_2, lead, 1, given["q"].dtype)
@@ -370,30 +332,8 @@ def _forward_states_1_chunks(s1, s2, s3, s4, lead, size, dtype, device, size_d, 
     a9 = a4 @ x1
     a10 = x4.mT @ (a0[..., :, None] * a9)
     return (
-        over_chunks(
-            (a6 + a7[..., None, None] * a8),
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_d,
-                size_d,
-            ),
-            dtype,
-            device,
-        ),
-        over_chunks(
-            a10,
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_d,
-                size_e,
-            ),
-            dtype,
-            device,
-        ),
+        over_chunks((a6 + a7[..., None, None] * a8), (lead[0], lead[1], count, size_d, size_d), dtype, device),
+        over_chunks(a10, (lead[0], lead[1], count, size_d, size_e), dtype, device),
     )
 
 
@@ -401,10 +341,7 @@ def _forward_states_1_law(later, earlier):
     """The map of two segments from the map of each."""
     a0 = (later[0]) @ (earlier[0].mT).mT
     a1 = (later[0]) @ (earlier[1])
-    return (
-        a0,
-        (later[1] + a1),
-    )
+    return (a0, (later[1] + a1))
 
 
 def _forward_states_1_apply(parts, states):
@@ -431,16 +368,9 @@ def torch_forward_states(given, states, constants, exchange):
     lam = log_lam.exp()
     k = steps_first(given["k"], dtype)
     map_3 = in_pieces(
-        _forward_states_1_chunks,
-        _forward_states_1_law,
-        (o, log_lam, -q * lam[..., None], k * (1.0 - lam)[..., None]),
-        lead,
-        1,
-        CHUNK,
-        dtype,
-        device,
-        size_d,
-        size_e,
+        _forward_states_1_chunks, _forward_states_1_law,
+        (o, log_lam, -q * lam[..., None], k * (1.0 - lam)[..., None]), lead, 1, CHUNK, dtype,
+        device, size_d, size_e,
     )
     # what enters, of s
     ((s_first,),) = exchange(
@@ -468,30 +398,8 @@ def _backward_states_1_chunks(s1, s2, s3, s4, lead, size, dtype, device, size_d,
     a9 = a4 @ x1
     a10 = (a0[..., :, None] * x3).mT @ a9
     return (
-        over_chunks(
-            (a6 + a7[..., None, None] * a8),
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_d,
-                size_d,
-            ),
-            dtype,
-            device,
-        ),
-        over_chunks(
-            a10,
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_d,
-                size_e,
-            ),
-            dtype,
-            device,
-        ),
+        over_chunks((a6 + a7[..., None, None] * a8), (lead[0], lead[1], count, size_d, size_d), dtype, device),
+        over_chunks(a10, (lead[0], lead[1], count, size_d, size_e), dtype, device),
     )
 
 
@@ -499,10 +407,7 @@ def _backward_states_1_law(later, earlier):
     """The map of two segments from the map of each."""
     a0 = (later[0]) @ (earlier[0].mT).mT
     a1 = (later[0]) @ (earlier[1])
-    return (
-        a0,
-        (later[1] + a1),
-    )
+    return (a0, (later[1] + a1))
 
 
 def _backward_states_1_apply(parts, states):
@@ -540,16 +445,9 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
     lam = log_lam.exp()
     k = steps_first(given["k"], dtype)
     map_3 = in_pieces(
-        _backward_states_1_chunks,
-        _backward_states_1_law,
-        (dv, log_lam, -q * lam[..., None], k * (1.0 - lam)[..., None]),
-        lead,
-        -1,
-        CHUNK,
-        dtype,
-        device,
-        size_d,
-        size_e,
+        _backward_states_1_chunks, _backward_states_1_law,
+        (dv, log_lam, -q * lam[..., None], k * (1.0 - lam)[..., None]), lead, -1, CHUNK, dtype,
+        device, size_d, size_e,
     )
     # what enters, of ds
     ((ds_last,),) = exchange(
@@ -560,34 +458,10 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def forward_prepare_1(
-    matrix1,
-    lam_by_head,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    lam_sums,
-    lam_rests,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    D: tl.constexpr,
-    block_d: tl.constexpr,
-    CHUNK: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
+    matrix1, lam_by_head, q_p, q_b, q_t, q_h, q_g, k_p, k_b, k_t, k_h, k_g, lam_sums, lam_rests,
+    T, H, chunks, begins, stops, programs,
+    D: tl.constexpr, block_d: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
@@ -627,53 +501,14 @@ def forward_prepare_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def forward_sweep_1(
-    s_first,
-    s_last,
-    s_linear,
-    s_late,
-    s_late_map,
-    s_live,
-    o_p,
-    o_b,
-    o_t,
-    o_h,
-    o_g,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    lam_sums,
-    lam_rests,
-    matrix1,
-    write1_out,
-    v_out,
-    lam_by_head,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    D: tl.constexpr,
-    E: tl.constexpr,
-    block_d: tl.constexpr,
-    block_e: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    PRODUCTS: tl.constexpr,
-    PIECE: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    s_first, s_last, s_linear, s_late, s_late_map, s_live, o_p, o_b, o_t, o_h, o_g,
+    q_p, q_b, q_t, q_h, q_g, lam_sums, lam_rests, matrix1, write1_out, v_out, lam_by_head,
+    k_p, k_b, k_t, k_h, k_g,
+    T, H, chunks, starts, parts, length,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
+    PIECE: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of s."""
     tiles = tl.cdiv(E, block_e)
@@ -703,8 +538,7 @@ def forward_sweep_1(
         if s_first is not None:
             s_slice += tl.load(
                 s_first + sh * D * E + d_slice[None, :] * E + e[:, None],
-                mask=d_ok_slice[None, :] & e_ok[:, None],
-                other=0.0,
+                mask=d_ok_slice[None, :] & e_ok[:, None], other=0.0,
             )
         if s_linear is not None:
             s_slice += tl.where(column[:, None] == d_slice[None, :], 1.0, 0.0)
@@ -779,8 +613,7 @@ def forward_sweep_1(
                 if part == parts - 1:
                     tl.store(
                         s_last + (sh // H // parts * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
-                        s[n_d],
-                        mask=d_ok[n_d][None, :] & e_ok[:, None],
+                        s[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         elif s_last is not None:
             tl.store(
@@ -788,8 +621,7 @@ def forward_sweep_1(
             )
         if s_linear is not None:
             tl.store(
-                s_linear + sh * D * D + d[n_d][None, :] * D + column[:, None],
-                s[n_d],
+                s_linear + sh * D * D + d[n_d][None, :] * D + column[:, None], s[n_d],
                 mask=column_ok[:, None] & d_ok[n_d][None, :],
             )
         if PIECE == 1 and s_last is not None:
@@ -798,8 +630,7 @@ def forward_sweep_1(
             )
         if PIECE == 1 and s_linear is not None:
             tl.store(
-                s_late_map + sh * D * D + d[n_d][None, :] * D + column[:, None],
-                s[n_d],
+                s_late_map + sh * D * D + d[n_d][None, :] * D + column[:, None], s[n_d],
                 mask=column_ok[:, None] & d_ok[n_d][None, :],
             )
             live = tl.maximum(live, tl.max(tl.where(s[n_d] != 0.0, 1, 0)))
@@ -831,90 +662,34 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     lam_extents = None
     matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     launch(
-        forward_prepare_1,
-        (config.queues(lay.programs),),
-        matrix1,
-        lam_by_head,
-        q,
-        *strides(q, H),
-        k,
-        *strides(k, H),
-        lam_sums,
-        lam_rests,
-        *lay.at_once,
-        lay.programs,
-        D=D,
-        block_d=config.padded(D),
-        CHUNK=config.chunk,
+        forward_prepare_1, (config.queues(lay.programs),),
+        matrix1, lam_by_head, q, *strides(q, H), k, *strides(k, H), lam_sums, lam_rests,
+        *lay.at_once, lay.programs,
+        D=D, block_d=config.padded(D), CHUNK=config.chunk,
         STAGES=config.queued(config.padded(D) * (q.element_size() + k.element_size()), config.chunk),
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=config.ahead,
-        num_stages=1,
-        maxnreg=255,
+        C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=255,
     )
     if parts > 1 or exchange is not None:
         s_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
         s_linear = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
         walk = config.walk(
-            E,
-            config.padded(D) * (q.element_size() + k.element_size()),
+            E, config.padded(D) * (q.element_size() + k.element_size()),
             lam_sums.element_size() + lam_by_head.element_size() + config.chunk * matrix1.element_size(),
-            o.element_size(),
-            elements=True,
-            programs=config.crowd(config.padded(D)),
+            o.element_size(), elements=True, programs=config.crowd(config.padded(D)),
         )
         late = late_pieces(s_ends, s_linear, lay.length(parts), walk.tile)
         for piece, ends, linear in by_launch(s_ends, s_linear, walk.programs, late):
             launch(
-                forward_sweep_1,
-                (
-                    lay.sequences
-                    * parts
-                    * H
-                    * (cdiv(E, walk.tile) * (ends is not None) + cdiv(D, walk.tile) * (linear is not None)),
-                ),
-                None,
-                ends,
-                linear,
-                late and late.ends,
-                late and late.linear,
-                late and late.live,
-                o,
-                *strides(o, H),
-                q,
-                *strides(q, H),
-                lam_sums,
-                lam_rests,
-                matrix1,
-                None,
-                None,
-                lam_by_head,
-                k,
-                *strides(k, H),
-                *lay.walked,
-                parts,
-                lay.length(parts),
-                D=D,
-                E=E,
-                block_d=min(config.slice, config.padded(D)),
-                block_e=walk.tile,
-                YIELD=False,
-                WARPS=walk.warps,
-                STAGES=walk.stages,
-                PRODUCTS=walk.products,
-                PIECE=piece,
-                C=config.chunk,
-                LEVELS=config.levels,
-                EVEN=lay.even,
-                EXACT=config.exact,
-                DT=DTYPES[some.dtype],
-                num_warps=walk.warps,
-                num_stages=2,
-                maxnreg=walk.registers,
+                forward_sweep_1, (lay.sequences * parts * H * (cdiv(E, walk.tile) * (ends is not None) + cdiv(D, walk.tile) * (linear is not None)),),
+                None, ends, linear, late and late.ends, late and late.linear, late and late.live,
+                o, *strides(o, H), q, *strides(q, H), lam_sums, lam_rests, matrix1, None, None, lam_by_head,
+                k, *strides(k, H),
+                *lay.walked, parts, lay.length(parts),
+                D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=False,
+                WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, PIECE=piece, C=config.chunk,
+                LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+                num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
             )
         join_pieces(late, s_ends, s_linear, 0)
         late = None
@@ -930,53 +705,19 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     v = some.new_empty((B, T, H, E), dtype=some.dtype)
     s_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if finals else None
     walk = config.walk(
-        E,
-        config.padded(D) * (q.element_size() + k.element_size()),
+        E, config.padded(D) * (q.element_size() + k.element_size()),
         lam_sums.element_size() + lam_by_head.element_size() + config.chunk * matrix1.element_size(),
-        o.element_size(),
-        elements=True,
+        o.element_size(), elements=True,
     )
     launch(
-        forward_sweep_1,
-        (lay.sequences * parts * H * cdiv(E, walk.tile),),
-        s_starts,
-        s_last,
-        None,
-        None,
-        None,
-        None,
-        o,
-        *strides(o, H),
-        q,
-        *strides(q, H),
-        lam_sums,
-        lam_rests,
-        matrix1,
-        write1,
-        v,
-        lam_by_head,
-        k,
-        *strides(k, H),
-        *lay.walked,
-        parts,
-        lay.length(parts),
-        D=D,
-        E=E,
-        block_d=min(config.slice, config.padded(D)),
-        block_e=walk.tile,
-        YIELD=True,
-        WARPS=walk.warps,
-        STAGES=walk.stages,
-        PRODUCTS=walk.products,
-        PIECE=0,
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=walk.warps,
-        num_stages=2,
-        maxnreg=walk.registers,
+        forward_sweep_1, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+        s_starts, s_last, None, None, None, None, o, *strides(o, H), q, *strides(q, H), lam_sums,
+        lam_rests, matrix1, write1, v, lam_by_head, k, *strides(k, H),
+        *lay.walked, parts, lay.length(parts),
+        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=True,
+        WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, PIECE=0, C=config.chunk,
+        LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
     )
     lam_rests = matrix1 = None
     saved = {"d91dd90777": write1}
@@ -994,34 +735,10 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prepare_1(
-    matrix1,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    lam_sums,
-    lam_rests,
-    lam_by_head,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    D: tl.constexpr,
-    block_d: tl.constexpr,
-    CHUNK: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
+    matrix1, k_p, k_b, k_t, k_h, k_g, q_p, q_b, q_t, q_h, q_g, lam_sums, lam_rests, lam_by_head,
+    T, H, chunks, begins, stops, programs,
+    D: tl.constexpr, block_d: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
@@ -1061,46 +778,12 @@ def backward_prepare_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_1(
-    ds_first,
-    ds_last,
-    dv_p,
-    dv_b,
-    dv_t,
-    dv_h,
-    dv_g,
-    lam_sums,
-    lam_rests,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    lam_by_head,
-    matrix1,
-    do_out,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    D: tl.constexpr,
-    E: tl.constexpr,
-    block_d: tl.constexpr,
-    block_e: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    PRODUCTS: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
+    ds_first, ds_last, dv_p, dv_b, dv_t, dv_h, dv_g, lam_sums, lam_rests,
+    k_p, k_b, k_t, k_h, k_g, lam_by_head, matrix1, do_out, q_p, q_b, q_t, q_h, q_g,
+    T, H, chunks, starts, parts, length,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk backwards over chunks, carrying a tile of ds."""
@@ -1123,8 +806,7 @@ def backward_sweep_1(
         if ds_first is not None:
             ds_slice += tl.load(
                 ds_first + sh * D * E + d_slice[None, :] * E + e[:, None],
-                mask=d_ok_slice[None, :] & e_ok[:, None],
-                other=0.0,
+                mask=d_ok_slice[None, :] & e_ok[:, None], other=0.0,
             )
         d = d + (d_slice,)
         d_ok = d_ok + (d_ok_slice,)
@@ -1189,48 +871,22 @@ def backward_sweep_1(
                 if part == 0:
                     tl.store(
                         ds_last + (sh // H // parts * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
-                        ds[n_d],
-                        mask=d_ok[n_d][None, :] & e_ok[:, None],
+                        ds[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         else:
             tl.store(
-                ds_last + sh * D * E + d[n_d][None, :] * E + e[:, None],
-                ds[n_d],
+                ds_last + sh * D * E + d[n_d][None, :] * E + e[:, None], ds[n_d],
                 mask=d_ok[n_d][None, :] & e_ok[:, None],
             )
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prepare_2(
-    matrix2,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    lam_sums,
-    lam_rests,
-    matrix3,
-    lam_by_head,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    E: tl.constexpr,
-    block_e: tl.constexpr,
-    CHUNK: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
+    matrix2, do_p, do_b, do_t, do_h, do_g, write1_p, write1_b, write1_t, write1_h, write1_g,
+    lam_sums, lam_rests, matrix3, lam_by_head,
+    T, H, chunks, begins, stops, programs,
+    E: tl.constexpr, block_e: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
@@ -1273,52 +929,13 @@ def backward_prepare_2(
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_2(
-    ds_first,
-    lam_sums,
-    lam_rests,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    lam_by_head,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    s_out_late__out,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    matrix2,
-    dk_out,
-    dlog_lam_1_out,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    E: tl.constexpr,
-    D: tl.constexpr,
-    block_e: tl.constexpr,
-    block_d: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    PRODUCTS: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
+    ds_first, lam_sums, lam_rests, k_p, k_b, k_t, k_h, k_g, lam_by_head,
+    write1_p, write1_b, write1_t, write1_h, write1_g, s_out_late__out, q_p, q_b, q_t, q_h, q_g,
+    matrix2, dk_out, dlog_lam_1_out, do_p, do_b, do_t, do_h, do_g,
+    T, H, chunks, starts, parts, length,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk backwards over chunks, carrying a tile of ds."""
@@ -1341,8 +958,7 @@ def backward_sweep_2(
         if ds_first is not None:
             ds_slice += tl.load(
                 ds_first + sh * D * E + d[:, None] * E + e_slice[None, :],
-                mask=d_ok[:, None] & e_ok_slice[None, :],
-                other=0.0,
+                mask=d_ok[:, None] & e_ok_slice[None, :], other=0.0,
             )
         ds = ds + (ds_slice,)
         e = e + (e_slice,)
@@ -1387,8 +1003,7 @@ def backward_sweep_2(
         for n_e in tl.static_range((E + block_e - 1) // block_e):
             write1 = tl.load(
                 write1_p + t0 * write1_t + i[:, None] * write1_t + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
             rounded, rest = rounded_and_rest(ds[n_e], DT)
             p = tl.dot(rounded.to(DT), tl.trans(write1.to(DT)), p, input_precision="tf32x3")  # write1 ds^T
@@ -1396,8 +1011,7 @@ def backward_sweep_2(
                 p = tl.dot(rest.to(DT), tl.trans(write1.to(DT)), p)
             do = tl.load(
                 do_p + t0 * do_t + i[:, None] * do_t + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
             p3 = tl.dot(
                 (-until[None, :] * q_each.to(tl.float32)).to(DT), do.to(DT), (kept * ds[n_e]), input_precision="tf32x3"
@@ -1417,8 +1031,7 @@ def backward_sweep_2(
         if YIELD:
             tl.store(
                 dk_out + step * D + i[None, :] * (H * D) + d[:, None],
-                ((1.0 + (-lam))[None, :] * y),
-                mask=d_ok[:, None] & i_ok[None, :],
+                ((1.0 + (-lam))[None, :] * y), mask=d_ok[:, None] & i_ok[None, :],
             )  # dk
             tl.store(
                 dlog_lam_1_out
@@ -1438,56 +1051,18 @@ def backward_sweep_2(
                 s_out_late__out
                 + ((bh * tl.cdiv(D, block_d) + tile) * WARPS + tl.arange(0, WARPS))[:, None] * T
                 + t0
-                + i[None, :],
-                sums,
-                mask=i_ok[None, :],
+                + i[None, :], sums, mask=i_ok[None, :],
             )  # s: out.late
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prepare_3(
-    lam_by_head,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    lam_sums,
-    lam_rests,
-    own1_out,
-    own2_out,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    E: tl.constexpr,
-    D: tl.constexpr,
-    block_e: tl.constexpr,
-    block_d: tl.constexpr,
-    CHUNK: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    lam_by_head, q_p, q_b, q_t, q_h, q_g, k_p, k_b, k_t, k_h, k_g, do_p, do_b, do_t, do_h, do_g,
+    write1_p, write1_b, write1_t, write1_h, write1_g, lam_sums, lam_rests, own1_out, own2_out,
+    T, H, chunks, begins, stops, programs,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
+    CHUNK: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
+    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -1543,52 +1118,13 @@ def backward_prepare_3(
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_3(
-    s_first,
-    s_last,
-    lam_sums,
-    lam_rests,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    s_in_early__out,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    matrix3,
-    dq_out,
-    lam_by_head,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    E: tl.constexpr,
-    D: tl.constexpr,
-    block_e: tl.constexpr,
-    block_d: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    PRODUCTS: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
+    s_first, s_last, lam_sums, lam_rests, q_p, q_b, q_t, q_h, q_g, do_p, do_b, do_t, do_h, do_g,
+    s_in_early__out, k_p, k_b, k_t, k_h, k_g, matrix3, dq_out, lam_by_head,
+    write1_p, write1_b, write1_t, write1_h, write1_g,
+    T, H, chunks, starts, parts, length,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of s."""
@@ -1611,8 +1147,7 @@ def backward_sweep_3(
         if s_first is not None:
             s_slice += tl.load(
                 s_first + sh * D * E + d[:, None] * E + e_slice[None, :],
-                mask=d_ok[:, None] & e_ok_slice[None, :],
-                other=0.0,
+                mask=d_ok[:, None] & e_ok_slice[None, :], other=0.0,
             )
         e = e + (e_slice,)
         e_ok = e_ok + (e_ok_slice,)
@@ -1657,8 +1192,7 @@ def backward_sweep_3(
         for n_e in tl.static_range((E + block_e - 1) // block_e):
             do = tl.load(
                 do_p + t0 * do_t + i[:, None] * do_t + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
             rounded, rest = rounded_and_rest(s[n_e], DT)
             p = tl.dot(rounded.to(DT), tl.trans(do.to(DT)), p, input_precision="tf32x3")  # do s^T
@@ -1666,14 +1200,11 @@ def backward_sweep_3(
                 p = tl.dot(rest.to(DT), tl.trans(do.to(DT)), p)
             write1 = tl.load(
                 write1_p + t0 * write1_t + i[:, None] * write1_t + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
             p3 = tl.dot(
-                ((x * until)[None, :] * k_each.to(tl.float32)).to(DT),
-                write1.to(DT),
-                (kept * s[n_e]),
-                input_precision="tf32x3",
+                ((x * until)[None, :] * k_each.to(tl.float32)).to(DT), write1.to(DT),
+                (kept * s[n_e]), input_precision="tf32x3",
             )  # ... + k^T diag((1 - lam) . until) write1
             s_slice2 = p3  # kept s + k^T diag((1 - lam) . until) write1
             s_next = s_next + (s_slice2,)
@@ -1692,9 +1223,7 @@ def backward_sweep_3(
                 s_in_early__out
                 + ((bh * tl.cdiv(D, block_d) + tile) * WARPS + tl.arange(0, WARPS))[:, None] * T
                 + t0
-                + i[None, :],
-                sums,
-                mask=i_ok[None, :],
+                + i[None, :], sums, mask=i_ok[None, :],
             )  # s: in.early
     for n_e in tl.static_range((E + block_e - 1) // block_e):
         if s_last is not None:
@@ -1729,76 +1258,31 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     lam_extents = None
     matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     launch(
-        backward_prepare_1,
-        (config.queues(lay.programs),),
-        matrix1,
-        k,
-        *strides(k, H),
-        q,
-        *strides(q, H),
-        lam_sums,
-        lam_rests,
-        lam_by_head,
-        *lay.at_once,
-        lay.programs,
-        D=D,
-        block_d=config.padded(D),
-        CHUNK=config.chunk,
+        backward_prepare_1, (config.queues(lay.programs),),
+        matrix1, k, *strides(k, H), q, *strides(q, H), lam_sums, lam_rests, lam_by_head,
+        *lay.at_once, lay.programs,
+        D=D, block_d=config.padded(D), CHUNK=config.chunk,
         STAGES=config.queued(config.padded(D) * (k.element_size() + q.element_size()), config.chunk),
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=config.ahead,
-        num_stages=1,
-        maxnreg=255,
+        C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=255,
     )
     if parts > 1 or exchange is not None:
         ds_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
         ds_linear = saved["s linear"].mT
         walk = config.walk(
-            E,
-            config.padded(D) * (k.element_size() + q.element_size()),
+            E, config.padded(D) * (k.element_size() + q.element_size()),
             lam_sums.element_size() + lam_by_head.element_size() + config.chunk * matrix1.element_size(),
-            dv.element_size(),
-            elements=True,
+            dv.element_size(), elements=True,
         )
         launch(
-            backward_sweep_1,
-            (lay.sequences * parts * H * cdiv(E, walk.tile),),
-            None,
-            ds_ends,
-            dv,
-            *strides(dv, H),
-            lam_sums,
-            lam_rests,
-            k,
-            *strides(k, H),
-            lam_by_head,
-            matrix1,
-            None,
-            q,
-            *strides(q, H),
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            D=D,
-            E=E,
-            block_d=min(config.slice, config.padded(D)),
-            block_e=walk.tile,
-            YIELD=False,
-            WARPS=walk.warps,
-            STAGES=walk.stages,
-            PRODUCTS=walk.products,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=walk.warps,
-            num_stages=2,
-            maxnreg=walk.registers,
+            backward_sweep_1, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+            None, ds_ends, dv, *strides(dv, H), lam_sums, lam_rests, k, *strides(k, H), lam_by_head,
+            matrix1, None, q, *strides(q, H),
+            *lay.walked, parts, lay.length(parts),
+            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=False,
+            WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
+            LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
         )
         if exchange is not None:  # other parts of the sequence are elsewhere
             ds_coming = exchange.begin(
@@ -1813,78 +1297,33 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     do = some.new_empty((B, T, H, E), dtype=some.dtype)
     ds_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if needs & {"s"} else None
     walk = config.walk(
-        E,
-        config.padded(D) * (k.element_size() + q.element_size()),
+        E, config.padded(D) * (k.element_size() + q.element_size()),
         lam_sums.element_size() + lam_by_head.element_size() + config.chunk * matrix1.element_size(),
-        dv.element_size(),
-        elements=True,
+        dv.element_size(), elements=True,
     )
     launch(
-        backward_sweep_1,
-        (lay.sequences * parts * H * cdiv(E, walk.tile),),
-        ds_starts,
-        ds_last,
-        dv,
-        *strides(dv, H),
-        lam_sums,
-        lam_rests,
-        k,
-        *strides(k, H),
-        lam_by_head,
-        matrix1,
-        do,
-        q,
-        *strides(q, H),
-        *lay.walked,
-        parts,
-        lay.length(parts),
-        D=D,
-        E=E,
-        block_d=min(config.slice, config.padded(D)),
-        block_e=walk.tile,
-        YIELD=True,
-        WARPS=walk.warps,
-        STAGES=walk.stages,
-        PRODUCTS=walk.products,
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=walk.warps,
-        num_stages=2,
-        maxnreg=walk.registers,
+        backward_sweep_1, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+        ds_starts, ds_last, dv, *strides(dv, H), lam_sums, lam_rests, k, *strides(k, H),
+        lam_by_head, matrix1, do, q, *strides(q, H),
+        *lay.walked, parts, lay.length(parts),
+        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=True,
+        WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
+        LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
     )
     matrix1 = None
     if needs & {"k", "lam", "q"}:
         matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
         matrix3 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
         launch(
-            backward_prepare_2,
-            (config.queues(lay.programs),),
-            matrix2,
-            do,
-            *strides(do, H),
-            write1,
-            *strides(write1, H),
-            lam_sums,
-            lam_rests,
-            matrix3,
+            backward_prepare_2, (config.queues(lay.programs),),
+            matrix2, do, *strides(do, H), write1, *strides(write1, H), lam_sums, lam_rests, matrix3,
             lam_by_head,
-            *lay.at_once,
-            lay.programs,
-            E=E,
-            block_e=config.padded(E),
-            CHUNK=config.chunk,
+            *lay.at_once, lay.programs,
+            E=E, block_e=config.padded(E), CHUNK=config.chunk,
             STAGES=config.queued(config.padded(E) * (do.element_size() + write1.element_size()), config.chunk),
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.ahead,
-            num_stages=1,
-            maxnreg=255,
+            C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=255,
         )
     if needs & {"k", "lam"}:
         dk = some.new_empty((B, T, H, D), dtype=some.dtype)
@@ -1895,91 +1334,33 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             (B, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps, T), dtype=torch.float32
         )
         walk = config.walk(
-            D,
-            config.padded(E) * (write1.element_size() + do.element_size()),
+            D, config.padded(E) * (write1.element_size() + do.element_size()),
             lam_sums.element_size() + lam_by_head.element_size() + config.chunk * matrix2.element_size(),
-            k.element_size() + q.element_size(),
-            elements=True,
+            k.element_size() + q.element_size(), elements=True,
         )
         launch(
-            backward_sweep_2,
-            (lay.sequences * parts * H * cdiv(D, walk.tile),),
-            ds_starts,
-            lam_sums,
-            lam_rests,
-            k,
-            *strides(k, H),
-            lam_by_head,
-            write1,
-            *strides(write1, H),
-            s_out_late_,
-            q,
-            *strides(q, H),
-            matrix2,
-            dk,
-            dlog_lam_1,
-            do,
-            *strides(do, H),
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            E=E,
-            D=D,
-            block_e=min(config.slice, config.padded(E)),
-            block_d=walk.tile,
-            YIELD=True,
-            WARPS=walk.warps,
-            STAGES=walk.stages,
-            PRODUCTS=walk.products,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=walk.warps,
-            num_stages=2,
-            maxnreg=walk.registers,
+            backward_sweep_2, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+            ds_starts, lam_sums, lam_rests, k, *strides(k, H), lam_by_head, write1, *strides(write1, H),
+            s_out_late_, q, *strides(q, H), matrix2, dk, dlog_lam_1, do, *strides(do, H),
+            *lay.walked, parts, lay.length(parts),
+            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=walk.tile, YIELD=True,
+            WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
+            LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
         )
     matrix2 = None
     if needs & {"lam", "q"}:
         own2 = some.new_empty((B, H, 2, T), dtype=torch.float32)
         own1 = some.new_empty((B, H, 1, T), dtype=torch.float32)
         launch(
-            backward_prepare_3,
-            (config.queues(lay.programs),),
-            lam_by_head,
-            q,
-            *strides(q, H),
-            k,
-            *strides(k, H),
-            do,
-            *strides(do, H),
-            write1,
-            *strides(write1, H),
-            lam_sums,
-            lam_rests,
-            own1,
-            own2,
-            *lay.at_once,
-            lay.programs,
-            E=E,
-            D=D,
-            block_e=config.padded(E),
-            block_d=config.padded(D),
-            CHUNK=config.chunk,
-            STAGES=config.queued(
-                config.padded(D) * (q.element_size() + k.element_size())
-                + config.padded(E) * (do.element_size() + write1.element_size()),
-                config.chunk,
-            ),
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.ahead,
-            num_stages=1,
-            maxnreg=255,
+            backward_prepare_3, (config.queues(lay.programs),),
+            lam_by_head, q, *strides(q, H), k, *strides(k, H), do, *strides(do, H),
+            write1, *strides(write1, H), lam_sums, lam_rests, own1, own2,
+            *lay.at_once, lay.programs,
+            E=E, D=D, block_e=config.padded(E), block_d=config.padded(D), CHUNK=config.chunk,
+            STAGES=config.queued(config.padded(D) * (q.element_size() + k.element_size()) + config.padded(E) * (do.element_size() + write1.element_size()), config.chunk),
+            C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=255,
         )
     if needs & {"lam", "q"}:
         dq = some.new_empty((B, T, H, D), dtype=some.dtype)
@@ -1992,50 +1373,19 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             else None
         )
         walk = config.walk(
-            D,
-            config.padded(E) * (do.element_size() + write1.element_size()),
+            D, config.padded(E) * (do.element_size() + write1.element_size()),
             lam_sums.element_size() + lam_by_head.element_size() + config.chunk * matrix3.element_size(),
-            q.element_size() + k.element_size(),
-            elements=True,
+            q.element_size() + k.element_size(), elements=True,
         )
         launch(
-            backward_sweep_3,
-            (lay.sequences * parts * H * cdiv(D, walk.tile),),
-            s_starts,
-            s_last,
-            lam_sums,
-            lam_rests,
-            q,
-            *strides(q, H),
-            do,
-            *strides(do, H),
-            s_in_early_,
-            k,
-            *strides(k, H),
-            matrix3,
-            dq,
-            lam_by_head,
-            write1,
-            *strides(write1, H),
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            E=E,
-            D=D,
-            block_e=min(config.slice, config.padded(E)),
-            block_d=walk.tile,
-            YIELD=True,
-            WARPS=walk.warps,
-            STAGES=walk.stages,
-            PRODUCTS=walk.products,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=walk.warps,
-            num_stages=2,
-            maxnreg=walk.registers,
+            backward_sweep_3, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+            s_starts, s_last, lam_sums, lam_rests, q, *strides(q, H), do, *strides(do, H), s_in_early_,
+            k, *strides(k, H), matrix3, dq, lam_by_head, write1, *strides(write1, H),
+            *lay.walked, parts, lay.length(parts),
+            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=walk.tile, YIELD=True,
+            WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
+            LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
         )
     lam_by_head = matrix3 = None
     if needs & {"lam"}:
@@ -2044,17 +1394,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     gradients, initial = {}, {}
     if needs & {"lam"}:  # the decay times <s_(t-1), ds_t>
         s_pairing = border_sums(
-            lam_sums,
-            lam_rests,
-            s_at_ends,
-            lay,
-            parts,
-            config.exact,
-            out_late=s_out_late_,
-            in_early=s_in_early_,
-            own_late=own2,
-            own_early=own1,
-            at_once=True,
+            lam_sums, lam_rests, s_at_ends, lay, parts, config.exact, out_late=s_out_late_,
+            in_early=s_in_early_, own_late=own2, own_early=own1, at_once=True,
         )
     lam_rests = lam_sums = own1 = own2 = s_in_early_ = s_out_late_ = None
     if "q" in needs:
@@ -2092,19 +1433,13 @@ def torch_step(given, states, constants, outputs, following):
 
 @triton.jit(do_not_specialize=["heads"])
 def step_kernel(
-    q_at, k_at, o_at, lam_at, s_at, next_s_at, v_at, rows_at,
-    q_stride0, q_stride1, q_stride2,
-    k_stride0, k_stride1, k_stride2,
-    o_stride0, o_stride1, o_stride2,
-    lam_stride0, lam_stride1,
-    s_stride0, s_stride1,
-    next_s_stride0, next_s_stride1,
-    v_stride0, v_stride1,
+    q_at, k_at, o_at, lam_at, s_at, next_s_at, v_at, rows_at, q_stride0, q_stride1, q_stride2,
+    k_stride0, k_stride1, k_stride2, o_stride0, o_stride1, o_stride2, lam_stride0, lam_stride1,
+    s_stride0, s_stride1, next_s_stride0, next_s_stride1, v_stride0, v_stride1,
     heads, q_group, k_group, o_group, lam_group,
-    size_d: tl.constexpr, block_d: tl.constexpr,
-    size_e: tl.constexpr, block_e: tl.constexpr,
+    size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
     parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
-):  # fmt: skip
+):
     """Each program: one batch entry and head and a tile of e, one step."""
     place = tl.program_id(0) // parts
     if flat:  # more batch entries than a grid is high
@@ -2160,19 +1495,15 @@ def step_kernel(
 @triton.jit(do_not_specialize=["heads", "steps"])
 def steps_kernel(
     q_at, k_at, o_at, lam_at, s_at, kept_s_at, v_at, rows_at, each_at, counts_at, starts_at,
-    q_stride0, q_stride1, q_stride2, q_stride3,
-    k_stride0, k_stride1, k_stride2, k_stride3,
-    o_stride0, o_stride1, o_stride2, o_stride3,
-    lam_stride0, lam_stride1, lam_stride2,
+    q_stride0, q_stride1, q_stride2, q_stride3, k_stride0, k_stride1, k_stride2, k_stride3,
+    o_stride0, o_stride1, o_stride2, o_stride3, lam_stride0, lam_stride1, lam_stride2,
     s_stride0, s_stride1, s_stride2, s_stride3,
     kept_s_stride0, kept_s_stride1, kept_s_stride2, kept_s_stride3,
-    v_stride0, v_stride1, v_stride2,
-    heads, q_group, k_group, o_group, lam_group, steps,
-    size_d: tl.constexpr, block_d: tl.constexpr,
-    size_e: tl.constexpr, block_e: tl.constexpr,
+    v_stride0, v_stride1, v_stride2, heads, q_group, k_group, o_group, lam_group, steps,
+    size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
     parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
     yields: tl.constexpr, keeps: tl.constexpr, ends: tl.constexpr,
-):  # fmt: skip
+):
     """Each program: one sequence and head and a tile of e, one step after the other, with the state in registers."""
     place = tl.program_id(0) // parts
     if flat:  # more batch entries than a grid is high
@@ -2246,9 +1577,7 @@ def steps_kernel(
                         + kept_row * kept_s_stride0
                         + head * kept_s_stride1
                         + at_d[:, None] * kept_s_stride2
-                        + at_e[None, :] * kept_s_stride3,
-                        next_s,
-                        mask=in_d_e,
+                        + at_e[None, :] * kept_s_stride3, next_s, mask=in_d_e,
                     )
             s = next_s.to(tl.float32)
         if ends:
@@ -2258,73 +1587,30 @@ def steps_kernel(
 SIGNATURE = Signature(
     name="inverse_attention",
     arguments=(
-        Argument("q", "input", ("d",)),
-        Argument("k", "input", ("d",)),
-        Argument("o", "input", ("e",)),
-        Argument("lam", "decay", ()),
+        Argument("q", "input", ("d",)), Argument("k", "input", ("d",)),
+        Argument("o", "input", ("e",)), Argument("lam", "decay", ()),
     ),
-    states=(("s", ("d", "e")),),
-    outputs=(("v", ("e",)),),
+    states=(("s", ("d", "e")),), outputs=(("v", ("e",)),),
 )
 OP = Op(
     SIGNATURE,
     {
         "torch": Backend(
-            torch_forward,
-            torch_backward,
-            frozenset(
-                (
-                    "packed",
-                    "mixed",
-                )
-            ),
-            forward_states=torch_forward_states,
-            backward_states=torch_backward_states,
+            torch_forward, torch_backward, frozenset(("packed", "mixed")),
+            forward_states=torch_forward_states, backward_states=torch_backward_states,
             saved={"d91dd90777": (("B", "H", "T", "e"), "wide")},
         ),
         "triton": Backend(
-            triton_forward,
-            triton_backward,
-            frozenset(
-                (
-                    "packed",
-                    "groups",
-                    "inference",
-                    "finals",
-                    "replays",
-                    "exchange",
-                )
-            ),
-            saved={"d91dd90777": (("B", "T", "H", "e"), "input")},
-            saved_packed=True,
+            triton_forward, triton_backward,
+            frozenset(("packed", "groups", "inference", "finals", "replays", "exchange")),
+            saved={"d91dd90777": (("B", "T", "H", "e"), "input")}, saved_packed=True,
         ),
     },
     Step(
-        SIGNATURE,
-        torch_step,
+        SIGNATURE, torch_step,
         StepKernel(
-            step_kernel,
-            steps_kernel,
-            reads=(
-                "q",
-                "k",
-                "o",
-                "lam",
-            ),
-            constants=(),
-            dims=(
-                "d",
-                "e",
-            ),
-            tiled="e",
-            shared=False,
-            held=(
-                (
-                    "d",
-                    "e",
-                ),
-            ),
-            smallest=1,
+            step_kernel, steps_kernel, reads=("q", "k", "o", "lam"), constants=(), dims=("d", "e"),
+            tiled="e", shared=False, held=(("d", "e"),), smallest=1,
         ),
     ),
     __name__,
@@ -2333,19 +1619,11 @@ OP = Op(
 
 @OP.named
 def inverse_attention(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    o: torch.Tensor,
-    log_lam: torch.Tensor,
-    initial_state: torch.Tensor | None = None,
-    output_final_state: bool = False,
-    cu_seqlens: torch.Tensor | None = None,
-    context_parallel: object = None,
-    recompute: str = "auto",
-    precision: str = "default",
-    state_dtype: torch.dtype | None = None,
-    backend: str | None = None,
-    deterministic: bool = False,
+    q: torch.Tensor, k: torch.Tensor, o: torch.Tensor, log_lam: torch.Tensor,
+    initial_state: torch.Tensor | None = None, output_final_state: bool = False,
+    cu_seqlens: torch.Tensor | None = None, context_parallel: object = None,
+    recompute: str = "auto", precision: str = "default", state_dtype: torch.dtype | None = None,
+    backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     r"""Inverse attention, the stable form: given o, find the v that linear attention would have read.
 
@@ -2399,31 +1677,18 @@ def inverse_attention(
     Source: Inverse attention
     """
     return OP(
-        {"q": q, "k": k, "o": o, "lam": log_lam},
-        initial_state=initial_state,
-        output_final_state=output_final_state,
-        cu_seqlens=cu_seqlens,
-        context_parallel=context_parallel,
-        recompute=recompute,
-        precision=precision,
-        state_dtype=state_dtype,
-        backend=backend,
-        deterministic=deterministic,
+        {"q": q, "k": k, "o": o, "lam": log_lam}, initial_state=initial_state,
+        output_final_state=output_final_state, cu_seqlens=cu_seqlens,
+        context_parallel=context_parallel, recompute=recompute, precision=precision,
+        state_dtype=state_dtype, backend=backend, deterministic=deterministic,
     )
 
 
 @OP.named
 def inverse_attention_step(
-    state: torch.Tensor | None,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    o: torch.Tensor,
-    log_lam: torch.Tensor,
-    inplace: bool = False,
-    out: torch.Tensor | None = None,
-    state_dtype: torch.dtype | None = None,
-    backend: str | None = None,
-    deterministic: bool = False,
+    state: torch.Tensor | None, q: torch.Tensor, k: torch.Tensor, o: torch.Tensor,
+    log_lam: torch.Tensor, inplace: bool = False, out: torch.Tensor | None = None,
+    state_dtype: torch.dtype | None = None, backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """One step of inverse_attention, for generation: one launch, no gradient.
 

@@ -69,45 +69,21 @@ written_for("0.1", __file__)
 
 from chunkform.runtime.chunk_kernels.chunk_layout import parts_for, places
 from chunkform.runtime.chunk_kernels.kernels import (
-    border_sums,
-    chained_matrix,
-    chunk_of,
-    cumulate,
-    inverse,
-    part_of,
-    place_of,
-    power,
-    span,
+    border_sums, chained_matrix, chunk_of, cumulate, inverse, part_of, place_of, power, span,
 )
 from chunkform.runtime.chunk_kernels.reductions import pair
 from chunkform.runtime.chunk_kernels.segment_maps import map_of_all
 from chunkform.runtime.chunk_kernels.segment_tails import LATE, is_zero, join_pieces, late_pieces
 from chunkform.runtime.chunk_kernels.split_precision import rounded_and_rest, rounded_to
 from chunkform.runtime.launch.launch import (
-    DTYPES,
-    by_launch,
-    cdiv,
-    choose,
-    cotangent,
-    launch,
-    spread,
-    steps,
-    strides,
-    whole,
+    DTYPES, by_launch, cdiv, choose, cotangent, launch, spread, steps, strides, whole,
 )
 from chunkform.runtime.launch.varlen import backward_by_length, forward_by_length
 from chunkform.runtime.op.decode import Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK,
-    dtype_of,
-    from_chunks,
-    from_steps,
-    in_parts,
-    in_segments,
-    steps_first,
-    to_chunks,
+    CHUNK, dtype_of, from_chunks, from_steps, in_parts, in_segments, steps_first, to_chunks,
 )
 from chunkform.runtime.torch_form.decays import decay_all, decay_in, decay_mask, decay_out, triangular_inverse
 from chunkform.runtime.torch_form.segment_maps import Segment, in_pieces, over_chunks
@@ -163,16 +139,8 @@ def torch_forward(given, states, constants, packed=None):
     o = steps_first(given["o"], dtype)
     # w: o_t - lam_t s.prev.row.13899e18d8_t
     w, s_last = in_segments(
-        _forward_sweep_1,
-        (log_lam, k * (t9.reciprocal())[..., None], -q * lam[..., None], o),
-        (s_first,),
-        lead,
-        1,
-        CHUNK,
-        dtype,
-        device,
-        size_d,
-        size_e,
+        _forward_sweep_1, (log_lam, k * (t9.reciprocal())[..., None], -q * lam[..., None], o),
+        (s_first,), lead, 1, CHUNK, dtype, device, size_d, size_e,
     )
     t14 = t9.reciprocal()
     return {"v": from_steps(t14[..., None] * w, lead, 1, given["q"].dtype)}, {"s": s_last}, {"d91dd90777": w}
@@ -322,14 +290,7 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     w, ds_edges, ds_first = in_segments(
         _backward_sweep_1,
         (log_lam, -q * lam[..., None], dv * (t14.reciprocal())[..., None], k * t15[..., None]),
-        (ds_last,),
-        lead,
-        -1,
-        CHUNK,
-        dtype,
-        device,
-        size_d,
-        size_e,
+        (ds_last,), lead, -1, CHUNK, dtype, device, size_d, size_e,
     )
     t18 = -q * lam[..., None]
     w_2 = saved["d91dd90777"]
@@ -344,15 +305,8 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     )
     # pairing_s: <s_(t-1), ds_t> at each step, with the scalars that multiply the state
     (pairing_s,) = in_parts(
-        _backward_unroll_4,
-        (lam, log_lam, w_2, k, t15, -lam, w, q),
-        (s_edges, ds_edges),
-        lead,
-        CHUNK,
-        dtype,
-        device,
-        size_d,
-        size_e,
+        _backward_unroll_4, (lam, log_lam, w_2, k, t15, -lam, w, q), (s_edges, ds_edges), lead,
+        CHUNK, dtype, device, size_d, size_e,
     )
     gradients = {}
     t28 = (dv * w_2).sum(-1)
@@ -387,30 +341,8 @@ def _forward_states_1_chunks(s1, s2, s3, s4, lead, size, dtype, device, size_d, 
     a9 = a4 @ x1
     a10 = (a0[..., :, None] * x3).mT @ a9
     return (
-        over_chunks(
-            (a6 + a7[..., None, None] * a8),
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_d,
-                size_d,
-            ),
-            dtype,
-            device,
-        ),
-        over_chunks(
-            a10,
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_d,
-                size_e,
-            ),
-            dtype,
-            device,
-        ),
+        over_chunks((a6 + a7[..., None, None] * a8), (lead[0], lead[1], count, size_d, size_d), dtype, device),
+        over_chunks(a10, (lead[0], lead[1], count, size_d, size_e), dtype, device),
     )
 
 
@@ -418,10 +350,7 @@ def _forward_states_1_law(later, earlier):
     """The map of two segments from the map of each."""
     a0 = (later[0]) @ (earlier[0].mT).mT
     a1 = (later[0]) @ (earlier[1])
-    return (
-        a0,
-        (later[1] + a1),
-    )
+    return (a0, (later[1] + a1))
 
 
 def _forward_states_1_apply(parts, states):
@@ -449,16 +378,9 @@ def torch_forward_states(given, states, constants, exchange):
     t10 = (q * k).sum(-1)
     lam = log_lam.exp()
     map_3 = in_pieces(
-        _forward_states_1_chunks,
-        _forward_states_1_law,
-        (o, log_lam, k * (t10.reciprocal())[..., None], -q * lam[..., None]),
-        lead,
-        1,
-        CHUNK,
-        dtype,
-        device,
-        size_d,
-        size_e,
+        _forward_states_1_chunks, _forward_states_1_law,
+        (o, log_lam, k * (t10.reciprocal())[..., None], -q * lam[..., None]), lead, 1, CHUNK, dtype,
+        device, size_d, size_e,
     )
     # what enters, of s
     ((s_first,),) = exchange(
@@ -486,30 +408,8 @@ def _backward_states_1_chunks(s1, s2, s3, s4, lead, size, dtype, device, size_d,
     a9 = a3 @ x1
     a10 = (a0[..., :, None] * x3).mT @ a9
     return (
-        over_chunks(
-            (a6 + a7[..., None, None] * a8),
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_d,
-                size_d,
-            ),
-            dtype,
-            device,
-        ),
-        over_chunks(
-            a10,
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_d,
-                size_e,
-            ),
-            dtype,
-            device,
-        ),
+        over_chunks((a6 + a7[..., None, None] * a8), (lead[0], lead[1], count, size_d, size_d), dtype, device),
+        over_chunks(a10, (lead[0], lead[1], count, size_d, size_e), dtype, device),
     )
 
 
@@ -517,10 +417,7 @@ def _backward_states_1_law(later, earlier):
     """The map of two segments from the map of each."""
     a0 = (later[0]) @ (earlier[0].mT).mT
     a1 = (later[0]) @ (earlier[1])
-    return (
-        a0,
-        (later[1] + a1),
-    )
+    return (a0, (later[1] + a1))
 
 
 def _backward_states_1_apply(parts, states):
@@ -560,16 +457,9 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
     lam = log_lam.exp()
     t15 = t12.reciprocal()
     map_3 = in_pieces(
-        _backward_states_1_chunks,
-        _backward_states_1_law,
+        _backward_states_1_chunks, _backward_states_1_law,
         (dv * (t12.reciprocal())[..., None], log_lam, -q * lam[..., None], k * t15[..., None]),
-        lead,
-        -1,
-        CHUNK,
-        dtype,
-        device,
-        size_d,
-        size_e,
+        lead, -1, CHUNK, dtype, device, size_d, size_e,
     )
     # what enters, of ds
     ((ds_last,),) = exchange(
@@ -580,23 +470,9 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
 
 @triton.jit(do_not_specialize=["T", "count"])
 def forward_rows_1(
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    ahead1_out,
-    T,
-    H,
-    count,
-    D: tl.constexpr,
-    block_d: tl.constexpr,
-    ROWS: tl.constexpr,
+    q_p, q_b, q_t, q_h, q_g, k_p, k_b, k_t, k_h, k_g, ahead1_out,
+    T, H, count,
+    D: tl.constexpr, block_d: tl.constexpr, ROWS: tl.constexpr,
 ):
     """What is made of each step for itself."""
     h = (tl.program_id(0) % H).to(tl.int64)
@@ -609,13 +485,11 @@ def forward_rows_1(
     d_ok = d < D
     q = tl.load(
         q_p + h // q_g * q_h + (b * q_b + step * q_t)[:, None] + d[None, :],
-        mask=i_ok[:, None] & d_ok[None, :],
-        other=0.0,
+        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
     ).to(tl.float32)
     k = tl.load(
         k_p + h // k_g * k_h + (b * k_b + step * k_t)[:, None] + d[None, :],
-        mask=i_ok[:, None] & d_ok[None, :],
-        other=0.0,
+        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
     ).to(tl.float32)
     t1 = tl.sum(q * k, axis=1)
     tl.store(ahead1_out + at, 1.0 / t1, mask=i_ok)
@@ -623,38 +497,11 @@ def forward_rows_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def forward_prepare_1(
-    matrix1,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    ahead1_p,
-    ahead1_b,
-    ahead1_t,
-    ahead1_h,
-    ahead1_g,
-    lam_sums,
-    lam_rests,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    D: tl.constexpr,
-    block_d: tl.constexpr,
-    CHUNK: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
+    matrix1, q_p, q_b, q_t, q_h, q_g, k_p, k_b, k_t, k_h, k_g,
+    ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g, lam_sums, lam_rests,
+    T, H, chunks, begins, stops, programs,
+    D: tl.constexpr, block_d: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
@@ -695,56 +542,14 @@ def forward_prepare_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def forward_sweep_1(
-    s_first,
-    s_last,
-    s_linear,
-    s_late,
-    s_late_map,
-    s_live,
-    o_p,
-    o_b,
-    o_t,
-    o_h,
-    o_g,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    lam_sums,
-    lam_rests,
-    matrix1,
-    write1_out,
-    ahead1_p,
-    ahead1_b,
-    ahead1_t,
-    ahead1_h,
-    ahead1_g,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    D: tl.constexpr,
-    E: tl.constexpr,
-    block_d: tl.constexpr,
-    block_e: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    PRODUCTS: tl.constexpr,
-    PIECE: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    s_first, s_last, s_linear, s_late, s_late_map, s_live, o_p, o_b, o_t, o_h, o_g,
+    q_p, q_b, q_t, q_h, q_g, lam_sums, lam_rests, matrix1, write1_out,
+    ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g, k_p, k_b, k_t, k_h, k_g,
+    T, H, chunks, starts, parts, length,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
+    PIECE: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of s."""
     tiles = tl.cdiv(E, block_e)
@@ -774,8 +579,7 @@ def forward_sweep_1(
         if s_first is not None:
             s_slice += tl.load(
                 s_first + sh * D * E + d_slice[None, :] * E + e[:, None],
-                mask=d_ok_slice[None, :] & e_ok[:, None],
-                other=0.0,
+                mask=d_ok_slice[None, :] & e_ok[:, None], other=0.0,
             )
         if s_linear is not None:
             s_slice += tl.where(column[:, None] == d_slice[None, :], 1.0, 0.0)
@@ -838,10 +642,8 @@ def forward_sweep_1(
         s_next = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
             p3 = tl.dot(
-                ((ahead1.to(tl.float32) * until)[None, :] * p2).to(DT),
-                k[n_d].to(DT),
-                (kept * s[n_d]),
-                input_precision="tf32x3",
+                ((ahead1.to(tl.float32) * until)[None, :] * p2).to(DT), k[n_d].to(DT),
+                (kept * s[n_d]), input_precision="tf32x3",
             )  # ... + k^T diag((cd952cfd4723) . until) p2
             s_slice2 = p3  # kept s + k^T diag((cd952cfd4723) . until) p2
             s_next = s_next + (s_slice2,)
@@ -852,8 +654,7 @@ def forward_sweep_1(
                 if part == parts - 1:
                     tl.store(
                         s_last + (sh // H // parts * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
-                        s[n_d],
-                        mask=d_ok[n_d][None, :] & e_ok[:, None],
+                        s[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         elif s_last is not None:
             tl.store(
@@ -861,8 +662,7 @@ def forward_sweep_1(
             )
         if s_linear is not None:
             tl.store(
-                s_linear + sh * D * D + d[n_d][None, :] * D + column[:, None],
-                s[n_d],
+                s_linear + sh * D * D + d[n_d][None, :] * D + column[:, None], s[n_d],
                 mask=column_ok[:, None] & d_ok[n_d][None, :],
             )
         if PIECE == 1 and s_last is not None:
@@ -871,8 +671,7 @@ def forward_sweep_1(
             )
         if PIECE == 1 and s_linear is not None:
             tl.store(
-                s_late_map + sh * D * D + d[n_d][None, :] * D + column[:, None],
-                s[n_d],
+                s_late_map + sh * D * D + d[n_d][None, :] * D + column[:, None], s[n_d],
                 mask=column_ok[:, None] & d_ok[n_d][None, :],
             )
             live = tl.maximum(live, tl.max(tl.where(s[n_d] != 0.0, 1, 0)))
@@ -886,29 +685,10 @@ def forward_sweep_1(
 
 @triton.jit(do_not_specialize=["T", "count"])
 def forward_rows_2(
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    v_out,
-    T,
-    H,
-    count,
-    D: tl.constexpr,
-    E: tl.constexpr,
-    block_d: tl.constexpr,
-    block_e: tl.constexpr,
+    q_p, q_b, q_t, q_h, q_g, k_p, k_b, k_t, k_h, k_g,
+    write1_p, write1_b, write1_t, write1_h, write1_g, v_out,
+    T, H, count,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
     ROWS: tl.constexpr,
 ):
     """What is made of each step for itself."""
@@ -924,18 +704,15 @@ def forward_rows_2(
     e_ok = e < E
     q = tl.load(
         q_p + h // q_g * q_h + (b * q_b + step * q_t)[:, None] + d[None, :],
-        mask=i_ok[:, None] & d_ok[None, :],
-        other=0.0,
+        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
     ).to(tl.float32)
     k = tl.load(
         k_p + h // k_g * k_h + (b * k_b + step * k_t)[:, None] + d[None, :],
-        mask=i_ok[:, None] & d_ok[None, :],
-        other=0.0,
+        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
     ).to(tl.float32)
     write1 = tl.load(
         write1_p + h // write1_g * write1_h + (b * write1_b + step * write1_t)[:, None] + e[None, :],
-        mask=i_ok[:, None] & e_ok[None, :],
-        other=0.0,
+        mask=i_ok[:, None] & e_ok[None, :], other=0.0,
     ).to(tl.float32)
     t1 = tl.sum(q * k, axis=1)
     tl.store(v_out + at[:, None] * E + e[None, :], (1.0 / t1)[:, None] * write1, mask=i_ok[:, None] & e_ok[None, :])
@@ -959,110 +736,44 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     s_starts = s_first
     ahead1 = some.new_empty((B, T, H), dtype=torch.float32)
     launch(
-        forward_rows_1,
-        (cdiv(B * T, config.rows(config.padded(D))) * H,),
-        q,
-        *strides(q, H),
-        k,
-        *strides(k, H),
-        ahead1,
-        T,
-        H,
-        B * T,
-        D=D,
-        block_d=config.padded(D),
-        ROWS=config.rows(config.padded(D)),
-        num_warps=4,
+        forward_rows_1, (cdiv(B * T, config.rows(config.padded(D))) * H,),
+        q, *strides(q, H), k, *strides(k, H), ahead1,
+        T, H, B * T,
+        D=D, block_d=config.padded(D), ROWS=config.rows(config.padded(D)), num_warps=4,
     )
     lam_sums, lam_rests, lam_extents = cumulate(lam, lay, config.exact)
     lam_extents = None
     matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     launch(
-        forward_prepare_1,
-        (config.queues(lay.programs),),
-        matrix1,
-        q,
-        *strides(q, H),
-        k,
-        *strides(k, H),
-        ahead1,
-        *strides(ahead1, H),
-        lam_sums,
+        forward_prepare_1, (config.queues(lay.programs),),
+        matrix1, q, *strides(q, H), k, *strides(k, H), ahead1, *strides(ahead1, H), lam_sums,
         lam_rests,
-        *lay.at_once,
-        lay.programs,
-        D=D,
-        block_d=config.padded(D),
-        CHUNK=config.chunk,
+        *lay.at_once, lay.programs,
+        D=D, block_d=config.padded(D), CHUNK=config.chunk,
         STAGES=config.queued(config.padded(D) * (q.element_size() + k.element_size()), config.chunk),
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=config.ahead,
-        num_stages=1,
-        maxnreg=255,
+        C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=255,
     )
     if parts > 1 or exchange is not None:
         s_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
         s_linear = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
         walk = config.walk(
-            E,
-            config.padded(D) * (q.element_size() + k.element_size()),
-            lam_sums.element_size() + config.chunk * matrix1.element_size(),
-            o.element_size(),
-            elements=True,
-            programs=config.crowd(config.padded(D)),
+            E, config.padded(D) * (q.element_size() + k.element_size()),
+            lam_sums.element_size() + config.chunk * matrix1.element_size(), o.element_size(),
+            elements=True, programs=config.crowd(config.padded(D)),
         )
         late = late_pieces(s_ends, s_linear, lay.length(parts), walk.tile)
         for piece, ends, linear in by_launch(s_ends, s_linear, walk.programs, late):
             launch(
-                forward_sweep_1,
-                (
-                    lay.sequences
-                    * parts
-                    * H
-                    * (cdiv(E, walk.tile) * (ends is not None) + cdiv(D, walk.tile) * (linear is not None)),
-                ),
-                None,
-                ends,
-                linear,
-                late and late.ends,
-                late and late.linear,
-                late and late.live,
-                o,
-                *strides(o, H),
-                q,
-                *strides(q, H),
-                lam_sums,
-                lam_rests,
-                matrix1,
-                None,
-                ahead1,
-                *strides(ahead1, H),
-                k,
-                *strides(k, H),
-                *lay.walked,
-                parts,
-                lay.length(parts),
-                D=D,
-                E=E,
-                block_d=min(config.slice, config.padded(D)),
-                block_e=walk.tile,
-                YIELD=False,
-                WARPS=walk.warps,
-                STAGES=walk.stages,
-                PRODUCTS=walk.products,
-                PIECE=piece,
-                C=config.chunk,
-                LEVELS=config.levels,
-                EVEN=lay.even,
-                EXACT=config.exact,
-                DT=DTYPES[some.dtype],
-                num_warps=walk.warps,
-                num_stages=2,
-                maxnreg=walk.registers,
+                forward_sweep_1, (lay.sequences * parts * H * (cdiv(E, walk.tile) * (ends is not None) + cdiv(D, walk.tile) * (linear is not None)),),
+                None, ends, linear, late and late.ends, late and late.linear, late and late.live,
+                o, *strides(o, H), q, *strides(q, H), lam_sums, lam_rests, matrix1, None,
+                ahead1, *strides(ahead1, H), k, *strides(k, H),
+                *lay.walked, parts, lay.length(parts),
+                D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=False,
+                WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, PIECE=piece, C=config.chunk,
+                LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+                num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
             )
         join_pieces(late, s_ends, s_linear, 0)
         late = None
@@ -1077,75 +788,28 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     write1 = some.new_empty((B, T, H, E), dtype=some.dtype)
     s_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if finals else None
     walk = config.walk(
-        E,
-        config.padded(D) * (q.element_size() + k.element_size()),
-        lam_sums.element_size() + config.chunk * matrix1.element_size(),
-        o.element_size(),
+        E, config.padded(D) * (q.element_size() + k.element_size()),
+        lam_sums.element_size() + config.chunk * matrix1.element_size(), o.element_size(),
         elements=True,
     )
     launch(
-        forward_sweep_1,
-        (lay.sequences * parts * H * cdiv(E, walk.tile),),
-        s_starts,
-        s_last,
-        None,
-        None,
-        None,
-        None,
-        o,
-        *strides(o, H),
-        q,
-        *strides(q, H),
-        lam_sums,
-        lam_rests,
-        matrix1,
-        write1,
-        ahead1,
-        *strides(ahead1, H),
-        k,
-        *strides(k, H),
-        *lay.walked,
-        parts,
-        lay.length(parts),
-        D=D,
-        E=E,
-        block_d=min(config.slice, config.padded(D)),
-        block_e=walk.tile,
-        YIELD=True,
-        WARPS=walk.warps,
-        STAGES=walk.stages,
-        PRODUCTS=walk.products,
-        PIECE=0,
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=walk.warps,
-        num_stages=2,
-        maxnreg=walk.registers,
+        forward_sweep_1, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+        s_starts, s_last, None, None, None, None, o, *strides(o, H), q, *strides(q, H), lam_sums,
+        lam_rests, matrix1, write1, ahead1, *strides(ahead1, H), k, *strides(k, H),
+        *lay.walked, parts, lay.length(parts),
+        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=True,
+        WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, PIECE=0, C=config.chunk,
+        LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
     )
     ahead1 = lam_rests = matrix1 = None
     v = some.new_empty((B, T, H, E), dtype=some.dtype)
     launch(
-        forward_rows_2,
-        (cdiv(B * T, config.rows(config.padded(D), config.padded(E))) * H,),
-        q,
-        *strides(q, H),
-        k,
-        *strides(k, H),
-        write1,
-        *strides(write1, H),
-        v,
-        T,
-        H,
-        B * T,
-        D=D,
-        E=E,
-        block_d=config.padded(D),
-        block_e=config.padded(E),
-        ROWS=config.rows(config.padded(D), config.padded(E)),
-        num_warps=4,
+        forward_rows_2, (cdiv(B * T, config.rows(config.padded(D), config.padded(E))) * H,),
+        q, *strides(q, H), k, *strides(k, H), write1, *strides(write1, H), v,
+        T, H, B * T,
+        D=D, E=E, block_d=config.padded(D), block_e=config.padded(E),
+        ROWS=config.rows(config.padded(D), config.padded(E)), num_warps=4,
     )
     saved = {"d91dd90777": write1}
     write1 = None
@@ -1162,23 +826,9 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
 
 @triton.jit(do_not_specialize=["T", "count"])
 def backward_rows_1(
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    ahead1_out,
-    T,
-    H,
-    count,
-    D: tl.constexpr,
-    block_d: tl.constexpr,
-    ROWS: tl.constexpr,
+    q_p, q_b, q_t, q_h, q_g, k_p, k_b, k_t, k_h, k_g, ahead1_out,
+    T, H, count,
+    D: tl.constexpr, block_d: tl.constexpr, ROWS: tl.constexpr,
 ):
     """What is made of each step for itself."""
     h = (tl.program_id(0) % H).to(tl.int64)
@@ -1191,13 +841,11 @@ def backward_rows_1(
     d_ok = d < D
     q = tl.load(
         q_p + h // q_g * q_h + (b * q_b + step * q_t)[:, None] + d[None, :],
-        mask=i_ok[:, None] & d_ok[None, :],
-        other=0.0,
+        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
     ).to(tl.float32)
     k = tl.load(
         k_p + h // k_g * k_h + (b * k_b + step * k_t)[:, None] + d[None, :],
-        mask=i_ok[:, None] & d_ok[None, :],
-        other=0.0,
+        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
     ).to(tl.float32)
     t1 = tl.sum(q * k, axis=1)
     tl.store(ahead1_out + at, 1.0 / t1, mask=i_ok)
@@ -1205,38 +853,11 @@ def backward_rows_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prepare_1(
-    matrix1,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    lam_sums,
-    lam_rests,
-    ahead1_p,
-    ahead1_b,
-    ahead1_t,
-    ahead1_h,
-    ahead1_g,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    D: tl.constexpr,
-    block_d: tl.constexpr,
-    CHUNK: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
+    matrix1, k_p, k_b, k_t, k_h, k_g, q_p, q_b, q_t, q_h, q_g, lam_sums, lam_rests,
+    ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g,
+    T, H, chunks, begins, stops, programs,
+    D: tl.constexpr, block_d: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
@@ -1277,50 +898,13 @@ def backward_prepare_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_1(
-    ds_first,
-    ds_last,
-    ahead1_p,
-    ahead1_b,
-    ahead1_t,
-    ahead1_h,
-    ahead1_g,
-    dv_p,
-    dv_b,
-    dv_t,
-    dv_h,
-    dv_g,
-    lam_sums,
-    lam_rests,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    matrix1,
-    do_out,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    D: tl.constexpr,
-    E: tl.constexpr,
-    block_d: tl.constexpr,
-    block_e: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    PRODUCTS: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
+    ds_first, ds_last, ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g,
+    dv_p, dv_b, dv_t, dv_h, dv_g, lam_sums, lam_rests, k_p, k_b, k_t, k_h, k_g, matrix1, do_out,
+    q_p, q_b, q_t, q_h, q_g,
+    T, H, chunks, starts, parts, length,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk backwards over chunks, carrying a tile of ds."""
@@ -1343,8 +927,7 @@ def backward_sweep_1(
         if ds_first is not None:
             ds_slice += tl.load(
                 ds_first + sh * D * E + d_slice[None, :] * E + e[:, None],
-                mask=d_ok_slice[None, :] & e_ok[:, None],
-                other=0.0,
+                mask=d_ok_slice[None, :] & e_ok[:, None], other=0.0,
             )
         d = d + (d_slice,)
         d_ok = d_ok + (d_ok_slice,)
@@ -1409,46 +992,22 @@ def backward_sweep_1(
                 if part == 0:
                     tl.store(
                         ds_last + (sh // H // parts * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
-                        ds[n_d],
-                        mask=d_ok[n_d][None, :] & e_ok[:, None],
+                        ds[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         else:
             tl.store(
-                ds_last + sh * D * E + d[n_d][None, :] * E + e[:, None],
-                ds[n_d],
+                ds_last + sh * D * E + d[n_d][None, :] * E + e[:, None], ds[n_d],
                 mask=d_ok[n_d][None, :] & e_ok[:, None],
             )
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prepare_2(
-    matrix2,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    lam_sums,
-    lam_rests,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    E: tl.constexpr,
-    block_e: tl.constexpr,
-    CHUNK: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
+    matrix2, do_p, do_b, do_t, do_h, do_g, write1_p, write1_b, write1_t, write1_h, write1_g,
+    lam_sums, lam_rests,
+    T, H, chunks, begins, stops, programs,
+    E: tl.constexpr, block_e: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
@@ -1486,57 +1045,14 @@ def backward_prepare_2(
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_2(
-    ds_first,
-    lam_sums,
-    lam_rests,
-    ahead1_p,
-    ahead1_b,
-    ahead1_t,
-    ahead1_h,
-    ahead1_g,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    s_out_late__out,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    matrix2,
-    read1_out,
-    dq_1_148c1f_out,
-    dk_1_148c1f_out,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    E: tl.constexpr,
-    D: tl.constexpr,
-    block_e: tl.constexpr,
-    block_d: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    PRODUCTS: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
+    ds_first, lam_sums, lam_rests, ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g,
+    k_p, k_b, k_t, k_h, k_g, write1_p, write1_b, write1_t, write1_h, write1_g, s_out_late__out,
+    q_p, q_b, q_t, q_h, q_g, matrix2, read1_out, dq_1_148c1f_out, dk_1_148c1f_out,
+    do_p, do_b, do_t, do_h, do_g,
+    T, H, chunks, starts, parts, length,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk backwards over chunks, carrying a tile of ds."""
@@ -1559,8 +1075,7 @@ def backward_sweep_2(
         if ds_first is not None:
             ds_slice += tl.load(
                 ds_first + sh * D * E + d[:, None] * E + e_slice[None, :],
-                mask=d_ok[:, None] & e_ok_slice[None, :],
-                other=0.0,
+                mask=d_ok[:, None] & e_ok_slice[None, :], other=0.0,
             )
         ds = ds + (ds_slice,)
         e = e + (e_slice,)
@@ -1605,8 +1120,7 @@ def backward_sweep_2(
         for n_e in tl.static_range((E + block_e - 1) // block_e):
             write1 = tl.load(
                 write1_p + t0 * write1_t + i[:, None] * write1_t + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
             rounded, rest = rounded_and_rest(ds[n_e], DT)
             p = tl.dot(rounded.to(DT), tl.trans(write1.to(DT)), p, input_precision="tf32x3")  # write1 ds^T
@@ -1614,8 +1128,7 @@ def backward_sweep_2(
                 p = tl.dot(rest.to(DT), tl.trans(write1.to(DT)), p)
             do = tl.load(
                 do_p + t0 * do_t + i[:, None] * do_t + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
             p3 = tl.dot(
                 (-until[None, :] * q_each.to(tl.float32)).to(DT), do.to(DT), (kept * ds[n_e]), input_precision="tf32x3"
@@ -1661,61 +1174,19 @@ def backward_sweep_2(
                 s_out_late__out
                 + ((bh * tl.cdiv(D, block_d) + tile) * WARPS + tl.arange(0, WARPS))[:, None] * T
                 + t0
-                + i[None, :],
-                sums,
-                mask=i_ok[None, :],
+                + i[None, :], sums, mask=i_ok[None, :],
             )  # s: out.late
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prepare_3(
-    matrix3,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    ahead1_p,
-    ahead1_b,
-    ahead1_t,
-    ahead1_h,
-    ahead1_g,
-    lam_sums,
-    lam_rests,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    own1_out,
-    own2_out,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    E: tl.constexpr,
-    D: tl.constexpr,
-    block_e: tl.constexpr,
-    block_d: tl.constexpr,
-    CHUNK: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    matrix3, do_p, do_b, do_t, do_h, do_g, write1_p, write1_b, write1_t, write1_h, write1_g,
+    ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g, lam_sums, lam_rests,
+    q_p, q_b, q_t, q_h, q_g, k_p, k_b, k_t, k_h, k_g, own1_out, own2_out,
+    T, H, chunks, begins, stops, programs,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
+    CHUNK: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
+    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -1776,56 +1247,14 @@ def backward_prepare_3(
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_3(
-    s_first,
-    s_last,
-    lam_sums,
-    lam_rests,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    s_in_early__out,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    matrix3,
-    dq_2_out,
-    ahead1_p,
-    ahead1_b,
-    ahead1_t,
-    ahead1_h,
-    ahead1_g,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    E: tl.constexpr,
-    D: tl.constexpr,
-    block_e: tl.constexpr,
-    block_d: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    PRODUCTS: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
+    s_first, s_last, lam_sums, lam_rests, q_p, q_b, q_t, q_h, q_g, do_p, do_b, do_t, do_h, do_g,
+    s_in_early__out, k_p, k_b, k_t, k_h, k_g, matrix3, dq_2_out,
+    ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g,
+    write1_p, write1_b, write1_t, write1_h, write1_g,
+    T, H, chunks, starts, parts, length,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of s."""
@@ -1848,8 +1277,7 @@ def backward_sweep_3(
         if s_first is not None:
             s_slice += tl.load(
                 s_first + sh * D * E + d[:, None] * E + e_slice[None, :],
-                mask=d_ok[:, None] & e_ok_slice[None, :],
-                other=0.0,
+                mask=d_ok[:, None] & e_ok_slice[None, :], other=0.0,
             )
         e = e + (e_slice,)
         e_ok = e_ok + (e_ok_slice,)
@@ -1894,8 +1322,7 @@ def backward_sweep_3(
         for n_e in tl.static_range((E + block_e - 1) // block_e):
             do = tl.load(
                 do_p + t0 * do_t + i[:, None] * do_t + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
             rounded, rest = rounded_and_rest(s[n_e], DT)
             p = tl.dot(rounded.to(DT), tl.trans(do.to(DT)), p, input_precision="tf32x3")  # do s^T
@@ -1903,14 +1330,11 @@ def backward_sweep_3(
                 p = tl.dot(rest.to(DT), tl.trans(do.to(DT)), p)
             write1 = tl.load(
                 write1_p + t0 * write1_t + i[:, None] * write1_t + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
             p3 = tl.dot(
                 ((ahead1.to(tl.float32) * until)[None, :] * k_each.to(tl.float32)).to(DT),
-                write1.to(DT),
-                (kept * s[n_e]),
-                input_precision="tf32x3",
+                write1.to(DT), (kept * s[n_e]), input_precision="tf32x3",
             )  # ... + k^T diag((cd952cfd4723) . until) write1
             s_slice2 = p3  # kept s + k^T diag((cd952cfd4723) . until) write1
             s_next = s_next + (s_slice2,)
@@ -1929,9 +1353,7 @@ def backward_sweep_3(
                 s_in_early__out
                 + ((bh * tl.cdiv(D, block_d) + tile) * WARPS + tl.arange(0, WARPS))[:, None] * T
                 + t0
-                + i[None, :],
-                sums,
-                mask=i_ok[None, :],
+                + i[None, :], sums, mask=i_ok[None, :],
             )  # s: in.early
     for n_e in tl.static_range((E + block_e - 1) // block_e):
         if s_last is not None:
@@ -1942,49 +1364,12 @@ def backward_sweep_3(
 
 @triton.jit(do_not_specialize=["T", "count"])
 def backward_rows_2(
-    dq_2_p,
-    dq_2_b,
-    dq_2_t,
-    dq_2_h,
-    dq_2_g,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    dq_1_148c1f_sums,
-    dq_1_148c1f_n,
-    dv_p,
-    dv_b,
-    dv_t,
-    dv_h,
-    dv_g,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    dk_1_148c1f_sums,
-    dk_1_148c1f_n,
-    read1_p,
-    read1_b,
-    read1_t,
-    read1_h,
-    read1_g,
-    dq_out,
-    dk_out,
-    T,
-    H,
-    count,
-    D: tl.constexpr,
-    E: tl.constexpr,
-    block_d: tl.constexpr,
-    block_e: tl.constexpr,
+    dq_2_p, dq_2_b, dq_2_t, dq_2_h, dq_2_g, q_p, q_b, q_t, q_h, q_g, k_p, k_b, k_t, k_h, k_g,
+    dq_1_148c1f_sums, dq_1_148c1f_n, dv_p, dv_b, dv_t, dv_h, dv_g,
+    write1_p, write1_b, write1_t, write1_h, write1_g, dk_1_148c1f_sums, dk_1_148c1f_n,
+    read1_p, read1_b, read1_t, read1_h, read1_g, dq_out, dk_out,
+    T, H, count,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
     ROWS: tl.constexpr,
 ):
     """What is made of each step for itself."""
@@ -2002,18 +1387,15 @@ def backward_rows_2(
     if dq_2_p is not None:
         dq_2 = tl.load(
             dq_2_p + h // dq_2_g * dq_2_h + (b * dq_2_b + step * dq_2_t)[:, None] + d[None, :],
-            mask=i_ok[:, None] & d_ok[None, :],
-            other=0.0,
+            mask=i_ok[:, None] & d_ok[None, :], other=0.0,
         ).to(tl.float32)
     q = tl.load(
         q_p + h // q_g * q_h + (b * q_b + step * q_t)[:, None] + d[None, :],
-        mask=i_ok[:, None] & d_ok[None, :],
-        other=0.0,
+        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
     ).to(tl.float32)
     k = tl.load(
         k_p + h // k_g * k_h + (b * k_b + step * k_t)[:, None] + d[None, :],
-        mask=i_ok[:, None] & d_ok[None, :],
-        other=0.0,
+        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
     ).to(tl.float32)
     dq_1_148c1f = tl.zeros([ROWS], tl.float32)
     if dq_1_148c1f_sums is not None:
@@ -2023,15 +1405,13 @@ def backward_rows_2(
             )
     dv = tl.load(
         dv_p + h // dv_g * dv_h + (b * dv_b + step * dv_t)[:, None] + e[None, :],
-        mask=i_ok[:, None] & e_ok[None, :],
-        other=0.0,
+        mask=i_ok[:, None] & e_ok[None, :], other=0.0,
     ).to(tl.float32)
     write1 = tl.zeros([ROWS, block_e], tl.float32)
     if write1_p is not None:
         write1 = tl.load(
             write1_p + h // write1_g * write1_h + (b * write1_b + step * write1_t)[:, None] + e[None, :],
-            mask=i_ok[:, None] & e_ok[None, :],
-            other=0.0,
+            mask=i_ok[:, None] & e_ok[None, :], other=0.0,
         ).to(tl.float32)
     dk_1_148c1f = tl.zeros([ROWS], tl.float32)
     if dk_1_148c1f_sums is not None:
@@ -2043,16 +1423,14 @@ def backward_rows_2(
     if read1_p is not None:
         read1 = tl.load(
             read1_p + h // read1_g * read1_h + (b * read1_b + step * read1_t)[:, None] + d[None, :],
-            mask=i_ok[:, None] & d_ok[None, :],
-            other=0.0,
+            mask=i_ok[:, None] & d_ok[None, :], other=0.0,
         ).to(tl.float32)
     t1 = tl.sum(write1 * dv, axis=1)
     t2 = tl.sum(k * q, axis=1)
     t3 = 1.0 / (t2 * t2)
     if dq_out is not None:
         tl.store(
-            dq_out + at[:, None] * D + d[None, :],
-            dq_2 - ((t1 + dq_1_148c1f) * t3)[:, None] * k,
+            dq_out + at[:, None] * D + d[None, :], dq_2 - ((t1 + dq_1_148c1f) * t3)[:, None] * k,
             mask=i_ok[:, None] & d_ok[None, :],
         )
     if dk_out is not None:
@@ -2084,20 +1462,10 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     dv = cotangent(cotangents.get("v"), some, (B, T, H, E))
     ahead1 = some.new_empty((B, T, H), dtype=torch.float32)
     launch(
-        backward_rows_1,
-        (cdiv(B * T, config.rows(config.padded(D))) * H,),
-        q,
-        *strides(q, H),
-        k,
-        *strides(k, H),
-        ahead1,
-        T,
-        H,
-        B * T,
-        D=D,
-        block_d=config.padded(D),
-        ROWS=config.rows(config.padded(D)),
-        num_warps=4,
+        backward_rows_1, (cdiv(B * T, config.rows(config.padded(D))) * H,),
+        q, *strides(q, H), k, *strides(k, H), ahead1,
+        T, H, B * T,
+        D=D, block_d=config.padded(D), ROWS=config.rows(config.padded(D)), num_warps=4,
     )
     if "lam_sums" in saved:
         lam_sums, lam_rests, lam_extents = saved["lam_sums"], None, None
@@ -2106,78 +1474,32 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     lam_extents = None
     matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     launch(
-        backward_prepare_1,
-        (config.queues(lay.programs),),
-        matrix1,
-        k,
-        *strides(k, H),
-        q,
-        *strides(q, H),
-        lam_sums,
-        lam_rests,
-        ahead1,
-        *strides(ahead1, H),
-        *lay.at_once,
-        lay.programs,
-        D=D,
-        block_d=config.padded(D),
-        CHUNK=config.chunk,
+        backward_prepare_1, (config.queues(lay.programs),),
+        matrix1, k, *strides(k, H), q, *strides(q, H), lam_sums, lam_rests,
+        ahead1, *strides(ahead1, H),
+        *lay.at_once, lay.programs,
+        D=D, block_d=config.padded(D), CHUNK=config.chunk,
         STAGES=config.queued(config.padded(D) * (k.element_size() + q.element_size()), config.chunk),
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=config.ahead,
-        num_stages=1,
-        maxnreg=255,
+        C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=255,
     )
     if parts > 1 or exchange is not None:
         ds_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
         ds_linear = saved["s linear"].mT
         walk = config.walk(
-            E,
-            config.padded(D) * (k.element_size() + q.element_size()),
-            lam_sums.element_size() + config.chunk * matrix1.element_size(),
-            dv.element_size(),
+            E, config.padded(D) * (k.element_size() + q.element_size()),
+            lam_sums.element_size() + config.chunk * matrix1.element_size(), dv.element_size(),
             elements=True,
         )
         launch(
-            backward_sweep_1,
-            (lay.sequences * parts * H * cdiv(E, walk.tile),),
-            None,
-            ds_ends,
-            ahead1,
-            *strides(ahead1, H),
-            dv,
-            *strides(dv, H),
-            lam_sums,
-            lam_rests,
-            k,
-            *strides(k, H),
-            matrix1,
-            None,
-            q,
-            *strides(q, H),
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            D=D,
-            E=E,
-            block_d=min(config.slice, config.padded(D)),
-            block_e=walk.tile,
-            YIELD=False,
-            WARPS=walk.warps,
-            STAGES=walk.stages,
-            PRODUCTS=walk.products,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=walk.warps,
-            num_stages=2,
-            maxnreg=walk.registers,
+            backward_sweep_1, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+            None, ds_ends, ahead1, *strides(ahead1, H), dv, *strides(dv, H), lam_sums, lam_rests,
+            k, *strides(k, H), matrix1, None, q, *strides(q, H),
+            *lay.walked, parts, lay.length(parts),
+            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=False,
+            WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
+            LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
         )
         if exchange is not None:  # other parts of the sequence are elsewhere
             ds_coming = exchange.begin(
@@ -2192,76 +1514,31 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     do = some.new_empty((B, T, H, E), dtype=some.dtype)
     ds_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if needs & {"s"} else None
     walk = config.walk(
-        E,
-        config.padded(D) * (k.element_size() + q.element_size()),
-        lam_sums.element_size() + config.chunk * matrix1.element_size(),
-        dv.element_size(),
+        E, config.padded(D) * (k.element_size() + q.element_size()),
+        lam_sums.element_size() + config.chunk * matrix1.element_size(), dv.element_size(),
         elements=True,
     )
     launch(
-        backward_sweep_1,
-        (lay.sequences * parts * H * cdiv(E, walk.tile),),
-        ds_starts,
-        ds_last,
-        ahead1,
-        *strides(ahead1, H),
-        dv,
-        *strides(dv, H),
-        lam_sums,
-        lam_rests,
-        k,
-        *strides(k, H),
-        matrix1,
-        do,
-        q,
-        *strides(q, H),
-        *lay.walked,
-        parts,
-        lay.length(parts),
-        D=D,
-        E=E,
-        block_d=min(config.slice, config.padded(D)),
-        block_e=walk.tile,
-        YIELD=True,
-        WARPS=walk.warps,
-        STAGES=walk.stages,
-        PRODUCTS=walk.products,
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=walk.warps,
-        num_stages=2,
-        maxnreg=walk.registers,
+        backward_sweep_1, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+        ds_starts, ds_last, ahead1, *strides(ahead1, H), dv, *strides(dv, H), lam_sums, lam_rests,
+        k, *strides(k, H), matrix1, do, q, *strides(q, H),
+        *lay.walked, parts, lay.length(parts),
+        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=True,
+        WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
+        LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
     )
     matrix1 = None
     if needs & {"k", "lam", "q"}:
         matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
         launch(
-            backward_prepare_2,
-            (config.queues(lay.programs),),
-            matrix2,
-            do,
-            *strides(do, H),
-            write1,
-            *strides(write1, H),
-            lam_sums,
-            lam_rests,
-            *lay.at_once,
-            lay.programs,
-            E=E,
-            block_e=config.padded(E),
-            CHUNK=config.chunk,
+            backward_prepare_2, (config.queues(lay.programs),),
+            matrix2, do, *strides(do, H), write1, *strides(write1, H), lam_sums, lam_rests,
+            *lay.at_once, lay.programs,
+            E=E, block_e=config.padded(E), CHUNK=config.chunk,
             STAGES=config.queued(config.padded(E) * (do.element_size() + write1.element_size()), config.chunk),
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.ahead,
-            num_stages=1,
-            maxnreg=255,
+            C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=255,
         )
     if needs & {"k", "lam", "q"}:
         read1 = some.new_empty((B, T, H, D), dtype=some.dtype)
@@ -2275,52 +1552,20 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             (B, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps, T), dtype=torch.float32
         )
         walk = config.walk(
-            D,
-            config.padded(E) * (write1.element_size() + do.element_size()),
+            D, config.padded(E) * (write1.element_size() + do.element_size()),
             lam_sums.element_size() + config.chunk * matrix2.element_size(),
-            k.element_size() + q.element_size(),
-            elements=True,
+            k.element_size() + q.element_size(), elements=True,
         )
         launch(
-            backward_sweep_2,
-            (lay.sequences * parts * H * cdiv(D, walk.tile),),
-            ds_starts,
-            lam_sums,
-            lam_rests,
-            ahead1,
-            *strides(ahead1, H),
-            k,
-            *strides(k, H),
-            write1,
-            *strides(write1, H),
-            s_out_late_,
-            q,
-            *strides(q, H),
-            matrix2,
-            read1,
-            dq_1_148c1f,
-            dk_1_148c1f,
-            do,
-            *strides(do, H),
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            E=E,
-            D=D,
-            block_e=min(config.slice, config.padded(E)),
-            block_d=walk.tile,
-            YIELD=True,
-            WARPS=walk.warps,
-            STAGES=walk.stages,
-            PRODUCTS=walk.products,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=walk.warps,
-            num_stages=2,
-            maxnreg=walk.registers,
+            backward_sweep_2, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+            ds_starts, lam_sums, lam_rests, ahead1, *strides(ahead1, H), k, *strides(k, H),
+            write1, *strides(write1, H), s_out_late_, q, *strides(q, H), matrix2, read1, dq_1_148c1f,
+            dk_1_148c1f, do, *strides(do, H),
+            *lay.walked, parts, lay.length(parts),
+            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=walk.tile, YIELD=True,
+            WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
+            LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
         )
     matrix2 = None
     if needs & {"lam", "q"}:
@@ -2328,43 +1573,14 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         own1 = some.new_empty((B, H, 1, T), dtype=torch.float32)
         matrix3 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
         launch(
-            backward_prepare_3,
-            (config.queues(lay.programs),),
-            matrix3,
-            do,
-            *strides(do, H),
-            write1,
-            *strides(write1, H),
-            ahead1,
-            *strides(ahead1, H),
-            lam_sums,
-            lam_rests,
-            q,
-            *strides(q, H),
-            k,
-            *strides(k, H),
-            own1,
-            own2,
-            *lay.at_once,
-            lay.programs,
-            E=E,
-            D=D,
-            block_e=config.padded(E),
-            block_d=config.padded(D),
-            CHUNK=config.chunk,
-            STAGES=config.queued(
-                config.padded(E) * (do.element_size() + write1.element_size())
-                + config.padded(D) * (q.element_size() + k.element_size()),
-                config.chunk,
-            ),
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.ahead,
-            num_stages=1,
-            maxnreg=255,
+            backward_prepare_3, (config.queues(lay.programs),),
+            matrix3, do, *strides(do, H), write1, *strides(write1, H), ahead1, *strides(ahead1, H),
+            lam_sums, lam_rests, q, *strides(q, H), k, *strides(k, H), own1, own2,
+            *lay.at_once, lay.programs,
+            E=E, D=D, block_e=config.padded(E), block_d=config.padded(D), CHUNK=config.chunk,
+            STAGES=config.queued(config.padded(E) * (do.element_size() + write1.element_size()) + config.padded(D) * (q.element_size() + k.element_size()), config.chunk),
+            C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=255,
         )
     if needs & {"lam", "q"}:
         dq_2 = some.new_empty((B, T, H, D), dtype=some.dtype)
@@ -2377,51 +1593,19 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             else None
         )
         walk = config.walk(
-            D,
-            config.padded(E) * (do.element_size() + write1.element_size()),
+            D, config.padded(E) * (do.element_size() + write1.element_size()),
             lam_sums.element_size() + config.chunk * matrix3.element_size(),
-            q.element_size() + k.element_size(),
-            elements=True,
+            q.element_size() + k.element_size(), elements=True,
         )
         launch(
-            backward_sweep_3,
-            (lay.sequences * parts * H * cdiv(D, walk.tile),),
-            s_starts,
-            s_last,
-            lam_sums,
-            lam_rests,
-            q,
-            *strides(q, H),
-            do,
-            *strides(do, H),
-            s_in_early_,
-            k,
-            *strides(k, H),
-            matrix3,
-            dq_2,
-            ahead1,
-            *strides(ahead1, H),
-            write1,
-            *strides(write1, H),
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            E=E,
-            D=D,
-            block_e=min(config.slice, config.padded(E)),
-            block_d=walk.tile,
-            YIELD=True,
-            WARPS=walk.warps,
-            STAGES=walk.stages,
-            PRODUCTS=walk.products,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=walk.warps,
-            num_stages=2,
-            maxnreg=walk.registers,
+            backward_sweep_3, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+            s_starts, s_last, lam_sums, lam_rests, q, *strides(q, H), do, *strides(do, H), s_in_early_,
+            k, *strides(k, H), matrix3, dq_2, ahead1, *strides(ahead1, H), write1, *strides(write1, H),
+            *lay.walked, parts, lay.length(parts),
+            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=walk.tile, YIELD=True,
+            WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
+            LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
         )
     ahead1 = matrix3 = None
     if needs & {"lam"}:
@@ -2430,47 +1614,24 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     gradients, initial = {}, {}
     if needs & {"lam"}:  # the decay times <s_(t-1), ds_t>
         s_pairing = border_sums(
-            lam_sums,
-            lam_rests,
-            s_at_ends,
-            lay,
-            parts,
-            config.exact,
-            out_late=s_out_late_,
-            in_early=s_in_early_,
-            own_late=own2,
-            own_early=own1,
-            at_once=True,
+            lam_sums, lam_rests, s_at_ends, lay, parts, config.exact, out_late=s_out_late_,
+            in_early=s_in_early_, own_late=own2, own_early=own1, at_once=True,
         )
     lam_rests = lam_sums = own1 = own2 = s_in_early_ = s_out_late_ = None
     if needs & {"k", "q"}:
         dq = some.new_empty((B, T, H, D), dtype=some.dtype) if "q" in needs else None
         dk = some.new_empty((B, T, H, D), dtype=some.dtype) if "k" in needs else None
         launch(
-            backward_rows_2,
-            (cdiv(B * T, config.rows(config.padded(D), config.padded(E))) * H,),
-            *((dq_2, *strides(dq_2, H)) if "q" in needs else (None, 0, 0, 0, 1)),
-            q,
-            *strides(q, H),
-            k,
-            *strides(k, H),
-            *((dq_1_148c1f, dq_1_148c1f.shape[2]) if "q" in needs else (None, 0)),
-            dv,
-            *strides(dv, H),
+            backward_rows_2, (cdiv(B * T, config.rows(config.padded(D), config.padded(E))) * H,),
+            *((dq_2, *strides(dq_2, H)) if "q" in needs else (None, 0, 0, 0, 1)), q, *strides(q, H),
+            k, *strides(k, H), *((dq_1_148c1f, dq_1_148c1f.shape[2]) if "q" in needs else (None, 0)),
+            dv, *strides(dv, H),
             *((write1, *strides(write1, H)) if "q" in needs or "k" in needs else (None, 0, 0, 0, 1)),
             *((dk_1_148c1f, dk_1_148c1f.shape[2]) if "k" in needs else (None, 0)),
-            *((read1, *strides(read1, H)) if "k" in needs else (None, 0, 0, 0, 1)),
-            dq,
-            dk,
-            T,
-            H,
-            B * T,
-            D=D,
-            E=E,
-            block_d=config.padded(D),
-            block_e=config.padded(E),
-            ROWS=config.rows(config.padded(D), config.padded(E)),
-            num_warps=4,
+            *((read1, *strides(read1, H)) if "k" in needs else (None, 0, 0, 0, 1)), dq, dk,
+            T, H, B * T,
+            D=D, E=E, block_d=config.padded(D), block_e=config.padded(E),
+            ROWS=config.rows(config.padded(D), config.padded(E)), num_warps=4,
         )
     dk_1_148c1f = dq_1_148c1f = dq_2 = read1 = None
     if "q" in needs:
@@ -2510,19 +1671,13 @@ def torch_step(given, states, constants, outputs, following):
 
 @triton.jit(do_not_specialize=["heads"])
 def step_kernel(
-    q_at, k_at, o_at, lam_at, s_at, next_s_at, v_at, rows_at,
-    q_stride0, q_stride1, q_stride2,
-    k_stride0, k_stride1, k_stride2,
-    o_stride0, o_stride1, o_stride2,
-    lam_stride0, lam_stride1,
-    s_stride0, s_stride1,
-    next_s_stride0, next_s_stride1,
-    v_stride0, v_stride1,
+    q_at, k_at, o_at, lam_at, s_at, next_s_at, v_at, rows_at, q_stride0, q_stride1, q_stride2,
+    k_stride0, k_stride1, k_stride2, o_stride0, o_stride1, o_stride2, lam_stride0, lam_stride1,
+    s_stride0, s_stride1, next_s_stride0, next_s_stride1, v_stride0, v_stride1,
     heads, q_group, k_group, o_group, lam_group,
-    size_d: tl.constexpr, block_d: tl.constexpr,
-    size_e: tl.constexpr, block_e: tl.constexpr,
+    size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
     parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
-):  # fmt: skip
+):
     """Each program: one batch entry and head and a tile of e, one step."""
     place = tl.program_id(0) // parts
     if flat:  # more batch entries than a grid is high
@@ -2581,19 +1736,15 @@ def step_kernel(
 @triton.jit(do_not_specialize=["heads", "steps"])
 def steps_kernel(
     q_at, k_at, o_at, lam_at, s_at, kept_s_at, v_at, rows_at, each_at, counts_at, starts_at,
-    q_stride0, q_stride1, q_stride2, q_stride3,
-    k_stride0, k_stride1, k_stride2, k_stride3,
-    o_stride0, o_stride1, o_stride2, o_stride3,
-    lam_stride0, lam_stride1, lam_stride2,
+    q_stride0, q_stride1, q_stride2, q_stride3, k_stride0, k_stride1, k_stride2, k_stride3,
+    o_stride0, o_stride1, o_stride2, o_stride3, lam_stride0, lam_stride1, lam_stride2,
     s_stride0, s_stride1, s_stride2, s_stride3,
     kept_s_stride0, kept_s_stride1, kept_s_stride2, kept_s_stride3,
-    v_stride0, v_stride1, v_stride2,
-    heads, q_group, k_group, o_group, lam_group, steps,
-    size_d: tl.constexpr, block_d: tl.constexpr,
-    size_e: tl.constexpr, block_e: tl.constexpr,
+    v_stride0, v_stride1, v_stride2, heads, q_group, k_group, o_group, lam_group, steps,
+    size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
     parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
     yields: tl.constexpr, keeps: tl.constexpr, ends: tl.constexpr,
-):  # fmt: skip
+):
     """Each program: one sequence and head and a tile of e, one step after the other, with the state in registers."""
     place = tl.program_id(0) // parts
     if flat:  # more batch entries than a grid is high
@@ -2670,9 +1821,7 @@ def steps_kernel(
                         + kept_row * kept_s_stride0
                         + head * kept_s_stride1
                         + at_d[:, None] * kept_s_stride2
-                        + at_e[None, :] * kept_s_stride3,
-                        next_s,
-                        mask=in_d_e,
+                        + at_e[None, :] * kept_s_stride3, next_s, mask=in_d_e,
                     )
             s = next_s.to(tl.float32)
         if ends:
@@ -2682,73 +1831,30 @@ def steps_kernel(
 SIGNATURE = Signature(
     name="inverse_attention_unstable",
     arguments=(
-        Argument("q", "input", ("d",)),
-        Argument("k", "input", ("d",)),
-        Argument("o", "input", ("e",)),
-        Argument("lam", "decay", ()),
+        Argument("q", "input", ("d",)), Argument("k", "input", ("d",)),
+        Argument("o", "input", ("e",)), Argument("lam", "decay", ()),
     ),
-    states=(("s", ("d", "e")),),
-    outputs=(("v", ("e",)),),
+    states=(("s", ("d", "e")),), outputs=(("v", ("e",)),),
 )
 OP = Op(
     SIGNATURE,
     {
         "torch": Backend(
-            torch_forward,
-            torch_backward,
-            frozenset(
-                (
-                    "packed",
-                    "mixed",
-                )
-            ),
-            forward_states=torch_forward_states,
-            backward_states=torch_backward_states,
+            torch_forward, torch_backward, frozenset(("packed", "mixed")),
+            forward_states=torch_forward_states, backward_states=torch_backward_states,
             saved={"d91dd90777": (("B", "H", "T", "e"), "wide")},
         ),
         "triton": Backend(
-            triton_forward,
-            triton_backward,
-            frozenset(
-                (
-                    "packed",
-                    "groups",
-                    "inference",
-                    "finals",
-                    "replays",
-                    "exchange",
-                )
-            ),
-            saved={"d91dd90777": (("B", "T", "H", "e"), "input")},
-            saved_packed=True,
+            triton_forward, triton_backward,
+            frozenset(("packed", "groups", "inference", "finals", "replays", "exchange")),
+            saved={"d91dd90777": (("B", "T", "H", "e"), "input")}, saved_packed=True,
         ),
     },
     Step(
-        SIGNATURE,
-        torch_step,
+        SIGNATURE, torch_step,
         StepKernel(
-            step_kernel,
-            steps_kernel,
-            reads=(
-                "q",
-                "k",
-                "o",
-                "lam",
-            ),
-            constants=(),
-            dims=(
-                "d",
-                "e",
-            ),
-            tiled="e",
-            shared=False,
-            held=(
-                (
-                    "d",
-                    "e",
-                ),
-            ),
-            smallest=1,
+            step_kernel, steps_kernel, reads=("q", "k", "o", "lam"), constants=(), dims=("d", "e"),
+            tiled="e", shared=False, held=(("d", "e"),), smallest=1,
         ),
     ),
     __name__,
@@ -2757,19 +1863,11 @@ OP = Op(
 
 @OP.named
 def inverse_attention_unstable(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    o: torch.Tensor,
-    log_lam: torch.Tensor,
-    initial_state: torch.Tensor | None = None,
-    output_final_state: bool = False,
-    cu_seqlens: torch.Tensor | None = None,
-    context_parallel: object = None,
-    recompute: str = "auto",
-    precision: str = "default",
-    state_dtype: torch.dtype | None = None,
-    backend: str | None = None,
-    deterministic: bool = False,
+    q: torch.Tensor, k: torch.Tensor, o: torch.Tensor, log_lam: torch.Tensor,
+    initial_state: torch.Tensor | None = None, output_final_state: bool = False,
+    cu_seqlens: torch.Tensor | None = None, context_parallel: object = None,
+    recompute: str = "auto", precision: str = "default", state_dtype: torch.dtype | None = None,
+    backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     r"""Inverse attention, the first form: it divides by q.k, and its states explode.
 
@@ -2823,31 +1921,18 @@ def inverse_attention_unstable(
     Source: Inverse attention
     """
     return OP(
-        {"q": q, "k": k, "o": o, "lam": log_lam},
-        initial_state=initial_state,
-        output_final_state=output_final_state,
-        cu_seqlens=cu_seqlens,
-        context_parallel=context_parallel,
-        recompute=recompute,
-        precision=precision,
-        state_dtype=state_dtype,
-        backend=backend,
-        deterministic=deterministic,
+        {"q": q, "k": k, "o": o, "lam": log_lam}, initial_state=initial_state,
+        output_final_state=output_final_state, cu_seqlens=cu_seqlens,
+        context_parallel=context_parallel, recompute=recompute, precision=precision,
+        state_dtype=state_dtype, backend=backend, deterministic=deterministic,
     )
 
 
 @OP.named
 def inverse_attention_unstable_step(
-    state: torch.Tensor | None,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    o: torch.Tensor,
-    log_lam: torch.Tensor,
-    inplace: bool = False,
-    out: torch.Tensor | None = None,
-    state_dtype: torch.dtype | None = None,
-    backend: str | None = None,
-    deterministic: bool = False,
+    state: torch.Tensor | None, q: torch.Tensor, k: torch.Tensor, o: torch.Tensor,
+    log_lam: torch.Tensor, inplace: bool = False, out: torch.Tensor | None = None,
+    state_dtype: torch.dtype | None = None, backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """One step of inverse_attention_unstable, for generation: one launch, no gradient.
 

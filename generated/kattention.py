@@ -43,20 +43,8 @@ from chunkform.runtime.attention import torch_form as attention_torch
 from chunkform.runtime.attention.arguments import AttentionArgument, AttentionSignature
 from chunkform.runtime.attention.feature_maps import combine, inner, later
 from chunkform.runtime.attention.kernels import (
-    averaged,
-    finite,
-    held,
-    load_block,
-    load_matrix,
-    load_vector,
-    log_sum_exp,
-    online,
-    products,
-    products_and,
-    scaled_online,
-    store_block,
-    three_ones,
-    weighted,
+    averaged, finite, held, load_block, load_matrix, load_vector, log_sum_exp, online, products,
+    products_and, scaled_online, store_block, three_ones, weighted,
 )
 from chunkform.runtime.attention.launch import Kernels, backward, fit, forward, of_positions
 from chunkform.runtime.attention.op import AttentionOp
@@ -82,9 +70,7 @@ def features(given, constants, at):
     t_2 = contract("b,ab->a", b, t_1, low)
     t_3 = inner(t_1, t_1, dtype)
     return {
-        "query1": at.wide(t_0),
-        "key1": at.wide(t_1),
-        "value": at.wide(x_j),
+        "query1": at.wide(t_0), "key1": at.wide(t_1), "value": at.wide(x_j),
         "column1": at.per_position(((-0.5 * t_3 + t_2) * beta[..., None]), at.keys),
         "scalar1": at.per_head(beta),
     }
@@ -92,17 +78,12 @@ def features(given, constants, at):
 
 @triton.jit(do_not_specialize=["T", "EACH"])
 def key_features_kernel(
-    x_j_p, x_j_b, x_j_t, x_j_h,
-    K_p, K_h, K_1, K_2,
-    Q_p, Q_h, Q_1, Q_2,
-    b_p, b_h, b_1,
-    beta_p, beta_h,
-    query1_1_p, query1_1_b, query1_1_t, query1_1_h,
-    key1_1_p, key1_1_b, key1_1_t, key1_1_h,
-    column1_p, column1_b, column1_t, column1_h,
+    x_j_p, x_j_b, x_j_t, x_j_h, K_p, K_h, K_1, K_2, Q_p, Q_h, Q_1, Q_2, b_p, b_h, b_1,
+    beta_p, beta_h, query1_1_p, query1_1_b, query1_1_t, query1_1_h,
+    key1_1_p, key1_1_b, key1_1_t, key1_1_h, column1_p, column1_b, column1_t, column1_h,
     T, H, EACH,
     D: tl.constexpr, BD: tl.constexpr, E: tl.constexpr, BE: tl.constexpr, BT: tl.constexpr,
-):  # fmt: skip
+):
     """Features of some positions of one head."""
     blocks = tl.cdiv(T, BT * EACH)
     index = tl.program_id(0) // blocks
@@ -125,8 +106,7 @@ def key_features_kernel(
         store_block(key1_1_p + batch * key1_1_b + head * key1_1_h, start, key1_1_t, T, D, BD, BT, t_2)
         tl.store(
             column1_p + batch * column1_b + head * column1_h + position.to(tl.int64) * column1_t,
-            beta * (t_3 - 0.5 * t_4),
-            mask=position < T,
+            beta * (t_3 - 0.5 * t_4), mask=position < T,
         )
 
 
@@ -144,20 +124,12 @@ def kernel_features(given, constants, at):
     if not fit(at, size_D, size_E):
         return features(given, constants, at)
     made = of_positions(
-        key_features_kernel,
-        at,
-        at.keys,
-        (x_j,),
-        (K, Q, b, beta),
-        {"query1_1": size_D, "key1_1": size_D, "column1": None},
-        {"D": size_D, "E": size_E},
+        key_features_kernel, at, at.keys, (x_j,), (K, Q, b, beta),
+        {"query1_1": size_D, "key1_1": size_D, "column1": None}, {"D": size_D, "E": size_E},
     )
     return {
-        "query1": at.wide(made["query1_1"]),
-        "key1": at.wide(made["key1_1"]),
-        "value": at.wide(x_j),
-        "column1": at.per_position(made["column1"], at.keys),
-        "scalar1": at.per_head(beta),
+        "query1": at.wide(made["query1_1"]), "key1": at.wide(made["key1_1"]), "value": at.wide(x_j),
+        "column1": at.per_position(made["column1"], at.keys), "scalar1": at.per_head(beta),
     }
 
 
@@ -217,9 +189,7 @@ def outputs(given, constants, at, averaged):
     size_0i = at.queries
     size_E = at.sizes["E"]
     value1 = averaged["value1"]
-    return {
-        "y": value1,
-    }
+    return {"y": value1}
 
 
 def output_gradients(given, constants, at, averaged, cotangents, needs):
@@ -322,17 +292,14 @@ def score_scale(scalar1):
 
 @triton.jit(do_not_specialize=["T", "S"])
 def forward_kernel(
-    query1, query1_b, query1_t, query1_h,
-    key1, key1_b, key1_t, key1_h,
-    value, value_b, value_t, value_h,
-    column1_p, scalar1_p,
-    beside_p,
+    query1, query1_b, query1_t, query1_h, key1, key1_b, key1_t, key1_h,
+    value, value_b, value_t, value_h, column1_p, scalar1_p, beside_p,
     average_p, average_b, average_t, average_h, lse_p, mass_p,
     T, S, H,
     GROUP: tl.constexpr, D1: tl.constexpr, BD1: tl.constexpr, E: tl.constexpr, BE: tl.constexpr,
     CAUSAL: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, HELD: tl.constexpr,
     BESIDE: tl.constexpr,
-):  # fmt: skip
+):
     """Averages, and the log-sum-exp, of one block of rows."""
     blocks = tl.cdiv(T, BM)
     index = tl.program_id(0) // blocks
@@ -418,20 +385,15 @@ def forward_kernel(
 
 @triton.jit(do_not_specialize=["T", "S"])
 def rows_kernel(
-    query1, query1_b, query1_t, query1_h,
-    key1, key1_b, key1_t, key1_h,
-    value, value_b, value_t, value_h,
-    column1_p, scalar1_p,
-    beside_p,
+    query1, query1_b, query1_t, query1_h, key1, key1_b, key1_t, key1_h,
+    value, value_b, value_t, value_h, column1_p, scalar1_p, beside_p,
     d_average, d_average_b, d_average_t, d_average_h, shift_p, D_p,
-    dquery1_out, dquery1_out_b, dquery1_out_t, dquery1_out_h,
-    dscalar1_out,
+    dquery1_out, dquery1_out_b, dquery1_out_t, dquery1_out_h, dscalar1_out,
     T, S, H,
     GROUP: tl.constexpr, D1: tl.constexpr, BD1: tl.constexpr, E: tl.constexpr, BE: tl.constexpr,
     CAUSAL: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, HELD: tl.constexpr,
-    BESIDE: tl.constexpr,
-    WITH_scalar1: tl.constexpr,
-):  # fmt: skip
+    BESIDE: tl.constexpr, WITH_scalar1: tl.constexpr,
+):
     """What rows get of the gradient: cotangents of queries, of rows, and each row's part of those of numbers a head."""
     blocks = tl.cdiv(T, BM)
     index = tl.program_id(0) // blocks
@@ -523,13 +485,7 @@ def rows_kernel(
             if WITH_scalar1:
                 dscalar1_total += tl.sum(dscalar1(dE, score1, column1, scalar1, i, j), 1)
     store_block(
-        dquery1_out + b * dquery1_out_b + h * dquery1_out_h,
-        first,
-        dquery1_out_t,
-        T,
-        D1,
-        BD1,
-        BM,
+        dquery1_out + b * dquery1_out_b + h * dquery1_out_h, first, dquery1_out_t, T, D1, BD1, BM,
         dquery1_total * scalar1,
     )
     if WITH_scalar1:
@@ -538,20 +494,16 @@ def rows_kernel(
 
 @triton.jit(do_not_specialize=["T", "S"])
 def keys_kernel(
-    query1, query1_b, query1_t, query1_h,
-    key1, key1_b, key1_t, key1_h,
-    value, value_b, value_t, value_h,
-    column1_p, scalar1_p,
-    d_average, d_average_b, d_average_t, d_average_h, shift_p, D_p,
-    beside_p, beside_h,
-    dvalue_p, dvalue_b, dvalue_t, dvalue_h,
-    dkey1_out, dkey1_out_b, dkey1_out_t, dkey1_out_h,
+    query1, query1_b, query1_t, query1_h, key1, key1_b, key1_t, key1_h,
+    value, value_b, value_t, value_h, column1_p, scalar1_p,
+    d_average, d_average_b, d_average_t, d_average_h, shift_p, D_p, beside_p, beside_h,
+    dvalue_p, dvalue_b, dvalue_t, dvalue_h, dkey1_out, dkey1_out_b, dkey1_out_t, dkey1_out_h,
     dcolumn1_out,
     T, S, H,
     GROUP: tl.constexpr, D1: tl.constexpr, BD1: tl.constexpr, E: tl.constexpr, BE: tl.constexpr,
     CAUSAL: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, HELD: tl.constexpr,
     BESIDE: tl.constexpr,
-):  # fmt: skip
+):
     """What keys get of the gradient: cotangents of values, of keys and of columns, over all heads of a group."""
     blocks = tl.cdiv(S, BN)
     index = tl.program_id(0) // blocks
@@ -702,24 +654,9 @@ def keys_kernel(
 
 
 KERNELS = Kernels(
-    forward_kernel,
-    rows_kernel,
-    keys_kernel,
-    scores=("1",),
-    columns=("column1",),
-    rows_=(),
-    scalars=("scalar1",),
-    of_rows=(
-        "score1",
-        "scalar1",
-    ),
-    of_keys=(
-        "score1",
-        "column1",
-    ),
-    normaliser="softmax",
-    score_scale=score_scale,
-    beside="column1",
+    forward_kernel, rows_kernel, keys_kernel, scores=("1",), columns=("column1",), rows_=(),
+    scalars=("scalar1",), of_rows=("score1", "scalar1"), of_keys=("score1", "column1"),
+    normaliser="softmax", score_scale=score_scale, beside="column1",
 )
 
 
@@ -736,37 +673,18 @@ def triton_backward(op, features, at, averages, lse, d_averages, D, needs):
 SIGNATURE = AttentionSignature(
     name="kattention",
     arguments=(
-        AttentionArgument("x", "stream", ("E",)),
-        AttentionArgument(
-            "Q",
-            "parameter",
-            (
-                "D",
-                "E",
-            ),
-        ),
-        AttentionArgument(
-            "K",
-            "parameter",
-            (
-                "D",
-                "E",
-            ),
-        ),
+        AttentionArgument("x", "stream", ("E",)), AttentionArgument("Q", "parameter", ("D", "E")),
+        AttentionArgument("K", "parameter", ("D", "E")),
         AttentionArgument("b", "parameter", ("D",)),
         AttentionArgument("beta", "temperature", (), default=1.0),
     ),
-    outputs=(("y", True, ("E",)),),
-    values=(("value1", ("E",)),),
-    normaliser="softmax",
+    outputs=(("y", True, ("E",)),), values=(("value1", ("E",)),), normaliser="softmax",
     gradient_of={"x_i": "x", "x_j": "x", "Q": "Q", "K": "K", "b": "b", "beta": "beta"},
     scalars={"scalar1": ("beta",)},
 )
 OP = AttentionOp(
-    SIGNATURE,
-    Maps(features, feature_gradients, outputs, output_gradients, kernel_features),
-    torch_energy,
-    torch_energy_gradients,
+    SIGNATURE, Maps(features, feature_gradients, outputs, output_gradients, kernel_features),
+    torch_energy, torch_energy_gradients,
     {
         "torch": AttentionBackend(attention_torch.forward, attention_torch.backward),
         "triton": AttentionBackend(triton_forward, triton_backward),
@@ -777,17 +695,9 @@ OP = AttentionOp(
 
 @OP.named
 def kattention(
-    x: torch.Tensor,
-    Q: torch.Tensor,
-    K: torch.Tensor,
-    b: torch.Tensor,
-    beta: torch.Tensor | float | None = None,
-    *,
-    causal: bool = False,
-    output_lse: bool = False,
-    context_parallel: object = None,
-    backend: str | None = None,
-    deterministic: bool = False,
+    x: torch.Tensor, Q: torch.Tensor, K: torch.Tensor, b: torch.Tensor,
+    beta: torch.Tensor | float | None = None, *, causal: bool = False, output_lse: bool = False,
+    context_parallel: object = None, backend: str | None = None, deterministic: bool = False,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """Kattention: softmax attention by the energy of a quadratic model of the key given the query.
 

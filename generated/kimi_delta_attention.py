@@ -83,62 +83,25 @@ written_for("0.1", __file__)
 from chunkform.runtime.chunk_kernels.chunk_layout import GROUP, LEVELS, parts_for, places
 from chunkform.runtime.chunk_kernels.head_major import by_head
 from chunkform.runtime.chunk_kernels.kernels import (
-    adds_steep,
-    chained_matrix,
-    chunk_of,
-    cumulate,
-    decayed_product,
-    decayed_sum,
-    diagonal,
-    first_steep,
-    inverse,
-    is_flat,
-    later_sums,
-    over_block,
-    part_of,
-    place_of,
-    reach,
-    span,
-    steep,
+    adds_steep, chained_matrix, chunk_of, cumulate, decayed_product, decayed_sum, diagonal,
+    first_steep, inverse, is_flat, later_sums, over_block, part_of, place_of, reach, span, steep,
 )
 from chunkform.runtime.chunk_kernels.reductions import total
 from chunkform.runtime.chunk_kernels.segment_maps import map_of_all
 from chunkform.runtime.chunk_kernels.segment_tails import LATE, is_zero, join_pieces, late_pieces
 from chunkform.runtime.chunk_kernels.split_precision import rounded_and_rest
 from chunkform.runtime.launch.launch import (
-    DTYPES,
-    by_launch,
-    cdiv,
-    choose,
-    cotangent,
-    launch,
-    spread,
-    steps,
-    strides,
-    whole,
+    DTYPES, by_launch, cdiv, choose, cotangent, launch, spread, steps, strides, whole,
 )
 from chunkform.runtime.launch.varlen import BLOCK, backward_by_length, forward_by_length
 from chunkform.runtime.op.decode import Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK,
-    dtype_of,
-    from_chunks,
-    from_steps,
-    in_parts,
-    in_segments,
-    steps_first,
-    to_chunks,
+    CHUNK, dtype_of, from_chunks, from_steps, in_parts, in_segments, steps_first, to_chunks,
 )
 from chunkform.runtime.torch_form.decays import (
-    apart_mask,
-    channel_apply,
-    channel_product,
-    decay_all,
-    decay_in,
-    decay_out,
-    order_mask,
+    apart_mask, channel_apply, channel_product, decay_all, decay_in, decay_out, order_mask,
     triangular_inverse,
 )
 from chunkform.runtime.torch_form.segment_maps import Segment, in_pieces, over_chunks
@@ -200,16 +163,8 @@ def torch_forward(given, states, constants, packed=None):
     # w: v_t - S.prev.row.c0210b8b8f_t
     # y: S_t^T q_t
     w, y, S_last = in_segments(
-        _forward_sweep_1,
-        (log_alpha, -k * alpha, v, k * beta[..., None], q),
-        (S_first,),
-        lead,
-        1,
-        CHUNK,
-        dtype,
-        device,
-        size_d,
-        size_e,
+        _forward_sweep_1, (log_alpha, -k * alpha, v, k * beta[..., None], q), (S_first,), lead, 1,
+        CHUNK, dtype, device, size_d, size_e,
     )
     return {"o": from_steps(y, lead, 1, given["q"].dtype)}, {"S": S_last}, {"c0cc4e5ad4": w}
 
@@ -376,16 +331,8 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     beta = steps_first(given["beta"], dtype)
     # w: dS.mid.row.3cb68fc052_t
     w, dS_edges, dS_first = in_segments(
-        _backward_sweep_1,
-        (log_alpha, q, do, k, -k * alpha * beta[..., None]),
-        (dS_last,),
-        lead,
-        -1,
-        CHUNK,
-        dtype,
-        device,
-        size_d,
-        size_e,
+        _backward_sweep_1, (log_alpha, q, do, k, -k * alpha * beta[..., None]), (dS_last,), lead,
+        -1, CHUNK, dtype, device, size_d, size_e,
     )
     t17 = -k * alpha * beta[..., None]
     w_2 = saved["c0cc4e5ad4"]
@@ -396,29 +343,14 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     # y_2: S_t do_t
     # y_3: S_(t-1) w_t
     y_2, y_3, S_edges, S_end = in_segments(
-        _backward_sweep_3,
-        (w_2, log_alpha, k * beta[..., None], do, w),
-        (S_first,),
-        lead,
-        1,
-        CHUNK,
-        dtype,
-        device,
-        size_d,
-        size_e,
+        _backward_sweep_3, (w_2, log_alpha, k * beta[..., None], do, w), (S_first,), lead, 1, CHUNK,
+        dtype, device, size_d, size_e,
     )
     t24 = k * beta[..., None]
     # pairing_S: <S_(t-1), dS_t> at each step, with the scalars that multiply the state
     (pairing_S,) = in_parts(
-        _backward_unroll_4,
-        (log_alpha, t17, w, w_2, t24, q, do),
-        (S_edges, dS_edges),
-        lead,
-        CHUNK,
-        dtype,
-        device,
-        size_d,
-        size_e,
+        _backward_unroll_4, (log_alpha, t17, w, w_2, t24, q, do), (S_edges, dS_edges), lead, CHUNK,
+        dtype, device, size_d, size_e,
     )
     gradients = {}
     gradients["q"] = from_steps(y_2, lead, 1, given["q"].dtype)
@@ -448,30 +380,8 @@ def _forward_states_1_chunks(s1, s2, s3, s4, lead, size, dtype, device, size_d, 
     a8 = a4 @ x1
     a9 = (a6 * x4).mT @ a8
     return (
-        over_chunks(
-            (a0 * a1[..., :, None] + a7),
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_d,
-                size_d,
-            ),
-            dtype,
-            device,
-        ),
-        over_chunks(
-            a9,
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_d,
-                size_e,
-            ),
-            dtype,
-            device,
-        ),
+        over_chunks((a0 * a1[..., :, None] + a7), (lead[0], lead[1], count, size_d, size_d), dtype, device),
+        over_chunks(a9, (lead[0], lead[1], count, size_d, size_e), dtype, device),
     )
 
 
@@ -479,10 +389,7 @@ def _forward_states_1_law(later, earlier):
     """The map of two segments from the map of each."""
     a0 = (later[0]) @ (earlier[0].mT).mT
     a1 = (later[0]) @ (earlier[1])
-    return (
-        a0,
-        (later[1] + a1),
-    )
+    return (a0, (later[1] + a1))
 
 
 def _forward_states_1_apply(parts, states):
@@ -509,15 +416,8 @@ def torch_forward_states(given, states, constants, exchange):
     alpha = log_alpha.exp()
     beta = steps_first(given["beta"], dtype)
     map_3 = in_pieces(
-        _forward_states_1_chunks,
-        _forward_states_1_law,
-        (v, log_alpha, -k * alpha, k * beta[..., None]),
-        lead,
-        1,
-        CHUNK,
-        dtype,
-        device,
-        size_d,
+        _forward_states_1_chunks, _forward_states_1_law,
+        (v, log_alpha, -k * alpha, k * beta[..., None]), lead, 1, CHUNK, dtype, device, size_d,
         size_e,
     )
     # what enters, of S
@@ -550,30 +450,8 @@ def _backward_states_1_chunks(s1, s2, s3, s4, s5, lead, size, dtype, device, siz
     a12 = a3 @ a11
     a13 = (x3 * a6).mT @ a12
     return (
-        over_chunks(
-            (a0 * a1[..., :, None] + a7),
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_d,
-                size_d,
-            ),
-            dtype,
-            device,
-        ),
-        over_chunks(
-            (a9 + a13),
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_d,
-                size_e,
-            ),
-            dtype,
-            device,
-        ),
+        over_chunks((a0 * a1[..., :, None] + a7), (lead[0], lead[1], count, size_d, size_d), dtype, device),
+        over_chunks((a9 + a13), (lead[0], lead[1], count, size_d, size_e), dtype, device),
     )
 
 
@@ -581,10 +459,7 @@ def _backward_states_1_law(later, earlier):
     """The map of two segments from the map of each."""
     a0 = (later[0]) @ (earlier[0].mT).mT
     a1 = (later[0]) @ (earlier[1])
-    return (
-        a0,
-        (later[1] + a1),
-    )
+    return (a0, (later[1] + a1))
 
 
 def _backward_states_1_apply(parts, states):
@@ -623,15 +498,8 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
         else steps_first(do, dtype)
     )
     map_3 = in_pieces(
-        _backward_states_1_chunks,
-        _backward_states_1_law,
-        (k, log_alpha, -k * alpha * beta[..., None], q, do),
-        lead,
-        -1,
-        CHUNK,
-        dtype,
-        device,
-        size_d,
+        _backward_states_1_chunks, _backward_states_1_law,
+        (k, log_alpha, -k * alpha * beta[..., None], q, do), lead, -1, CHUNK, dtype, device, size_d,
         size_e,
     )
     # what enters, of dS
@@ -643,41 +511,12 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def forward_prepare_1(
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    alpha_sums,
-    alpha_rests,
-    alpha_extents,
-    scaled1_p,
-    scaled2_p,
-    scaled3_p,
-    matrix1,
-    beta_by_head,
-    matrix2,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    D: tl.constexpr,
-    part_d: tl.constexpr,
-    FLAT: tl.constexpr,
-    GROUP: tl.constexpr,
-    CHUNK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    q_p, q_b, q_t, q_h, q_g, k_p, k_b, k_t, k_h, k_g, alpha_sums, alpha_rests, alpha_extents,
+    scaled1_p, scaled2_p, scaled3_p, matrix1, beta_by_head, matrix2,
+    T, H, chunks, begins, stops, programs,
+    D: tl.constexpr, part_d: tl.constexpr, FLAT: tl.constexpr, GROUP: tl.constexpr,
+    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -705,178 +544,81 @@ def forward_prepare_1(
         # sum_{d} k_{j,d} q_{i,d} m_{i,j,d}
         alpha_a = over_block(
             tl.load(alpha_sums + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
-            alpha_sums + step * D,
-            (row)[:, None],
-            d[None, :],
-            d_ok[None, :],
-            last,
-            H * D,
-            C,
-            CHUNK,
+            alpha_sums + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
         )
         alpha_n = (
             over_block(
                 tl.load(alpha_rests + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
-                alpha_rests + step * D,
-                (row)[:, None],
-                d[None, :],
-                d_ok[None, :],
-                last,
-                H * D,
-                C,
+                alpha_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C,
                 CHUNK,
             )
             if EXACT
             else 0
         )
         t = decayed_product(
-            t,
-            q.to(tl.float32),
-            k.to(tl.float32),
-            alpha_sums + step * D,
-            alpha_rests + step * D if EXACT else None,
-            alpha_a,
-            alpha_n,
-            alpha_a,
-            alpha_n,
-            d,
-            d_ok,
-            last,
-            H * D,
-            C,
-            CHUNK,
-            LEVELS,
-            True,
-            True,
-            FLAT,
-            EXACT,
-            DT,
+            t, q.to(tl.float32), k.to(tl.float32), alpha_sums + step * D,
+            alpha_rests + step * D if EXACT else None, alpha_a, alpha_n, alpha_a, alpha_n, d, d_ok,
+            last, H * D, C, CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
         )
         if not FLAT:
             steep_from = first_steep(steep_from, alpha_a, alpha_n, d_ok, C, DT)
             i_new = i_ok & ((i >= steep_from) | (again > 0))
         # sum_{d} k_{j,d} k_{i,d} m_{i,j,d}
         t2 = decayed_product(
-            t2,
-            k.to(tl.float32),
-            k.to(tl.float32),
-            alpha_sums + step * D,
-            alpha_rests + step * D if EXACT else None,
-            alpha_a,
-            alpha_n,
-            alpha_a,
-            alpha_n,
-            d,
-            d_ok,
-            last,
-            H * D,
-            C,
-            CHUNK,
-            LEVELS,
-            True,
-            False,
-            FLAT,
-            EXACT,
-            DT,
+            t2, k.to(tl.float32), k.to(tl.float32), alpha_sums + step * D,
+            alpha_rests + step * D if EXACT else None, alpha_a, alpha_n, alpha_a, alpha_n, d, d_ok,
+            last, H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
         )
         if not FLAT:
             steep_from = first_steep(steep_from, alpha_a, alpha_n, d_ok, C, DT)
             i_new = i_ok & ((i >= steep_from) | (again > 0))
         since = span(alpha_a, alpha_n, 0.0, 0)
         tl.store(
-            scaled1_p + at * D + i[:, None] * D + d[None, :],
-            (since * k.to(tl.float32)),
+            scaled1_p + at * D + i[:, None] * D + d[None, :], (since * k.to(tl.float32)),
             mask=i_new[:, None] & d_ok[None, :],
         )  # k . since
         tl.store(
-            scaled2_p + at * D + i[:, None] * D + d[None, :],
-            (since * q.to(tl.float32)),
+            scaled2_p + at * D + i[:, None] * D + d[None, :], (since * q.to(tl.float32)),
             mask=i_new[:, None] & d_ok[None, :],
         )  # q . since
         alpha_a_end = over_block(
             tl.load(alpha_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
-            alpha_sums + step * D,
-            (last),
-            d,
-            d_ok,
-            last,
-            H * D,
-            C,
-            CHUNK,
+            alpha_sums + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
         )
         alpha_n_end = (
             over_block(
                 tl.load(alpha_rests + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                alpha_rests + step * D,
-                (last),
-                d,
-                d_ok,
-                last,
-                H * D,
-                C,
-                CHUNK,
+                alpha_rests + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
             )
             if EXACT
             else tl.full([1], 0, tl.int32)
         )
         until = span(alpha_a_end[None, :], alpha_n_end[None, :], alpha_a, alpha_n)
         tl.store(
-            scaled3_p + at * D + i[:, None] * D + d[None, :],
-            (until * k.to(tl.float32)),
+            scaled3_p + at * D + i[:, None] * D + d[None, :], (until * k.to(tl.float32)),
             mask=i_new[:, None] & d_ok[None, :],
         )  # k . until
     beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
     w = -beta[None, :] * t2
     x = inverse(w, C, LEVELS, DT)  # (I - T)^-1
     tl.store(
-        matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-        x,
+        matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x,
         mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
     )  # x
     tl.store(
-        matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-        (beta[None, :] * t),
+        matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (beta[None, :] * t),
         mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
     )  # t diag(beta)
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def forward_prepare_1_others(
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    alpha_sums,
-    alpha_rests,
-    alpha_extents,
-    scaled1_p,
-    scaled2_p,
-    scaled3_p,
-    matrix1,
-    beta_by_head,
-    matrix2,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    D: tl.constexpr,
-    part_d: tl.constexpr,
-    FLAT: tl.constexpr,
-    GROUP: tl.constexpr,
-    CHUNK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    q_p, q_b, q_t, q_h, q_g, k_p, k_b, k_t, k_h, k_g, alpha_sums, alpha_rests, alpha_extents,
+    scaled1_p, scaled2_p, scaled3_p, matrix1, beta_by_head, matrix2,
+    T, H, chunks, begins, stops, programs,
+    D: tl.constexpr, part_d: tl.constexpr, FLAT: tl.constexpr, GROUP: tl.constexpr,
+    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The same, of chunks that aren't flat: a program looks at some together, and takes one after the other."""
     i = tl.arange(0, C)
@@ -915,55 +657,25 @@ def forward_prepare_1_others(
                         tl.load(
                             alpha_sums + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0
                         ),
-                        alpha_sums + step * D,
-                        (row)[:, None],
-                        d[None, :],
-                        d_ok[None, :],
-                        last,
-                        H * D,
-                        C,
-                        CHUNK,
+                        alpha_sums + step * D, (row)[:, None], d[None, :], d_ok[None, :], last,
+                        H * D, C, CHUNK,
                     )
                     alpha_n = (
                         over_block(
                             tl.load(
                                 alpha_rests + step * D + (row)[:, None] * (H * D) + d[None, :],
-                                mask=(d_ok)[None, :],
-                                other=0,
+                                mask=(d_ok)[None, :], other=0,
                             ),
-                            alpha_rests + step * D,
-                            (row)[:, None],
-                            d[None, :],
-                            d_ok[None, :],
-                            last,
-                            H * D,
-                            C,
-                            CHUNK,
+                            alpha_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last,
+                            H * D, C, CHUNK,
                         )
                         if EXACT
                         else 0
                     )
                     t = decayed_product(
-                        t,
-                        q.to(tl.float32),
-                        k.to(tl.float32),
-                        alpha_sums + step * D,
-                        alpha_rests + step * D if EXACT else None,
-                        alpha_a,
-                        alpha_n,
-                        alpha_a,
-                        alpha_n,
-                        d,
-                        d_ok,
-                        last,
-                        H * D,
-                        C,
-                        CHUNK,
-                        LEVELS,
-                        True,
-                        True,
-                        FLAT,
-                        EXACT,
+                        t, q.to(tl.float32), k.to(tl.float32), alpha_sums + step * D,
+                        alpha_rests + step * D if EXACT else None, alpha_a, alpha_n, alpha_a,
+                        alpha_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, True, FLAT, EXACT,
                         DT,
                     )
                     if not FLAT:
@@ -971,26 +683,9 @@ def forward_prepare_1_others(
                         i_new = i_ok & ((i >= steep_from) | (again > 0))
                     # sum_{d} k_{j,d} k_{i,d} m_{i,j,d}
                     t2 = decayed_product(
-                        t2,
-                        k.to(tl.float32),
-                        k.to(tl.float32),
-                        alpha_sums + step * D,
-                        alpha_rests + step * D if EXACT else None,
-                        alpha_a,
-                        alpha_n,
-                        alpha_a,
-                        alpha_n,
-                        d,
-                        d_ok,
-                        last,
-                        H * D,
-                        C,
-                        CHUNK,
-                        LEVELS,
-                        True,
-                        False,
-                        FLAT,
-                        EXACT,
+                        t2, k.to(tl.float32), k.to(tl.float32), alpha_sums + step * D,
+                        alpha_rests + step * D if EXACT else None, alpha_a, alpha_n, alpha_a,
+                        alpha_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT,
                         DT,
                     )
                     if not FLAT:
@@ -999,36 +694,20 @@ def forward_prepare_1_others(
                     since = span(alpha_a, alpha_n, 0.0, 0)
                     tl.store(
                         scaled1_p + at * D + i[:, None] * D + d[None, :],
-                        (since * k.to(tl.float32)),
-                        mask=i_new[:, None] & d_ok[None, :],
+                        (since * k.to(tl.float32)), mask=i_new[:, None] & d_ok[None, :],
                     )  # k . since
                     tl.store(
                         scaled2_p + at * D + i[:, None] * D + d[None, :],
-                        (since * q.to(tl.float32)),
-                        mask=i_new[:, None] & d_ok[None, :],
+                        (since * q.to(tl.float32)), mask=i_new[:, None] & d_ok[None, :],
                     )  # q . since
                     alpha_a_end = over_block(
                         tl.load(alpha_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                        alpha_sums + step * D,
-                        (last),
-                        d,
-                        d_ok,
-                        last,
-                        H * D,
-                        C,
-                        CHUNK,
+                        alpha_sums + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
                     )
                     alpha_n_end = (
                         over_block(
                             tl.load(alpha_rests + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                            alpha_rests + step * D,
-                            (last),
-                            d,
-                            d_ok,
-                            last,
-                            H * D,
-                            C,
-                            CHUNK,
+                            alpha_rests + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
                         )
                         if EXACT
                         else tl.full([1], 0, tl.int32)
@@ -1036,15 +715,13 @@ def forward_prepare_1_others(
                     until = span(alpha_a_end[None, :], alpha_n_end[None, :], alpha_a, alpha_n)
                     tl.store(
                         scaled3_p + at * D + i[:, None] * D + d[None, :],
-                        (until * k.to(tl.float32)),
-                        mask=i_new[:, None] & d_ok[None, :],
+                        (until * k.to(tl.float32)), mask=i_new[:, None] & d_ok[None, :],
                     )  # k . until
                 beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
                 w = -beta[None, :] * t2
                 x = inverse(w, C, LEVELS, DT)  # (I - T)^-1
                 tl.store(
-                    matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-                    x,
+                    matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x,
                     mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
                 )  # x
                 tl.store(
@@ -1056,50 +733,14 @@ def forward_prepare_1_others(
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def forward_sweep_1(
-    S_first,
-    S_last,
-    S_linear,
-    S_late,
-    S_late_map,
-    S_live,
-    S_borders,
-    scaled1_p,
-    v_p,
-    v_b,
-    v_t,
-    v_h,
-    v_g,
-    matrix1,
-    scaled2_p,
-    matrix2,
-    write1_out,
-    o_out,
-    alpha_sums,
-    alpha_rests,
-    beta_by_head,
-    scaled3_p,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    blocks,
-    D: tl.constexpr,
-    E: tl.constexpr,
-    block_d: tl.constexpr,
-    block_e: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    PRODUCTS: tl.constexpr,
-    PIECE: tl.constexpr,
-    BLOCK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    S_first, S_last, S_linear, S_late, S_late_map, S_live, S_borders, scaled1_p,
+    v_p, v_b, v_t, v_h, v_g, matrix1, scaled2_p, matrix2, write1_out, o_out, alpha_sums,
+    alpha_rests, beta_by_head, scaled3_p,
+    T, H, chunks, starts, parts, length, blocks,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
+    PIECE: tl.constexpr, BLOCK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
+    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of S."""
     tiles = tl.cdiv(E, block_e)
@@ -1129,8 +770,7 @@ def forward_sweep_1(
         if S_first is not None:
             S_slice += tl.load(
                 S_first + sh * D * E + d_slice[None, :] * E + e[:, None],
-                mask=d_ok_slice[None, :] & e_ok[:, None],
-                other=0.0,
+                mask=d_ok_slice[None, :] & e_ok[:, None], other=0.0,
             )
         if S_linear is not None:
             S_slice += tl.where(column[:, None] == d_slice[None, :], 1.0, 0.0)
@@ -1175,27 +815,22 @@ def forward_sweep_1(
                         S_borders
                         + (bh * blocks + first_block + n // (BLOCK // C)) * D * E
                         + d[n_d][None, :] * E
-                        + e[:, None],
-                        S[n_d],
-                        mask=d_ok[n_d][None, :] & e_ok[:, None],
+                        + e[:, None], S[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
             scaled1 = tl.load(
                 scaled1_p + at * D + i[:, None] * D + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
             p = tl.dot(S[n_d].to(DT), tl.trans(scaled1.to(DT)), p, input_precision="tf32x3")  # scaled1 S
             scaled2 = tl.load(
                 scaled2_p + at * D + i[:, None] * D + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
             p3 = tl.dot(S[n_d].to(DT), tl.trans(scaled2.to(DT)), p3, input_precision="tf32x3")  # scaled2 S
             kept_slice = span(alpha_a_end, alpha_n_end, 0.0, 0)
             scaled3_slice = tl.load(
                 scaled3_p + at * D + i[:, None] * D + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
             kept = kept + (kept_slice,)
             scaled3 = scaled3 + (scaled3_slice,)
@@ -1223,9 +858,7 @@ def forward_sweep_1(
         S_next = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
             p5 = tl.dot(
-                (beta[None, :] * p2).to(DT),
-                scaled3[n_d].to(DT),
-                (kept[n_d][None, :] * S[n_d]),
+                (beta[None, :] * p2).to(DT), scaled3[n_d].to(DT), (kept[n_d][None, :] * S[n_d]),
                 input_precision="tf32x3",
             )  # ... + scaled3^T diag(beta) p2
             S_slice2 = p5  # diag(kept) S + scaled3^T diag(beta) p2
@@ -1237,8 +870,7 @@ def forward_sweep_1(
                 if part == parts - 1:
                     tl.store(
                         S_last + (sh // H // parts * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
-                        S[n_d],
-                        mask=d_ok[n_d][None, :] & e_ok[:, None],
+                        S[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         elif S_last is not None:
             tl.store(
@@ -1246,8 +878,7 @@ def forward_sweep_1(
             )
         if S_linear is not None:
             tl.store(
-                S_linear + sh * D * D + d[n_d][None, :] * D + column[:, None],
-                S[n_d],
+                S_linear + sh * D * D + d[n_d][None, :] * D + column[:, None], S[n_d],
                 mask=column_ok[:, None] & d_ok[n_d][None, :],
             )
         if PIECE == 1 and S_last is not None:
@@ -1256,8 +887,7 @@ def forward_sweep_1(
             )
         if PIECE == 1 and S_linear is not None:
             tl.store(
-                S_late_map + sh * D * D + d[n_d][None, :] * D + column[:, None],
-                S[n_d],
+                S_late_map + sh * D * D + d[n_d][None, :] * D + column[:, None], S[n_d],
                 mask=column_ok[:, None] & d_ok[n_d][None, :],
             )
             live = tl.maximum(live, tl.max(tl.where(S[n_d] != 0.0, 1, 0)))
@@ -1295,132 +925,44 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     scaled2 = some.new_empty((B, H, T, D))
     scaled3 = some.new_empty((B, H, T, D))
     launch(
-        forward_prepare_1,
-        (lay.programs,),
-        q,
-        *strides(q, H),
-        k,
-        *strides(k, H),
-        alpha_sums,
-        alpha_rests,
-        alpha_extents,
-        scaled1,
-        scaled2,
-        scaled3,
-        matrix1,
-        beta_by_head,
-        matrix2,
-        *lay.at_once,
-        lay.programs,
-        D=D,
-        part_d=min(config.block, config.padded(D)),
-        FLAT=True,
-        GROUP=GROUP,
-        CHUNK=config.chunk,
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=config.ahead,
-        num_stages=1,
-        maxnreg=config.registers,
+        forward_prepare_1, (lay.programs,),
+        q, *strides(q, H), k, *strides(k, H), alpha_sums, alpha_rests, alpha_extents, scaled1,
+        scaled2, scaled3, matrix1, beta_by_head, matrix2,
+        *lay.at_once, lay.programs,
+        D=D, part_d=min(config.block, config.padded(D)), FLAT=True, GROUP=GROUP, CHUNK=config.chunk,
+        C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=config.registers,
     )
     launch(
-        forward_prepare_1_others,
-        (cdiv(lay.programs, GROUP),),
-        q,
-        *strides(q, H),
-        k,
-        *strides(k, H),
-        alpha_sums,
-        alpha_rests,
-        alpha_extents,
-        scaled1,
-        scaled2,
-        scaled3,
-        matrix1,
-        beta_by_head,
-        matrix2,
-        *lay.at_once,
-        lay.programs,
-        D=D,
-        part_d=min(config.block, config.padded(D)),
-        FLAT=False,
-        GROUP=GROUP,
-        CHUNK=config.chunk,
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=config.ahead,
-        num_stages=1,
-        maxnreg=config.registers,
+        forward_prepare_1_others, (cdiv(lay.programs, GROUP),),
+        q, *strides(q, H), k, *strides(k, H), alpha_sums, alpha_rests, alpha_extents, scaled1,
+        scaled2, scaled3, matrix1, beta_by_head, matrix2,
+        *lay.at_once, lay.programs,
+        D=D, part_d=min(config.block, config.padded(D)), FLAT=False, GROUP=GROUP,
+        CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=config.registers,
     )
     alpha_extents = None
     if parts > 1 or exchange is not None:
         S_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
         S_linear = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
         walk = config.walk(
-            E,
-            config.padded(D) * (scaled1.element_size() + scaled3.element_size()),
-            config.chunk * matrix1.element_size() + beta_by_head.element_size(),
-            v.element_size(),
-            elements=True,
-            programs=config.crowd(config.padded(D), slim=False),
+            E, config.padded(D) * (scaled1.element_size() + scaled3.element_size()),
+            config.chunk * matrix1.element_size() + beta_by_head.element_size(), v.element_size(),
+            elements=True, programs=config.crowd(config.padded(D), slim=False),
         )
         late = late_pieces(S_ends, S_linear, lay.length(parts), walk.tile)
         for piece, ends, linear in by_launch(S_ends, S_linear, walk.programs, late):
             launch(
-                forward_sweep_1,
-                (
-                    lay.sequences
-                    * parts
-                    * H
-                    * (cdiv(E, walk.tile) * (ends is not None) + cdiv(D, walk.tile) * (linear is not None)),
-                ),
-                None,
-                ends,
-                linear,
-                late and late.ends,
-                late and late.linear,
-                late and late.live,
-                None,
-                scaled1,
-                v,
-                *strides(v, H),
-                matrix1,
-                scaled2,
-                matrix2,
-                None,
-                None,
-                alpha_sums,
-                alpha_rests,
-                beta_by_head,
-                scaled3,
-                *lay.walked,
-                parts,
-                lay.length(parts),
-                blocks.chunks,
-                D=D,
-                E=E,
-                block_d=min(config.slice, config.padded(D)),
-                block_e=walk.tile,
-                YIELD=False,
-                WARPS=walk.warps,
-                STAGES=walk.stages,
-                PRODUCTS=walk.products,
-                PIECE=piece,
-                BLOCK=BLOCK,
-                C=config.chunk,
-                LEVELS=config.levels,
-                EVEN=lay.even,
-                EXACT=config.exact,
-                DT=DTYPES[some.dtype],
-                num_warps=walk.warps,
-                num_stages=2,
-                maxnreg=walk.registers,
+                forward_sweep_1, (lay.sequences * parts * H * (cdiv(E, walk.tile) * (ends is not None) + cdiv(D, walk.tile) * (linear is not None)),),
+                None, ends, linear, late and late.ends, late and late.linear, late and late.live, None,
+                scaled1, v, *strides(v, H), matrix1, scaled2, matrix2, None, None, alpha_sums, alpha_rests,
+                beta_by_head, scaled3,
+                *lay.walked, parts, lay.length(parts), blocks.chunks,
+                D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=False,
+                WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, PIECE=piece, BLOCK=BLOCK,
+                C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+                DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
             )
         join_pieces(late, S_ends, S_linear, 0)
         late = None
@@ -1440,53 +982,17 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         E,
         config.padded(D) * (scaled1.element_size() + scaled2.element_size() + scaled3.element_size()),
         config.chunk * (matrix1.element_size() + matrix2.element_size()) + beta_by_head.element_size(),
-        v.element_size(),
-        elements=True,
+        v.element_size(), elements=True,
     )
     launch(
-        forward_sweep_1,
-        (lay.sequences * parts * H * cdiv(E, walk.tile),),
-        S_starts,
-        S_last,
-        None,
-        None,
-        None,
-        None,
-        S_borders,
-        scaled1,
-        v,
-        *strides(v, H),
-        matrix1,
-        scaled2,
-        matrix2,
-        write1,
-        o,
-        alpha_sums,
-        alpha_rests,
-        beta_by_head,
-        scaled3,
-        *lay.walked,
-        parts,
-        lay.length(parts),
-        blocks.chunks,
-        D=D,
-        E=E,
-        block_d=min(config.slice, config.padded(D)),
-        block_e=walk.tile,
-        YIELD=True,
-        WARPS=walk.warps,
-        STAGES=walk.stages,
-        PRODUCTS=walk.products,
-        PIECE=0,
-        BLOCK=BLOCK,
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=walk.warps,
-        num_stages=2,
-        maxnreg=walk.registers,
+        forward_sweep_1, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+        S_starts, S_last, None, None, None, None, S_borders, scaled1, v, *strides(v, H), matrix1,
+        scaled2, matrix2, write1, o, alpha_sums, alpha_rests, beta_by_head, scaled3,
+        *lay.walked, parts, lay.length(parts), blocks.chunks,
+        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=True,
+        WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, PIECE=0, BLOCK=BLOCK,
+        C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
     )
     alpha_rests = alpha_sums = matrix1 = matrix2 = scaled1 = scaled2 = scaled3 = None
     saved = {}
@@ -1503,41 +1009,12 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prepare_1(
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    alpha_sums,
-    alpha_rests,
-    alpha_extents,
-    scaled1_p,
-    scaled3_p,
-    scaled2_p,
-    matrix2,
-    matrix1,
-    beta_by_head,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    D: tl.constexpr,
-    part_d: tl.constexpr,
-    FLAT: tl.constexpr,
-    GROUP: tl.constexpr,
-    CHUNK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    k_p, k_b, k_t, k_h, k_g, q_p, q_b, q_t, q_h, q_g, alpha_sums, alpha_rests, alpha_extents,
+    scaled1_p, scaled3_p, scaled2_p, matrix2, matrix1, beta_by_head,
+    T, H, chunks, begins, stops, programs,
+    D: tl.constexpr, part_d: tl.constexpr, FLAT: tl.constexpr, GROUP: tl.constexpr,
+    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -1565,178 +1042,81 @@ def backward_prepare_1(
         # sum_{d} q_{j,d} k_{i,d} m_{i,j,d}
         alpha_a = over_block(
             tl.load(alpha_sums + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
-            alpha_sums + step * D,
-            (row)[:, None],
-            d[None, :],
-            d_ok[None, :],
-            last,
-            H * D,
-            C,
-            CHUNK,
+            alpha_sums + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
         )
         alpha_n = (
             over_block(
                 tl.load(alpha_rests + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
-                alpha_rests + step * D,
-                (row)[:, None],
-                d[None, :],
-                d_ok[None, :],
-                last,
-                H * D,
-                C,
+                alpha_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C,
                 CHUNK,
             )
             if EXACT
             else 0
         )
         t = decayed_product(
-            t,
-            k.to(tl.float32),
-            q.to(tl.float32),
-            alpha_sums + step * D,
-            alpha_rests + step * D if EXACT else None,
-            alpha_a,
-            alpha_n,
-            alpha_a,
-            alpha_n,
-            d,
-            d_ok,
-            last,
-            H * D,
-            C,
-            CHUNK,
-            LEVELS,
-            False,
-            True,
-            FLAT,
-            EXACT,
-            DT,
+            t, k.to(tl.float32), q.to(tl.float32), alpha_sums + step * D,
+            alpha_rests + step * D if EXACT else None, alpha_a, alpha_n, alpha_a, alpha_n, d, d_ok,
+            last, H * D, C, CHUNK, LEVELS, False, True, FLAT, EXACT, DT,
         )
         if not FLAT:
             steep_from = first_steep(steep_from, alpha_a, alpha_n, d_ok, C, DT)
             i_new = i_ok & ((i >= steep_from) | (again > 0))
         # sum_{d} k_{j,d} k_{i,d} m_{i,j,d}
         t2 = decayed_product(
-            t2,
-            k.to(tl.float32),
-            k.to(tl.float32),
-            alpha_sums + step * D,
-            alpha_rests + step * D if EXACT else None,
-            alpha_a,
-            alpha_n,
-            alpha_a,
-            alpha_n,
-            d,
-            d_ok,
-            last,
-            H * D,
-            C,
-            CHUNK,
-            LEVELS,
-            False,
-            False,
-            FLAT,
-            EXACT,
-            DT,
+            t2, k.to(tl.float32), k.to(tl.float32), alpha_sums + step * D,
+            alpha_rests + step * D if EXACT else None, alpha_a, alpha_n, alpha_a, alpha_n, d, d_ok,
+            last, H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
         )
         if not FLAT:
             steep_from = first_steep(steep_from, alpha_a, alpha_n, d_ok, C, DT)
             i_new = i_ok & ((i >= steep_from) | (again > 0))
         alpha_a_end = over_block(
             tl.load(alpha_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
-            alpha_sums + step * D,
-            (last),
-            d,
-            d_ok,
-            last,
-            H * D,
-            C,
-            CHUNK,
+            alpha_sums + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
         )
         alpha_n_end = (
             over_block(
                 tl.load(alpha_rests + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                alpha_rests + step * D,
-                (last),
-                d,
-                d_ok,
-                last,
-                H * D,
-                C,
-                CHUNK,
+                alpha_rests + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
             )
             if EXACT
             else tl.full([1], 0, tl.int32)
         )
         since = span(alpha_a_end[None, :], alpha_n_end[None, :], alpha_a, alpha_n)
         tl.store(
-            scaled1_p + at * D + i[:, None] * D + d[None, :],
-            (since * k.to(tl.float32)),
+            scaled1_p + at * D + i[:, None] * D + d[None, :], (since * k.to(tl.float32)),
             mask=i_new[:, None] & d_ok[None, :],
         )  # k . since
         until = span(alpha_a, alpha_n, 0.0, 0)
         tl.store(
-            scaled3_p + at * D + i[:, None] * D + d[None, :],
-            (until * k.to(tl.float32)),
+            scaled3_p + at * D + i[:, None] * D + d[None, :], (until * k.to(tl.float32)),
             mask=i_new[:, None] & d_ok[None, :],
         )  # k . until
         tl.store(
-            scaled2_p + at * D + i[:, None] * D + d[None, :],
-            (until * q.to(tl.float32)),
+            scaled2_p + at * D + i[:, None] * D + d[None, :], (until * q.to(tl.float32)),
             mask=i_new[:, None] & d_ok[None, :],
         )  # q . until
     tl.store(
-        matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-        t,
+        matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t,
         mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
     )  # t
     beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
     w = -beta[None, :] * t2
     x = inverse(w, C, LEVELS, DT)  # (I - T)^-1
     tl.store(
-        matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-        x,
+        matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x,
         mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
     )  # x
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prepare_1_others(
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    alpha_sums,
-    alpha_rests,
-    alpha_extents,
-    scaled1_p,
-    scaled3_p,
-    scaled2_p,
-    matrix2,
-    matrix1,
-    beta_by_head,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    D: tl.constexpr,
-    part_d: tl.constexpr,
-    FLAT: tl.constexpr,
-    GROUP: tl.constexpr,
-    CHUNK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    k_p, k_b, k_t, k_h, k_g, q_p, q_b, q_t, q_h, q_g, alpha_sums, alpha_rests, alpha_extents,
+    scaled1_p, scaled3_p, scaled2_p, matrix2, matrix1, beta_by_head,
+    T, H, chunks, begins, stops, programs,
+    D: tl.constexpr, part_d: tl.constexpr, FLAT: tl.constexpr, GROUP: tl.constexpr,
+    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The same, of chunks that aren't flat: a program looks at some together, and takes one after the other."""
     i = tl.arange(0, C)
@@ -1775,55 +1155,25 @@ def backward_prepare_1_others(
                         tl.load(
                             alpha_sums + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0
                         ),
-                        alpha_sums + step * D,
-                        (row)[:, None],
-                        d[None, :],
-                        d_ok[None, :],
-                        last,
-                        H * D,
-                        C,
-                        CHUNK,
+                        alpha_sums + step * D, (row)[:, None], d[None, :], d_ok[None, :], last,
+                        H * D, C, CHUNK,
                     )
                     alpha_n = (
                         over_block(
                             tl.load(
                                 alpha_rests + step * D + (row)[:, None] * (H * D) + d[None, :],
-                                mask=(d_ok)[None, :],
-                                other=0,
+                                mask=(d_ok)[None, :], other=0,
                             ),
-                            alpha_rests + step * D,
-                            (row)[:, None],
-                            d[None, :],
-                            d_ok[None, :],
-                            last,
-                            H * D,
-                            C,
-                            CHUNK,
+                            alpha_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last,
+                            H * D, C, CHUNK,
                         )
                         if EXACT
                         else 0
                     )
                     t = decayed_product(
-                        t,
-                        k.to(tl.float32),
-                        q.to(tl.float32),
-                        alpha_sums + step * D,
-                        alpha_rests + step * D if EXACT else None,
-                        alpha_a,
-                        alpha_n,
-                        alpha_a,
-                        alpha_n,
-                        d,
-                        d_ok,
-                        last,
-                        H * D,
-                        C,
-                        CHUNK,
-                        LEVELS,
-                        False,
-                        True,
-                        FLAT,
-                        EXACT,
+                        t, k.to(tl.float32), q.to(tl.float32), alpha_sums + step * D,
+                        alpha_rests + step * D if EXACT else None, alpha_a, alpha_n, alpha_a,
+                        alpha_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, True, FLAT, EXACT,
                         DT,
                     )
                     if not FLAT:
@@ -1831,26 +1181,9 @@ def backward_prepare_1_others(
                         i_new = i_ok & ((i >= steep_from) | (again > 0))
                     # sum_{d} k_{j,d} k_{i,d} m_{i,j,d}
                     t2 = decayed_product(
-                        t2,
-                        k.to(tl.float32),
-                        k.to(tl.float32),
-                        alpha_sums + step * D,
-                        alpha_rests + step * D if EXACT else None,
-                        alpha_a,
-                        alpha_n,
-                        alpha_a,
-                        alpha_n,
-                        d,
-                        d_ok,
-                        last,
-                        H * D,
-                        C,
-                        CHUNK,
-                        LEVELS,
-                        False,
-                        False,
-                        FLAT,
-                        EXACT,
+                        t2, k.to(tl.float32), k.to(tl.float32), alpha_sums + step * D,
+                        alpha_rests + step * D if EXACT else None, alpha_a, alpha_n, alpha_a,
+                        alpha_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT,
                         DT,
                     )
                     if not FLAT:
@@ -1858,26 +1191,12 @@ def backward_prepare_1_others(
                         i_new = i_ok & ((i >= steep_from) | (again > 0))
                     alpha_a_end = over_block(
                         tl.load(alpha_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                        alpha_sums + step * D,
-                        (last),
-                        d,
-                        d_ok,
-                        last,
-                        H * D,
-                        C,
-                        CHUNK,
+                        alpha_sums + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
                     )
                     alpha_n_end = (
                         over_block(
                             tl.load(alpha_rests + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                            alpha_rests + step * D,
-                            (last),
-                            d,
-                            d_ok,
-                            last,
-                            H * D,
-                            C,
-                            CHUNK,
+                            alpha_rests + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
                         )
                         if EXACT
                         else tl.full([1], 0, tl.int32)
@@ -1885,81 +1204,40 @@ def backward_prepare_1_others(
                     since = span(alpha_a_end[None, :], alpha_n_end[None, :], alpha_a, alpha_n)
                     tl.store(
                         scaled1_p + at * D + i[:, None] * D + d[None, :],
-                        (since * k.to(tl.float32)),
-                        mask=i_new[:, None] & d_ok[None, :],
+                        (since * k.to(tl.float32)), mask=i_new[:, None] & d_ok[None, :],
                     )  # k . since
                     until = span(alpha_a, alpha_n, 0.0, 0)
                     tl.store(
                         scaled3_p + at * D + i[:, None] * D + d[None, :],
-                        (until * k.to(tl.float32)),
-                        mask=i_new[:, None] & d_ok[None, :],
+                        (until * k.to(tl.float32)), mask=i_new[:, None] & d_ok[None, :],
                     )  # k . until
                     tl.store(
                         scaled2_p + at * D + i[:, None] * D + d[None, :],
-                        (until * q.to(tl.float32)),
-                        mask=i_new[:, None] & d_ok[None, :],
+                        (until * q.to(tl.float32)), mask=i_new[:, None] & d_ok[None, :],
                     )  # q . until
                 tl.store(
-                    matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-                    t,
+                    matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t,
                     mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
                 )  # t
                 beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
                 w = -beta[None, :] * t2
                 x = inverse(w, C, LEVELS, DT)  # (I - T)^-1
                 tl.store(
-                    matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-                    x,
+                    matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x,
                     mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
                 )  # x
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_1(
-    dS_first,
-    dS_last,
-    dS_borders,
-    scaled1_p,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    matrix2,
-    matrix1,
-    beta_by_head,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    dv_out,
-    dbeta_0_out,
-    alpha_sums,
-    alpha_rests,
-    scaled2_p,
-    scaled3_p,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    blocks,
-    D: tl.constexpr,
-    E: tl.constexpr,
-    block_d: tl.constexpr,
-    block_e: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    PRODUCTS: tl.constexpr,
-    BLOCK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    dS_first, dS_last, dS_borders, scaled1_p, do_p, do_b, do_t, do_h, do_g, matrix2, matrix1,
+    beta_by_head, write1_p, write1_b, write1_t, write1_h, write1_g, dv_out, dbeta_0_out,
+    alpha_sums, alpha_rests, scaled2_p, scaled3_p,
+    T, H, chunks, starts, parts, length, blocks,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
+    BLOCK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """A walk backwards over chunks, carrying a tile of dS."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
@@ -1981,8 +1259,7 @@ def backward_sweep_1(
         if dS_first is not None:
             dS_slice += tl.load(
                 dS_first + sh * D * E + d_slice[None, :] * E + e[:, None],
-                mask=d_ok_slice[None, :] & e_ok[:, None],
-                other=0.0,
+                mask=d_ok_slice[None, :] & e_ok[:, None], other=0.0,
             )
         d = d + (d_slice,)
         dS = dS + (dS_slice,)
@@ -2026,29 +1303,24 @@ def backward_sweep_1(
                         dS_borders
                         + (bh * blocks + first_block + (count - 1 - n) // (BLOCK // C)) * D * E
                         + d[n_d][None, :] * E
-                        + e[:, None],
-                        dS[n_d],
-                        mask=d_ok[n_d][None, :] & e_ok[:, None],
+                        + e[:, None], dS[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
             scaled1 = tl.load(
                 scaled1_p + at * D + i[:, None] * D + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
             p = tl.dot(dS[n_d].to(DT), tl.trans(scaled1.to(DT)), p, input_precision="tf32x3")  # scaled1 dS
             kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
             scaled2 = tl.load(
                 scaled2_p + at * D + i[:, None] * D + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
             p4_slice = tl.dot(
                 do.to(DT), scaled2.to(DT), (kept[None, :] * dS[n_d]), input_precision="tf32x3"
             )  # ... + scaled2^T do
             scaled3_slice = tl.load(
                 scaled3_p + at * D + i[:, None] * D + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
             p4 = p4 + (p4_slice,)
             scaled3 = scaled3 + (scaled3_slice,)
@@ -2061,8 +1333,7 @@ def backward_sweep_1(
         p3 = tl.dot(p2.to(DT), tl.trans(t2.to(DT)), input_precision="tf32x3")  # matrix1 p2
         if YIELD:
             tl.store(
-                dv_out + step * E + i[None, :] * (H * E) + e[:, None],
-                (beta[None, :] * p3),
+                dv_out + step * E + i[None, :] * (H * E) + e[:, None], (beta[None, :] * p3),
                 mask=e_ok[:, None] & i_ok[None, :],
             )  # dv
             tl.store(
@@ -2092,76 +1363,26 @@ def backward_sweep_1(
                 if part == 0:
                     tl.store(
                         dS_last + (sh // H // parts * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
-                        dS[n_d],
-                        mask=d_ok[n_d][None, :] & e_ok[:, None],
+                        dS[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         else:
             tl.store(
-                dS_last + sh * D * E + d[n_d][None, :] * E + e[:, None],
-                dS[n_d],
+                dS_last + sh * D * E + d[n_d][None, :] * E + e[:, None], dS[n_d],
                 mask=d_ok[n_d][None, :] & e_ok[:, None],
             )
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_read_1(
-    S_borders,
-    dS_borders,
-    alpha_sums,
-    alpha_rests,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    dv_p,
-    dv_b,
-    dv_t,
-    dv_h,
-    dv_g,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    alpha_extents,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    beta_by_head,
-    alpha_p,
-    alpha_b,
-    alpha_t,
-    alpha_h,
-    alpha_g,
-    dq_out,
-    dk_out,
-    S_pairing_out,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    E: tl.constexpr,
-    D: tl.constexpr,
-    block_e: tl.constexpr,
-    block_d: tl.constexpr,
-    FLAT: tl.constexpr,
-    GROUP: tl.constexpr,
-    CHUNK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    S_borders, dS_borders, alpha_sums, alpha_rests,
+    write1_p, write1_b, write1_t, write1_h, write1_g, dv_p, dv_b, dv_t, dv_h, dv_g,
+    k_p, k_b, k_t, k_h, k_g, alpha_extents, do_p, do_b, do_t, do_h, do_g,
+    q_p, q_b, q_t, q_h, q_g, beta_by_head, alpha_p, alpha_b, alpha_t, alpha_h, alpha_g, dq_out,
+    dk_out, S_pairing_out,
+    T, H, chunks, begins, stops, programs,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
+    FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What reads the states at the borders of blocks, for all blocks at once."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
@@ -2190,36 +1411,20 @@ def backward_read_1(
         steep_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
     s = tl.load(
         S_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
-        mask=d_ok[None, :] & e_ok[:, None],
-        other=0.0,
+        mask=d_ok[None, :] & e_ok[:, None], other=0.0,
     )  # S
     s2 = tl.load(
         dS_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
-        mask=d_ok[None, :] & e_ok[:, None],
-        other=0.0,
+        mask=d_ok[None, :] & e_ok[:, None], other=0.0,
     )  # dS
     alpha_a_end = over_block(
         tl.load(alpha_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
-        alpha_sums + step * D,
-        (last),
-        d,
-        d_ok,
-        last,
-        H * D,
-        C,
-        CHUNK,
+        alpha_sums + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
     )
     alpha_n_end = (
         over_block(
             tl.load(alpha_rests + step * D + last * (H * D) + d, mask=d_ok, other=0),
-            alpha_rests + step * D,
-            (last),
-            d,
-            d_ok,
-            last,
-            H * D,
-            C,
-            CHUNK,
+            alpha_rests + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
         )
         if EXACT
         else tl.full([1], 0, tl.int32)
@@ -2235,51 +1440,21 @@ def backward_read_1(
     k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     alpha_a = over_block(
         tl.load(alpha_sums + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
-        alpha_sums + step * D,
-        (row)[:, None],
-        d[None, :],
-        d_ok[None, :],
-        last,
-        H * D,
-        C,
-        CHUNK,
+        alpha_sums + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
     )
     alpha_n = (
         over_block(
             tl.load(alpha_rests + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
-            alpha_rests + step * D,
-            (row)[:, None],
-            d[None, :],
-            d_ok[None, :],
-            last,
-            H * D,
-            C,
+            alpha_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C,
             CHUNK,
         )
         if EXACT
         else 0
     )
     p3 = decayed_sum(
-        p2,
-        k.to(tl.float32),
-        alpha_sums + step * D,
-        alpha_rests + step * D if EXACT else None,
-        alpha_a,
-        alpha_n,
-        alpha_a,
-        alpha_n,
-        d,
-        d_ok,
-        last,
-        H * D,
-        C,
-        CHUNK,
-        LEVELS,
-        False,
-        False,
-        FLAT,
-        EXACT,
-        DT,
+        p2, k.to(tl.float32), alpha_sums + step * D, alpha_rests + step * D if EXACT else None,
+        alpha_a, alpha_n, alpha_a, alpha_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False,
+        FLAT, EXACT, DT,
     )  # sum_{j} k_{j,d} [write1 dv^T]_{i,j} m_{i,j,d}
     if not FLAT:
         steep_from = first_steep(steep_from, alpha_a, alpha_n, d_ok, C, DT)
@@ -2291,26 +1466,9 @@ def backward_read_1(
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     own = diagonal(p5, C)
     p6 = decayed_sum(
-        p5,
-        q.to(tl.float32),
-        alpha_sums + step * D,
-        alpha_rests + step * D if EXACT else None,
-        alpha_a,
-        alpha_n,
-        alpha_a,
-        alpha_n,
-        d,
-        d_ok,
-        last,
-        H * D,
-        C,
-        CHUNK,
-        LEVELS,
-        False,
-        False,
-        FLAT,
-        EXACT,
-        DT,
+        p5, q.to(tl.float32), alpha_sums + step * D, alpha_rests + step * D if EXACT else None,
+        alpha_a, alpha_n, alpha_a, alpha_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False,
+        FLAT, EXACT, DT,
     )  # sum_{j} q_{j,d} [write1 do^T]_{i,j} m_{i,j,d}
     p7 = p6 + own[:, None] * q.to(tl.float32)  # with each step's own
     if not FLAT:
@@ -2332,26 +1490,9 @@ def backward_read_1(
     p10 = p9
     own2 = diagonal(p10, C)
     p11 = decayed_sum(
-        p10,
-        (beta[:, None] * k.to(tl.float32)),
-        alpha_sums + step * D,
-        alpha_rests + step * D if EXACT else None,
-        alpha_a,
-        alpha_n,
-        alpha_a,
-        alpha_n,
-        d,
-        d_ok,
-        last,
-        H * D,
-        C,
-        CHUNK,
-        LEVELS,
-        True,
-        False,
-        FLAT,
-        EXACT,
-        DT,
+        p10, (beta[:, None] * k.to(tl.float32)), alpha_sums + step * D,
+        alpha_rests + step * D if EXACT else None, alpha_a, alpha_n, alpha_a, alpha_n, d, d_ok,
+        last, H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
     )  # sum_{j} k_{j,d} [do write1^T]_{i,j} beta_j m_{i,j,d}
     p12 = p11 + own2[:, None] * (beta[:, None] * k.to(tl.float32))  # with each step's own
     if not FLAT:
@@ -2366,58 +1507,27 @@ def backward_read_1(
     alpha_a_before = over_block(
         tl.load(
             alpha_sums + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
-            mask=(i > 0)[:, None] & (d_ok)[None, :],
-            other=0,
+            mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
         ),
-        alpha_sums + step * D,
-        (tl.minimum(i - 1, last))[:, None],
-        d[None, :],
-        d_ok[None, :],
-        last,
-        H * D,
-        C,
-        CHUNK,
+        alpha_sums + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last,
+        H * D, C, CHUNK,
     )
     alpha_n_before = (
         over_block(
             tl.load(
                 alpha_rests + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
-                mask=(i > 0)[:, None] & (d_ok)[None, :],
-                other=0,
+                mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
             ),
-            alpha_rests + step * D,
-            (tl.minimum(i - 1, last))[:, None],
-            d[None, :],
-            d_ok[None, :],
-            last,
-            H * D,
-            C,
-            CHUNK,
+            alpha_rests + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :],
+            last, H * D, C, CHUNK,
         )
         if EXACT
         else 0
     )
     p16 = decayed_sum(
-        p15,
-        (beta[:, None] * k.to(tl.float32)),
-        alpha_sums + step * D,
-        alpha_rests + step * D if EXACT else None,
-        alpha_a_before,
-        alpha_n_before,
-        alpha_a,
-        alpha_n,
-        d,
-        d_ok,
-        last,
-        H * D,
-        C,
-        CHUNK,
-        LEVELS,
-        True,
-        False,
-        FLAT,
-        EXACT,
-        DT,
+        p15, (beta[:, None] * k.to(tl.float32)), alpha_sums + step * D,
+        alpha_rests + step * D if EXACT else None, alpha_a_before, alpha_n_before, alpha_a, alpha_n,
+        d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
     )  # sum_{j} k_{j,d} [dv write1^T]_{i,j} beta_j m_{i,j,d}
     if not FLAT:
         steep_from = first_steep(steep_from, alpha_a_before, alpha_n_before, d_ok, C, DT)
@@ -2430,8 +1540,7 @@ def backward_read_1(
         tl.exp(
             tl.load(
                 alpha_p + t0 * alpha_t + i[:, None] * alpha_t + d[None, :],
-                mask=i_ok[:, None] & d_ok[None, :],
-                other=0.0,
+                mask=i_ok[:, None] & d_ok[None, :], other=0.0,
             ).to(tl.float32)
         )
         if EXACT
@@ -2442,8 +1551,7 @@ def backward_read_1(
     terms2 = (-(y3 * alpha)) + (beta[:, None] * y)  # dk
     tl.store(
         dk_out + step * D + i[:, None] * (H * D) + d[None, :],
-        ((-(y3 * alpha)) + (beta[:, None] * y)),
-        mask=i_new[:, None] & d_ok[None, :],
+        ((-(y3 * alpha)) + (beta[:, None] * y)), mask=i_new[:, None] & d_ok[None, :],
     )  # dk
     end = spans - sums
     total = end[None, :] + later_sums(
@@ -2456,9 +1564,7 @@ def backward_read_1(
             ),
             0.0,
         ),
-        C,
-        False and block_e <= 128,
-        DT,
+        C, False and block_e <= 128, DT,
     )
     tl.store(
         S_pairing_out + step * D + i[:, None] * (H * D) + d[None, :], total, mask=i_new[:, None] & d_ok[None, :]
@@ -2467,63 +1573,15 @@ def backward_read_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_read_1_others(
-    S_borders,
-    dS_borders,
-    alpha_sums,
-    alpha_rests,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    dv_p,
-    dv_b,
-    dv_t,
-    dv_h,
-    dv_g,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    alpha_extents,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    beta_by_head,
-    alpha_p,
-    alpha_b,
-    alpha_t,
-    alpha_h,
-    alpha_g,
-    dq_out,
-    dk_out,
-    S_pairing_out,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    E: tl.constexpr,
-    D: tl.constexpr,
-    block_e: tl.constexpr,
-    block_d: tl.constexpr,
-    FLAT: tl.constexpr,
-    GROUP: tl.constexpr,
-    CHUNK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    S_borders, dS_borders, alpha_sums, alpha_rests,
+    write1_p, write1_b, write1_t, write1_h, write1_g, dv_p, dv_b, dv_t, dv_h, dv_g,
+    k_p, k_b, k_t, k_h, k_g, alpha_extents, do_p, do_b, do_t, do_h, do_g,
+    q_p, q_b, q_t, q_h, q_g, beta_by_head, alpha_p, alpha_b, alpha_t, alpha_h, alpha_g, dq_out,
+    dk_out, S_pairing_out,
+    T, H, chunks, begins, stops, programs,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
+    FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The same, of chunks that aren't flat: a program looks at some together, and takes one after the other."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
@@ -2561,36 +1619,20 @@ def backward_read_1_others(
                 steep_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
                 s = tl.load(
                     S_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
-                    mask=d_ok[None, :] & e_ok[:, None],
-                    other=0.0,
+                    mask=d_ok[None, :] & e_ok[:, None], other=0.0,
                 )  # S
                 s2 = tl.load(
                     dS_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
-                    mask=d_ok[None, :] & e_ok[:, None],
-                    other=0.0,
+                    mask=d_ok[None, :] & e_ok[:, None], other=0.0,
                 )  # dS
                 alpha_a_end = over_block(
                     tl.load(alpha_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                    alpha_sums + step * D,
-                    (last),
-                    d,
-                    d_ok,
-                    last,
-                    H * D,
-                    C,
-                    CHUNK,
+                    alpha_sums + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
                 )
                 alpha_n_end = (
                     over_block(
                         tl.load(alpha_rests + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                        alpha_rests + step * D,
-                        (last),
-                        d,
-                        d_ok,
-                        last,
-                        H * D,
-                        C,
-                        CHUNK,
+                        alpha_rests + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
                     )
                     if EXACT
                     else tl.full([1], 0, tl.int32)
@@ -2601,8 +1643,7 @@ def backward_read_1_others(
                 )  # the decays of the block times <S, dS>
                 write1 = tl.load(
                     write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :],
-                    mask=i_ok[:, None] & e_ok[None, :],
-                    other=0.0,
+                    mask=i_ok[:, None] & e_ok[None, :], other=0.0,
                 )
                 dv = tl.load(
                     dv_p + t0 * dv_t + i[:, None] * dv_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
@@ -2616,55 +1657,25 @@ def backward_read_1_others(
                     tl.load(
                         alpha_sums + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0
                     ),
-                    alpha_sums + step * D,
-                    (row)[:, None],
-                    d[None, :],
-                    d_ok[None, :],
-                    last,
-                    H * D,
-                    C,
-                    CHUNK,
+                    alpha_sums + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D,
+                    C, CHUNK,
                 )
                 alpha_n = (
                     over_block(
                         tl.load(
                             alpha_rests + step * D + (row)[:, None] * (H * D) + d[None, :],
-                            mask=(d_ok)[None, :],
-                            other=0,
+                            mask=(d_ok)[None, :], other=0,
                         ),
-                        alpha_rests + step * D,
-                        (row)[:, None],
-                        d[None, :],
-                        d_ok[None, :],
-                        last,
-                        H * D,
-                        C,
-                        CHUNK,
+                        alpha_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last,
+                        H * D, C, CHUNK,
                     )
                     if EXACT
                     else 0
                 )
                 p3 = decayed_sum(
-                    p2,
-                    k.to(tl.float32),
-                    alpha_sums + step * D,
-                    alpha_rests + step * D if EXACT else None,
-                    alpha_a,
-                    alpha_n,
-                    alpha_a,
-                    alpha_n,
-                    d,
-                    d_ok,
-                    last,
-                    H * D,
-                    C,
-                    CHUNK,
-                    LEVELS,
-                    False,
-                    False,
-                    FLAT,
-                    EXACT,
-                    DT,
+                    p2, k.to(tl.float32), alpha_sums + step * D,
+                    alpha_rests + step * D if EXACT else None, alpha_a, alpha_n, alpha_a, alpha_n,
+                    d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
                 )  # sum_{j} k_{j,d} [write1 dv^T]_{i,j} m_{i,j,d}
                 if not FLAT:
                     steep_from = first_steep(steep_from, alpha_a, alpha_n, d_ok, C, DT)
@@ -2680,26 +1691,9 @@ def backward_read_1_others(
                 )
                 own = diagonal(p5, C)
                 p6 = decayed_sum(
-                    p5,
-                    q.to(tl.float32),
-                    alpha_sums + step * D,
-                    alpha_rests + step * D if EXACT else None,
-                    alpha_a,
-                    alpha_n,
-                    alpha_a,
-                    alpha_n,
-                    d,
-                    d_ok,
-                    last,
-                    H * D,
-                    C,
-                    CHUNK,
-                    LEVELS,
-                    False,
-                    False,
-                    FLAT,
-                    EXACT,
-                    DT,
+                    p5, q.to(tl.float32), alpha_sums + step * D,
+                    alpha_rests + step * D if EXACT else None, alpha_a, alpha_n, alpha_a, alpha_n,
+                    d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
                 )  # sum_{j} q_{j,d} [write1 do^T]_{i,j} m_{i,j,d}
                 p7 = p6 + own[:, None] * q.to(tl.float32)  # with each step's own
                 if not FLAT:
@@ -2723,26 +1717,9 @@ def backward_read_1_others(
                 p10 = p9
                 own2 = diagonal(p10, C)
                 p11 = decayed_sum(
-                    p10,
-                    (beta[:, None] * k.to(tl.float32)),
-                    alpha_sums + step * D,
-                    alpha_rests + step * D if EXACT else None,
-                    alpha_a,
-                    alpha_n,
-                    alpha_a,
-                    alpha_n,
-                    d,
-                    d_ok,
-                    last,
-                    H * D,
-                    C,
-                    CHUNK,
-                    LEVELS,
-                    True,
-                    False,
-                    FLAT,
-                    EXACT,
-                    DT,
+                    p10, (beta[:, None] * k.to(tl.float32)), alpha_sums + step * D,
+                    alpha_rests + step * D if EXACT else None, alpha_a, alpha_n, alpha_a, alpha_n,
+                    d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
                 )  # sum_{j} k_{j,d} [do write1^T]_{i,j} beta_j m_{i,j,d}
                 p12 = p11 + own2[:, None] * (beta[:, None] * k.to(tl.float32))  # with each step's own
                 if not FLAT:
@@ -2757,58 +1734,28 @@ def backward_read_1_others(
                 alpha_a_before = over_block(
                     tl.load(
                         alpha_sums + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
-                        mask=(i > 0)[:, None] & (d_ok)[None, :],
-                        other=0,
+                        mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
                     ),
-                    alpha_sums + step * D,
-                    (tl.minimum(i - 1, last))[:, None],
-                    d[None, :],
-                    d_ok[None, :],
-                    last,
-                    H * D,
-                    C,
-                    CHUNK,
+                    alpha_sums + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :],
+                    d_ok[None, :], last, H * D, C, CHUNK,
                 )
                 alpha_n_before = (
                     over_block(
                         tl.load(
                             alpha_rests + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
-                            mask=(i > 0)[:, None] & (d_ok)[None, :],
-                            other=0,
+                            mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
                         ),
-                        alpha_rests + step * D,
-                        (tl.minimum(i - 1, last))[:, None],
-                        d[None, :],
-                        d_ok[None, :],
-                        last,
-                        H * D,
-                        C,
-                        CHUNK,
+                        alpha_rests + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :],
+                        d_ok[None, :], last, H * D, C, CHUNK,
                     )
                     if EXACT
                     else 0
                 )
                 p16 = decayed_sum(
-                    p15,
-                    (beta[:, None] * k.to(tl.float32)),
-                    alpha_sums + step * D,
-                    alpha_rests + step * D if EXACT else None,
-                    alpha_a_before,
-                    alpha_n_before,
-                    alpha_a,
-                    alpha_n,
-                    d,
-                    d_ok,
-                    last,
-                    H * D,
-                    C,
-                    CHUNK,
-                    LEVELS,
-                    True,
-                    False,
-                    FLAT,
-                    EXACT,
-                    DT,
+                    p15, (beta[:, None] * k.to(tl.float32)), alpha_sums + step * D,
+                    alpha_rests + step * D if EXACT else None, alpha_a_before, alpha_n_before,
+                    alpha_a, alpha_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT,
+                    EXACT, DT,
                 )  # sum_{j} k_{j,d} [dv write1^T]_{i,j} beta_j m_{i,j,d}
                 if not FLAT:
                     steep_from = first_steep(steep_from, alpha_a_before, alpha_n_before, d_ok, C, DT)
@@ -2821,8 +1768,7 @@ def backward_read_1_others(
                     tl.exp(
                         tl.load(
                             alpha_p + t0 * alpha_t + i[:, None] * alpha_t + d[None, :],
-                            mask=i_ok[:, None] & d_ok[None, :],
-                            other=0.0,
+                            mask=i_ok[:, None] & d_ok[None, :], other=0.0,
                         ).to(tl.float32)
                     )
                     if EXACT
@@ -2835,8 +1781,7 @@ def backward_read_1_others(
                 terms2 = (-(y3 * alpha)) + (beta[:, None] * y)  # dk
                 tl.store(
                     dk_out + step * D + i[:, None] * (H * D) + d[None, :],
-                    ((-(y3 * alpha)) + (beta[:, None] * y)),
-                    mask=i_new[:, None] & d_ok[None, :],
+                    ((-(y3 * alpha)) + (beta[:, None] * y)), mask=i_new[:, None] & d_ok[None, :],
                 )  # dk
                 end = spans - sums
                 total = end[None, :] + later_sums(
@@ -2849,13 +1794,10 @@ def backward_read_1_others(
                         ),
                         0.0,
                     ),
-                    C,
-                    False and block_e <= 128,
-                    DT,
+                    C, False and block_e <= 128, DT,
                 )
                 tl.store(
-                    S_pairing_out + step * D + i[:, None] * (H * D) + d[None, :],
-                    total,
+                    S_pairing_out + step * D + i[:, None] * (H * D) + d[None, :], total,
                     mask=i_new[:, None] & d_ok[None, :],
                 )  # S: pairing
 
@@ -2892,68 +1834,22 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     scaled3 = some.new_empty((B, H, T, D))
     scaled2 = some.new_empty((B, H, T, D))
     launch(
-        backward_prepare_1,
-        (lay.programs,),
-        k,
-        *strides(k, H),
-        q,
-        *strides(q, H),
-        alpha_sums,
-        alpha_rests,
-        alpha_extents,
-        scaled1,
-        scaled3,
-        scaled2,
-        matrix2,
-        matrix1,
-        beta_by_head,
-        *lay.at_once,
-        lay.programs,
-        D=D,
-        part_d=min(config.block, config.padded(D)),
-        FLAT=True,
-        GROUP=GROUP,
-        CHUNK=config.chunk,
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=config.ahead,
-        num_stages=1,
-        maxnreg=config.registers,
+        backward_prepare_1, (lay.programs,),
+        k, *strides(k, H), q, *strides(q, H), alpha_sums, alpha_rests, alpha_extents, scaled1,
+        scaled3, scaled2, matrix2, matrix1, beta_by_head,
+        *lay.at_once, lay.programs,
+        D=D, part_d=min(config.block, config.padded(D)), FLAT=True, GROUP=GROUP, CHUNK=config.chunk,
+        C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=config.registers,
     )
     launch(
-        backward_prepare_1_others,
-        (cdiv(lay.programs, GROUP),),
-        k,
-        *strides(k, H),
-        q,
-        *strides(q, H),
-        alpha_sums,
-        alpha_rests,
-        alpha_extents,
-        scaled1,
-        scaled3,
-        scaled2,
-        matrix2,
-        matrix1,
-        beta_by_head,
-        *lay.at_once,
-        lay.programs,
-        D=D,
-        part_d=min(config.block, config.padded(D)),
-        FLAT=False,
-        GROUP=GROUP,
-        CHUNK=config.chunk,
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=config.ahead,
-        num_stages=1,
-        maxnreg=config.registers,
+        backward_prepare_1_others, (cdiv(lay.programs, GROUP),),
+        k, *strides(k, H), q, *strides(q, H), alpha_sums, alpha_rests, alpha_extents, scaled1,
+        scaled3, scaled2, matrix2, matrix1, beta_by_head,
+        *lay.at_once, lay.programs,
+        D=D, part_d=min(config.block, config.padded(D)), FLAT=False, GROUP=GROUP,
+        CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=config.registers,
     )
     if parts > 1 or exchange is not None:
         dS_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
@@ -2962,50 +1858,17 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             E,
             config.padded(D) * (scaled1.element_size() + scaled2.element_size() + scaled3.element_size()),
             config.chunk * (matrix2.element_size() + matrix1.element_size()) + beta_by_head.element_size(),
-            do.element_size(),
-            elements=True,
+            do.element_size(), elements=True,
         )
         launch(
-            backward_sweep_1,
-            (lay.sequences * parts * H * cdiv(E, walk.tile),),
-            None,
-            dS_ends,
-            None,
-            scaled1,
-            do,
-            *strides(do, H),
-            matrix2,
-            matrix1,
-            beta_by_head,
-            write1,
-            *strides(write1, H),
-            None,
-            None,
-            alpha_sums,
-            alpha_rests,
-            scaled2,
-            scaled3,
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            blocks.chunks,
-            D=D,
-            E=E,
-            block_d=min(config.slice, config.padded(D)),
-            block_e=walk.tile,
-            YIELD=False,
-            WARPS=walk.warps,
-            STAGES=walk.stages,
-            PRODUCTS=walk.products,
-            BLOCK=BLOCK,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=walk.warps,
-            num_stages=2,
-            maxnreg=walk.registers,
+            backward_sweep_1, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+            None, dS_ends, None, scaled1, do, *strides(do, H), matrix2, matrix1, beta_by_head,
+            write1, *strides(write1, H), None, None, alpha_sums, alpha_rests, scaled2, scaled3,
+            *lay.walked, parts, lay.length(parts), blocks.chunks,
+            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=False,
+            WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, BLOCK=BLOCK, C=config.chunk,
+            LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
         )
         if exchange is not None:  # other parts of the sequence are elsewhere
             dS_coming = exchange.begin(
@@ -3025,50 +1888,18 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         E,
         config.padded(D) * (scaled1.element_size() + scaled2.element_size() + scaled3.element_size()),
         config.chunk * (matrix2.element_size() + matrix1.element_size()) + beta_by_head.element_size(),
-        do.element_size() + write1.element_size(),
-        elements=True,
+        do.element_size() + write1.element_size(), elements=True,
     )
     launch(
-        backward_sweep_1,
-        (lay.sequences * parts * H * cdiv(E, walk.tile),),
-        dS_starts,
-        dS_last,
-        dS_borders,
-        scaled1,
-        do,
-        *strides(do, H),
-        matrix2,
-        matrix1,
-        beta_by_head,
-        write1,
-        *strides(write1, H),
-        dv,
-        dbeta_0,
-        alpha_sums,
-        alpha_rests,
-        scaled2,
+        backward_sweep_1, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+        dS_starts, dS_last, dS_borders, scaled1, do, *strides(do, H), matrix2, matrix1,
+        beta_by_head, write1, *strides(write1, H), dv, dbeta_0, alpha_sums, alpha_rests, scaled2,
         scaled3,
-        *lay.walked,
-        parts,
-        lay.length(parts),
-        blocks.chunks,
-        D=D,
-        E=E,
-        block_d=min(config.slice, config.padded(D)),
-        block_e=walk.tile,
-        YIELD=True,
-        WARPS=walk.warps,
-        STAGES=walk.stages,
-        PRODUCTS=walk.products,
-        BLOCK=BLOCK,
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=walk.warps,
-        num_stages=2,
-        maxnreg=walk.registers,
+        *lay.walked, parts, lay.length(parts), blocks.chunks,
+        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=True,
+        WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, BLOCK=BLOCK, C=config.chunk,
+        LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
     )
     matrix1 = matrix2 = scaled1 = scaled2 = scaled3 = None
     if needs & {"alpha", "k", "q"}:
@@ -3076,88 +1907,26 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         dk = some.new_empty((B, T, H, D), dtype=some.dtype)
         S_pairing = some.new_empty((B, T, H, D), dtype=torch.float32)
         launch(
-            backward_read_1,
-            (blocks.programs * cdiv(D, min(config.read_tile, config.padded(D))),),
-            S_borders,
-            dS_borders,
-            alpha_sums,
-            alpha_rests,
-            write1,
-            *strides(write1, H),
-            dv,
-            *strides(dv, H),
-            k,
-            *strides(k, H),
-            alpha_extents,
-            do,
-            *strides(do, H),
-            q,
-            *strides(q, H),
-            beta_by_head,
-            alpha,
-            *strides(alpha, H),
-            dq,
-            dk,
-            S_pairing,
-            *blocks.at_once,
-            blocks.programs,
-            E=E,
-            D=D,
-            block_e=config.padded(E),
-            block_d=min(config.read_tile, config.padded(D)),
-            FLAT=True,
-            GROUP=GROUP,
-            CHUNK=config.chunk,
-            C=BLOCK,
-            LEVELS=LEVELS,
-            EVEN=blocks.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.read_warps(config.padded(E)),
-            num_stages=1,
-            maxnreg=config.most,
+            backward_read_1, (blocks.programs * cdiv(D, min(config.read_tile, config.padded(D))),),
+            S_borders, dS_borders, alpha_sums, alpha_rests, write1, *strides(write1, H),
+            dv, *strides(dv, H), k, *strides(k, H), alpha_extents, do, *strides(do, H),
+            q, *strides(q, H), beta_by_head, alpha, *strides(alpha, H), dq, dk, S_pairing,
+            *blocks.at_once, blocks.programs,
+            E=E, D=D, block_e=config.padded(E), block_d=min(config.read_tile, config.padded(D)),
+            FLAT=True, GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.read_warps(config.padded(E)),
+            num_stages=1, maxnreg=config.most,
         )
         launch(
-            backward_read_1_others,
-            (cdiv(blocks.programs, GROUP) * cdiv(D, min(config.read_tile, config.padded(D))),),
-            S_borders,
-            dS_borders,
-            alpha_sums,
-            alpha_rests,
-            write1,
-            *strides(write1, H),
-            dv,
-            *strides(dv, H),
-            k,
-            *strides(k, H),
-            alpha_extents,
-            do,
-            *strides(do, H),
-            q,
-            *strides(q, H),
-            beta_by_head,
-            alpha,
-            *strides(alpha, H),
-            dq,
-            dk,
-            S_pairing,
-            *blocks.at_once,
-            blocks.programs,
-            E=E,
-            D=D,
-            block_e=config.padded(E),
-            block_d=min(config.read_tile, config.padded(D)),
-            FLAT=False,
-            GROUP=GROUP,
-            CHUNK=config.chunk,
-            C=BLOCK,
-            LEVELS=LEVELS,
-            EVEN=blocks.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.read_warps(config.padded(E)),
-            num_stages=1,
-            maxnreg=config.most,
+            backward_read_1_others, (cdiv(blocks.programs, GROUP) * cdiv(D, min(config.read_tile, config.padded(D))),),
+            S_borders, dS_borders, alpha_sums, alpha_rests, write1, *strides(write1, H),
+            dv, *strides(dv, H), k, *strides(k, H), alpha_extents, do, *strides(do, H),
+            q, *strides(q, H), beta_by_head, alpha, *strides(alpha, H), dq, dk, S_pairing,
+            *blocks.at_once, blocks.programs,
+            E=E, D=D, block_e=config.padded(E), block_d=min(config.read_tile, config.padded(D)),
+            FLAT=False, GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.read_warps(config.padded(E)),
+            num_stages=1, maxnreg=config.most,
         )
     alpha_extents = alpha_rests = alpha_sums = dS_borders = None
     gradients, initial = {}, {}
@@ -3203,19 +1972,14 @@ def torch_step(given, states, constants, outputs, following):
 @triton.jit(do_not_specialize=["heads"])
 def step_kernel(
     q_at, k_at, v_at, beta_at, alpha_at, S_at, next_S_at, o_at, rows_at,
-    q_stride0, q_stride1, q_stride2,
-    k_stride0, k_stride1, k_stride2,
-    v_stride0, v_stride1, v_stride2,
-    beta_stride0, beta_stride1,
-    alpha_stride0, alpha_stride1, alpha_stride2,
-    S_stride0, S_stride1,
-    next_S_stride0, next_S_stride1,
-    o_stride0, o_stride1,
+    q_stride0, q_stride1, q_stride2, k_stride0, k_stride1, k_stride2,
+    v_stride0, v_stride1, v_stride2, beta_stride0, beta_stride1,
+    alpha_stride0, alpha_stride1, alpha_stride2, S_stride0, S_stride1,
+    next_S_stride0, next_S_stride1, o_stride0, o_stride1,
     heads, q_group, k_group, v_group, beta_group, alpha_group,
-    size_d: tl.constexpr, block_d: tl.constexpr,
-    size_e: tl.constexpr, block_e: tl.constexpr,
+    size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
     parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
-):  # fmt: skip
+):
     """Each program: one batch entry and head and a tile of e, one step."""
     place = tl.program_id(0) // parts
     if flat:  # more batch entries than a grid is high
@@ -3276,20 +2040,17 @@ def step_kernel(
 @triton.jit(do_not_specialize=["heads", "steps"])
 def steps_kernel(
     q_at, k_at, v_at, beta_at, alpha_at, S_at, kept_S_at, o_at, rows_at, each_at, counts_at, starts_at,
-    q_stride0, q_stride1, q_stride2, q_stride3,
-    k_stride0, k_stride1, k_stride2, k_stride3,
-    v_stride0, v_stride1, v_stride2, v_stride3,
-    beta_stride0, beta_stride1, beta_stride2,
+    q_stride0, q_stride1, q_stride2, q_stride3, k_stride0, k_stride1, k_stride2, k_stride3,
+    v_stride0, v_stride1, v_stride2, v_stride3, beta_stride0, beta_stride1, beta_stride2,
     alpha_stride0, alpha_stride1, alpha_stride2, alpha_stride3,
     S_stride0, S_stride1, S_stride2, S_stride3,
     kept_S_stride0, kept_S_stride1, kept_S_stride2, kept_S_stride3,
     o_stride0, o_stride1, o_stride2,
     heads, q_group, k_group, v_group, beta_group, alpha_group, steps,
-    size_d: tl.constexpr, block_d: tl.constexpr,
-    size_e: tl.constexpr, block_e: tl.constexpr,
+    size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
     parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
     yields: tl.constexpr, keeps: tl.constexpr, ends: tl.constexpr,
-):  # fmt: skip
+):
     """Each program: one sequence and head and a tile of e, one step after the other, with the state in registers."""
     place = tl.program_id(0) // parts
     if flat:  # more batch entries than a grid is high
@@ -3369,9 +2130,7 @@ def steps_kernel(
                         + kept_row * kept_S_stride0
                         + head * kept_S_stride1
                         + at_d[:, None] * kept_S_stride2
-                        + at_e[None, :] * kept_S_stride3,
-                        next_S,
-                        mask=in_d_e,
+                        + at_e[None, :] * kept_S_stride3, next_S, mask=in_d_e,
                     )
             S = next_S.to(tl.float32)
         if ends:
@@ -3381,44 +2140,23 @@ def steps_kernel(
 SIGNATURE = Signature(
     name="kimi_delta_attention",
     arguments=(
-        Argument("q", "input", ("d",)),
-        Argument("k", "input", ("d",)),
-        Argument("v", "input", ("e",)),
-        Argument("beta", "input", ()),
+        Argument("q", "input", ("d",)), Argument("k", "input", ("d",)),
+        Argument("v", "input", ("e",)), Argument("beta", "input", ()),
         Argument("alpha", "decay", ("d",)),
     ),
-    states=(("S", ("d", "e")),),
-    outputs=(("o", ("e",)),),
+    states=(("S", ("d", "e")),), outputs=(("o", ("e",)),),
 )
 OP = Op(
     SIGNATURE,
     {
         "torch": Backend(
-            torch_forward,
-            torch_backward,
-            frozenset(
-                (
-                    "packed",
-                    "mixed",
-                )
-            ),
-            forward_states=torch_forward_states,
-            backward_states=torch_backward_states,
+            torch_forward, torch_backward, frozenset(("packed", "mixed")),
+            forward_states=torch_forward_states, backward_states=torch_backward_states,
             saved={"c0cc4e5ad4": (("B", "H", "T", "e"), "wide")},
         ),
         "triton": Backend(
-            triton_forward,
-            triton_backward,
-            frozenset(
-                (
-                    "packed",
-                    "groups",
-                    "inference",
-                    "finals",
-                    "replays",
-                    "exchange",
-                )
-            ),
+            triton_forward, triton_backward,
+            frozenset(("packed", "groups", "inference", "finals", "replays", "exchange")),
             saved={
                 "c0cc4e5ad4": (("B", "T", "H", "e"), "input"),
                 "S borders": (("B", "H", "T blocks", "d", "e"), "input"),
@@ -3427,32 +2165,10 @@ OP = Op(
         ),
     },
     Step(
-        SIGNATURE,
-        torch_step,
+        SIGNATURE, torch_step,
         StepKernel(
-            step_kernel,
-            steps_kernel,
-            reads=(
-                "q",
-                "k",
-                "v",
-                "beta",
-                "alpha",
-            ),
-            constants=(),
-            dims=(
-                "d",
-                "e",
-            ),
-            tiled="e",
-            shared=False,
-            held=(
-                (
-                    "d",
-                    "e",
-                ),
-            ),
-            smallest=1,
+            step_kernel, steps_kernel, reads=("q", "k", "v", "beta", "alpha"), constants=(),
+            dims=("d", "e"), tiled="e", shared=False, held=(("d", "e"),), smallest=1,
         ),
     ),
     __name__,
@@ -3461,20 +2177,11 @@ OP = Op(
 
 @OP.named
 def kimi_delta_attention(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    beta: torch.Tensor,
-    log_alpha: torch.Tensor,
-    initial_state: torch.Tensor | None = None,
-    output_final_state: bool = False,
-    cu_seqlens: torch.Tensor | None = None,
-    context_parallel: object = None,
-    recompute: str = "auto",
-    precision: str = "default",
-    state_dtype: torch.dtype | None = None,
-    backend: str | None = None,
-    deterministic: bool = False,
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, beta: torch.Tensor, log_alpha: torch.Tensor,
+    initial_state: torch.Tensor | None = None, output_final_state: bool = False,
+    cu_seqlens: torch.Tensor | None = None, context_parallel: object = None,
+    recompute: str = "auto", precision: str = "default", state_dtype: torch.dtype | None = None,
+    backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     r"""Kimi delta attention (Kimi Linear, arXiv 2510.26692): a decay for each key channel, then the delta rule.
 
@@ -3530,32 +2237,19 @@ def kimi_delta_attention(
     Source: arXiv 2510.26692
     """
     return OP(
-        {"q": q, "k": k, "v": v, "beta": beta, "alpha": log_alpha},
-        initial_state=initial_state,
-        output_final_state=output_final_state,
-        cu_seqlens=cu_seqlens,
-        context_parallel=context_parallel,
-        recompute=recompute,
-        precision=precision,
-        state_dtype=state_dtype,
-        backend=backend,
-        deterministic=deterministic,
+        {"q": q, "k": k, "v": v, "beta": beta, "alpha": log_alpha}, initial_state=initial_state,
+        output_final_state=output_final_state, cu_seqlens=cu_seqlens,
+        context_parallel=context_parallel, recompute=recompute, precision=precision,
+        state_dtype=state_dtype, backend=backend, deterministic=deterministic,
     )
 
 
 @OP.named
 def kimi_delta_attention_step(
-    state: torch.Tensor | None,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    beta: torch.Tensor,
-    log_alpha: torch.Tensor,
-    inplace: bool = False,
-    out: torch.Tensor | None = None,
-    state_dtype: torch.dtype | None = None,
-    backend: str | None = None,
-    deterministic: bool = False,
+    state: torch.Tensor | None, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
+    beta: torch.Tensor, log_alpha: torch.Tensor, inplace: bool = False,
+    out: torch.Tensor | None = None, state_dtype: torch.dtype | None = None,
+    backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """One step of kimi_delta_attention, for generation: one launch, no gradient.
 
@@ -3583,13 +2277,8 @@ def kimi_delta_attention_step(
         chunkform.errors.ArgumentError: an argument has a wrong shape, dtype, device or value, or requires a gradient.
     """
     return OP.step(
-        state,
-        {"q": q, "k": k, "v": v, "beta": beta, "alpha": log_alpha},
-        inplace,
-        out,
-        state_dtype,
-        backend,
-        deterministic,
+        state, {"q": q, "k": k, "v": v, "beta": beta, "alpha": log_alpha}, inplace, out,
+        state_dtype, backend, deterministic,
     )
 
 

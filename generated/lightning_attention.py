@@ -62,51 +62,19 @@ written_for("0.1", __file__)
 
 from chunkform.runtime.chunk_kernels.chunk_layout import LEVELS, parts_for, places
 from chunkform.runtime.chunk_kernels.fused_backward import (
-    aligned,
-    apart,
-    block_pairing,
-    column_parts,
-    column_sums,
-    in_place,
-    over_rows,
-    paired_states,
-    row_parts,
-    row_sums,
-    rows_of,
-    stages_of,
-    step_pairing,
-    store_parts,
-    store_sums,
-    together,
-    total_of,
-    warps_of,
+    aligned, apart, block_pairing, column_parts, column_sums, in_place, over_rows, paired_states,
+    row_parts, row_sums, rows_of, stages_of, step_pairing, store_parts, store_sums, together,
+    total_of, warps_of,
 )
 from chunkform.runtime.chunk_kernels.kernels import (
-    border_sums,
-    chained,
-    chunk_of,
-    cumulate,
-    lasting,
-    part_of,
-    place_of,
-    power,
-    span,
+    border_sums, chained, chunk_of, cumulate, lasting, part_of, place_of, power, span,
 )
 from chunkform.runtime.chunk_kernels.reductions import pair
 from chunkform.runtime.chunk_kernels.segment_maps import map_of_all
 from chunkform.runtime.chunk_kernels.split_precision import rounded_and_rest, rounded_to
 from chunkform.runtime.chunk_kernels.warp_roles import (
-    accumulator,
-    fence_async_shared,
-    gl,
-    gluon,
-    launch_with_roles,
-    mbarrier,
-    swizzled,
-    tma,
-    warpgroup_mma,
-    warpgroup_mma_wait,
-    with_roles,
+    accumulator, fence_async_shared, gl, gluon, launch_with_roles, mbarrier, swizzled, tma,
+    warpgroup_mma, warpgroup_mma_wait, with_roles,
 )
 from chunkform.runtime.launch.launch import DTYPES, cdiv, choose, cotangent, launch, spread, steps, strides, whole
 from chunkform.runtime.launch.varlen import BLOCK, backward_by_length, forward_by_length
@@ -114,14 +82,7 @@ from chunkform.runtime.op.decode import Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import OVERWRITE, Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK,
-    dtype_of,
-    from_chunks,
-    from_steps,
-    in_parts,
-    in_segments,
-    steps_first,
-    to_chunks,
+    CHUNK, dtype_of, from_chunks, from_steps, in_parts, in_segments, steps_first, to_chunks,
 )
 from chunkform.runtime.torch_form.decays import decay_all, decay_in, decay_mask, decay_out
 from chunkform.runtime.torch_form.segment_maps import PIECE, Segment, in_pieces, over_chunks
@@ -344,37 +305,14 @@ def _forward_states_1_chunks(s1, s2, s3, lead, size, dtype, device, size_d, size
     a1 = decay_out(x2, True, 1)
     a2 = (a1[..., :, None] * x1).mT @ x3
     return (
-        over_chunks(
-            a0,
-            (
-                lead[0],
-                lead[1],
-                count,
-            ),
-            dtype,
-            device,
-        ),
-        over_chunks(
-            a2,
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_d,
-                size_e,
-            ),
-            dtype,
-            device,
-        ),
+        over_chunks(a0, (lead[0], lead[1], count), dtype, device),
+        over_chunks(a2, (lead[0], lead[1], count, size_d, size_e), dtype, device),
     )
 
 
 def _forward_states_1_law(later, earlier):
     """The map of two segments from the map of each."""
-    return (
-        earlier[0] * later[0],
-        (later[1] + (later[0])[..., None, None] * earlier[1]),
-    )
+    return (earlier[0] * later[0], (later[1] + (later[0])[..., None, None] * earlier[1]))
 
 
 def _forward_states_1_apply(parts, states):
@@ -417,37 +355,14 @@ def _backward_states_1_chunks(s1, s2, s3, lead, size, dtype, device, size_d, siz
     a1 = decay_out(x2, False, -1)
     a2 = (a1[..., :, None] * x1).mT @ x3
     return (
-        over_chunks(
-            a0,
-            (
-                lead[0],
-                lead[1],
-                count,
-            ),
-            dtype,
-            device,
-        ),
-        over_chunks(
-            a2,
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_d,
-                size_e,
-            ),
-            dtype,
-            device,
-        ),
+        over_chunks(a0, (lead[0], lead[1], count), dtype, device),
+        over_chunks(a2, (lead[0], lead[1], count, size_d, size_e), dtype, device),
     )
 
 
 def _backward_states_1_law(later, earlier):
     """The map of two segments from the map of each."""
-    return (
-        later[0] * earlier[0],
-        (later[1] + (later[0])[..., None, None] * earlier[1]),
-    )
+    return (later[0] * earlier[0], (later[1] + (later[0])[..., None, None] * earlier[1]))
 
 
 def _backward_states_1_apply(parts, states):
@@ -482,16 +397,8 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
         else steps_first(do, dtype)
     )
     map_3 = in_pieces(
-        _backward_states_1_chunks,
-        _backward_states_1_law,
-        (q, log_lam, do),
-        lead,
-        -1,
-        PIECE,
-        dtype,
-        device,
-        size_d,
-        size_e,
+        _backward_states_1_chunks, _backward_states_1_law, (q, log_lam, do), lead, -1, PIECE, dtype,
+        device, size_d, size_e,
     )
     # what enters, of dS
     ((dS_last,),) = exchange(
@@ -502,48 +409,13 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def forward_sweep_1(
-    S_first,
-    S_last,
-    S_borders,
-    lam_sums,
-    lam_rests,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    v_p,
-    v_b,
-    v_t,
-    v_h,
-    v_g,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    o_out,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    blocks,
-    D: tl.constexpr,
-    E: tl.constexpr,
-    block_d: tl.constexpr,
-    block_e: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    BLOCK: tl.constexpr,
-    ROWS: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    S_first, S_last, S_borders, lam_sums, lam_rests, q_p, q_b, q_t, q_h, q_g,
+    v_p, v_b, v_t, v_h, v_g, k_p, k_b, k_t, k_h, k_g, o_out,
+    T, H, chunks, starts, parts, length, blocks,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, BLOCK: tl.constexpr,
+    ROWS: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of S."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
@@ -565,8 +437,7 @@ def forward_sweep_1(
         if S_first is not None:
             S_slice += tl.load(
                 S_first + sh * D * E + d_slice[None, :] * E + e[:, None],
-                mask=d_ok_slice[None, :] & e_ok[:, None],
-                other=0.0,
+                mask=d_ok_slice[None, :] & e_ok[:, None], other=0.0,
             )
         S = S + (S_slice,)
         d = d + (d_slice,)
@@ -577,16 +448,8 @@ def forward_sweep_1(
     k_p += b * k_b + h // k_g * k_h
     if not YIELD:
         reached = lasting(
-            lam_sums + bh * T,
-            lam_rests + bh * T if EXACT else None,
-            1,
-            tl.arange(0, 1),
-            tl.full([1], 1, tl.int1),
-            begin,
-            stop,
-            count,
-            C,
-            True,
+            lam_sums + bh * T, lam_rests + bh * T if EXACT else None, 1, tl.arange(0, 1),
+            tl.full([1], 1, tl.int1), begin, stop, count, C, True,
         )
         begin, first, count = begin + (count - reached) * C, first + (count - reached), reached
     for n in tl.range(0, count, num_stages=STAGES):
@@ -615,9 +478,7 @@ def forward_sweep_1(
                     tl.store(
                         S_borders
                         + (((b * blocks + first_block + n // (BLOCK // C)) * ROWS + e[:, None]) * H + h) * D
-                        + d[n_d][None, :],
-                        S[n_d],
-                        mask=d_ok[n_d][None, :],
+                        + d[n_d][None, :], S[n_d], mask=d_ok[n_d][None, :],
                     )
             q = tl.load(
                 q_p + t0 * q_t + i[:, None] * q_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
@@ -651,8 +512,7 @@ def forward_sweep_1(
                 if part == parts - 1:
                     tl.store(
                         S_last + (sh // H // parts * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
-                        S[n_d],
-                        mask=d_ok[n_d][None, :] & e_ok[:, None],
+                        S[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         else:
             tl.store(
@@ -662,44 +522,11 @@ def forward_sweep_1(
 
 @gluon.jit
 def forward_sweep_1_consumer(
-    S_first,
-    S_last,
-    S_borders,
-    o_out,
-    T,
-    H,
-    parts,
-    blocks,
-    tile,
-    sh,
-    h,
-    b,
-    part,
-    begin,
-    stop,
-    count,
-    first_block,
-    S_borders_tile,
-    chunk_ready,
-    chunk_empty,
-    q_ring,
-    k_ring,
-    lam_a_ring,
-    v_ring,
-    until_ring,
-    p3_buffer,
-    kept_ring,
-    since_ring,
-    o_out_tile,
-    D: gl.constexpr,
-    E: gl.constexpr,
-    block_d: gl.constexpr,
-    block_e: gl.constexpr,
-    WARPS: gl.constexpr,
-    STAGES: gl.constexpr,
-    ROWS: gl.constexpr,
-    C: gl.constexpr,
-    DT: gl.constexpr,
+    S_first, S_last, S_borders, o_out, T, H, parts, blocks, tile, sh, h, b, part, begin, stop,
+    count, first_block, S_borders_tile, chunk_ready, chunk_empty, q_ring, k_ring, lam_a_ring,
+    v_ring, until_ring, p3_buffer, kept_ring, since_ring, o_out_tile, D: gl.constexpr,
+    E: gl.constexpr, block_d: gl.constexpr, block_e: gl.constexpr, WARPS: gl.constexpr,
+    STAGES: gl.constexpr, ROWS: gl.constexpr, C: gl.constexpr, DT: gl.constexpr,
 ):
     tile1: gl.constexpr = accumulator(block_e, block_d, WARPS)
     left1: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=accumulator(block_e, C, WARPS), k_width=2)
@@ -708,11 +535,8 @@ def forward_sweep_1_consumer(
     left2: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=accumulator(block_e, block_d, WARPS), k_width=2)
     if S_borders is not None:
         S_borders_tile_tiles = tma.make_tensor_descriptor(
-            S_borders + (b * blocks * ROWS * H + h) * D,
-            [blocks * ROWS, D],
-            [H * D, 1],
-            [block_e, block_d],
-            swizzled(block_d, S_borders.dtype.element_ty),
+            S_borders + (b * blocks * ROWS * H + h) * D, [blocks * ROWS, D], [H * D, 1],
+            [block_e, block_d], swizzled(block_d, S_borders.dtype.element_ty),
         )
     o_out_tile_tiles = tma.make_tensor_descriptor(
         o_out + (b * T * H + h) * E, [stop, E], [H * E, 1], [C, block_e], swizzled(block_e, o_out.dtype.element_ty)
@@ -745,18 +569,12 @@ def forward_sweep_1_consumer(
             )
         mbarrier.wait(chunk_ready.index(stage), phase)
         p2_2 = warpgroup_mma(
-            q_ring.index(stage),
-            k_ring.index(stage).permute((1, 0)),
-            gl.zeros([C, C], gl.float32, layout=tile2),
-            use_acc=False,
-            is_async=True,
+            q_ring.index(stage), k_ring.index(stage).permute((1, 0)),
+            gl.zeros([C, C], gl.float32, layout=tile2), use_acc=False, is_async=True,
         )  # q k^T
         p_2 = warpgroup_mma(
-            S_2_operand,
-            q_ring.index(stage).permute((1, 0)),
-            gl.zeros([block_e, C], gl.float32, layout=tile3),
-            use_acc=False,
-            is_async=True,
+            S_2_operand, q_ring.index(stage).permute((1, 0)),
+            gl.zeros([block_e, C], gl.float32, layout=tile3), use_acc=False, is_async=True,
         )  # q S
         seen = (
             gl.arange(0, C, layout=gl.SliceLayout(1, tile2))[:, None]
@@ -805,36 +623,10 @@ def forward_sweep_1_consumer(
 
 @gluon.jit
 def forward_sweep_1_loader(
-    lam_sums,
-    q_t,
-    v_t,
-    k_t,
-    T,
-    tile,
-    begin,
-    stop,
-    bh,
-    count,
-    q_p_2,
-    v_p_2,
-    k_p_2,
-    chunk_ready,
-    chunk_empty,
-    q_ring,
-    k_ring,
-    v_ring,
-    lam_a_ring,
-    until_ring,
-    kept_ring,
-    since_ring,
-    D: gl.constexpr,
-    E: gl.constexpr,
-    block_d: gl.constexpr,
-    block_e: gl.constexpr,
-    WARPS: gl.constexpr,
-    STAGES: gl.constexpr,
-    C: gl.constexpr,
-    DT: gl.constexpr,
+    lam_sums, q_t, v_t, k_t, T, tile, begin, stop, bh, count, q_p_2, v_p_2, k_p_2, chunk_ready,
+    chunk_empty, q_ring, k_ring, v_ring, lam_a_ring, until_ring, kept_ring, since_ring,
+    D: gl.constexpr, E: gl.constexpr, block_d: gl.constexpr, block_e: gl.constexpr,
+    WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr, DT: gl.constexpr,
 ):
     q_tiles = tma.make_tensor_descriptor(q_p_2, [stop, D], [q_t, 1], [C, block_d], swizzled(block_d, DT))
     k_tiles = tma.make_tensor_descriptor(k_p_2, [stop, D], [k_t, 1], [C, block_d], swizzled(block_d, DT))
@@ -867,48 +659,13 @@ def forward_sweep_1_loader(
 
 @gluon.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def forward_sweep_1_roles(
-    S_first,
-    S_last,
-    S_borders,
-    lam_sums,
-    lam_rests,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    v_p,
-    v_b,
-    v_t,
-    v_h,
-    v_g,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    o_out,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    blocks,
-    D: gl.constexpr,
-    E: gl.constexpr,
-    block_d: gl.constexpr,
-    block_e: gl.constexpr,
-    YIELD: gl.constexpr,
-    WARPS: gl.constexpr,
-    STAGES: gl.constexpr,
-    BLOCK: gl.constexpr,
-    ROWS: gl.constexpr,
-    C: gl.constexpr,
-    LEVELS: gl.constexpr,
-    EVEN: gl.constexpr,
-    EXACT: gl.constexpr,
-    DT: gl.constexpr,
+    S_first, S_last, S_borders, lam_sums, lam_rests, q_p, q_b, q_t, q_h, q_g,
+    v_p, v_b, v_t, v_h, v_g, k_p, k_b, k_t, k_h, k_g, o_out,
+    T, H, chunks, starts, parts, length, blocks,
+    D: gl.constexpr, E: gl.constexpr, block_d: gl.constexpr, block_e: gl.constexpr,
+    YIELD: gl.constexpr, WARPS: gl.constexpr, STAGES: gl.constexpr, BLOCK: gl.constexpr,
+    ROWS: gl.constexpr, C: gl.constexpr, LEVELS: gl.constexpr, EVEN: gl.constexpr,
+    EXACT: gl.constexpr, DT: gl.constexpr,
     LOADER_REGISTERS: gl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of S. Its warps have roles: consumer, loader."""
@@ -955,84 +712,22 @@ def forward_sweep_1_roles(
             (
                 forward_sweep_1_consumer,
                 (
-                    S_first,
-                    S_last,
-                    S_borders,
-                    o_out,
-                    T,
-                    H,
-                    parts,
-                    blocks,
-                    tile,
-                    sh,
-                    h,
-                    b,
-                    part,
-                    begin,
-                    stop,
-                    count,
-                    first_block,
-                    S_borders_tile,
-                    chunk_ready,
-                    chunk_empty,
-                    q_ring,
-                    k_ring,
-                    lam_a_ring,
-                    v_ring,
-                    until_ring,
-                    p3_buffer,
-                    kept_ring,
-                    since_ring,
-                    o_out_tile,
-                    D,
-                    E,
-                    block_d,
-                    block_e,
-                    WARPS,
-                    STAGES,
-                    ROWS,
-                    C,
-                    DT,
+                    S_first, S_last, S_borders, o_out, T, H, parts, blocks, tile, sh, h, b, part,
+                    begin, stop, count, first_block, S_borders_tile, chunk_ready, chunk_empty,
+                    q_ring, k_ring, lam_a_ring, v_ring, until_ring, p3_buffer, kept_ring,
+                    since_ring, o_out_tile, D, E, block_d, block_e, WARPS, STAGES, ROWS, C, DT,
                 ),
             ),
             (
                 forward_sweep_1_loader,
                 (
-                    lam_sums,
-                    q_t,
-                    v_t,
-                    k_t,
-                    T,
-                    tile,
-                    begin,
-                    stop,
-                    bh,
-                    count,
-                    q_p_2,
-                    v_p_2,
-                    k_p_2,
-                    chunk_ready,
-                    chunk_empty,
-                    q_ring,
-                    k_ring,
-                    v_ring,
-                    lam_a_ring,
-                    until_ring,
-                    kept_ring,
-                    since_ring,
-                    D,
-                    E,
-                    block_d,
-                    block_e,
-                    WARPS,
-                    STAGES,
-                    C,
-                    DT,
+                    lam_sums, q_t, v_t, k_t, T, tile, begin, stop, bh, count, q_p_2, v_p_2, k_p_2,
+                    chunk_ready, chunk_empty, q_ring, k_ring, v_ring, lam_a_ring, until_ring,
+                    kept_ring, since_ring, D, E, block_d, block_e, WARPS, STAGES, C, DT,
                 ),
             ),
         ],
-        [1],
-        [LOADER_REGISTERS],
+        [1], [LOADER_REGISTERS],
     )
 
 
@@ -1061,41 +756,14 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         S_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
         walk = config.walk(E, config.padded(D) * k.element_size(), lam_sums.element_size(), v.element_size())
         launch(
-            forward_sweep_1,
-            (lay.sequences * parts * H * cdiv(E, walk.tile),),
-            None,
-            S_ends,
-            None,
-            lam_sums,
-            lam_rests,
-            q,
-            *strides(q, H),
-            v,
-            *strides(v, H),
-            k,
-            *strides(k, H),
-            None,
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            blocks.chunks,
-            D=D,
-            E=E,
-            block_d=min(config.slice, config.padded(D)),
-            block_e=walk.tile,
-            YIELD=False,
-            WARPS=walk.warps,
-            STAGES=walk.stages,
-            BLOCK=BLOCK,
-            ROWS=config.padded(E),
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=walk.warps,
-            num_stages=2,
-            maxnreg=walk.registers,
+            forward_sweep_1, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+            None, S_ends, None, lam_sums, lam_rests, q, *strides(q, H), v, *strides(v, H),
+            k, *strides(k, H), None,
+            *lay.walked, parts, lay.length(parts), blocks.chunks,
+            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=False,
+            WARPS=walk.warps, STAGES=walk.stages, BLOCK=BLOCK, ROWS=config.padded(E), C=config.chunk,
+            LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
         )
         if exchange is not None:  # other parts of the sequence are elsewhere
             S_coming = exchange.begin(
@@ -1118,44 +786,14 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         E, config.padded(D) * (q.element_size() + k.element_size()), lam_sums.element_size(), v.element_size()
     )
     launch_with_roles(
-        config,
-        forward_sweep_1,
-        forward_sweep_1_roles,
-        ("D", "block_d", "E", "block_e"),
-        (lay.sequences * parts * H * cdiv(E, walk.tile),),
-        S_starts,
-        S_last,
-        S_borders,
-        lam_sums,
-        lam_rests,
-        q,
-        *strides(q, H),
-        v,
-        *strides(v, H),
-        k,
-        *strides(k, H),
-        o,
-        *lay.walked,
-        parts,
-        lay.length(parts),
-        blocks.chunks,
-        D=D,
-        E=E,
-        block_d=min(config.slice, config.padded(D)),
-        block_e=walk.tile,
-        YIELD=True,
-        WARPS=walk.warps,
-        STAGES=walk.stages,
-        BLOCK=BLOCK,
-        ROWS=config.padded(E),
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=walk.warps,
-        num_stages=2,
-        maxnreg=walk.registers,
+        config, forward_sweep_1, forward_sweep_1_roles, ("D", "block_d", "E", "block_e"), (lay.sequences * parts * H * cdiv(E, walk.tile),),
+        S_starts, S_last, S_borders, lam_sums, lam_rests, q, *strides(q, H), v, *strides(v, H),
+        k, *strides(k, H), o,
+        *lay.walked, parts, lay.length(parts), blocks.chunks,
+        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=True,
+        WARPS=walk.warps, STAGES=walk.stages, BLOCK=BLOCK, ROWS=config.padded(E), C=config.chunk,
+        LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
     )
     lam_rests = None
     saved = {}
@@ -1172,38 +810,12 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_whole_ends(
-    dS_first,
-    dS_last,
-    lam_sums,
-    lam_rests,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    D: tl.constexpr,
-    E: tl.constexpr,
-    block_d: tl.constexpr,
-    block_e: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    PRODUCTS: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
+    dS_first, dS_last, lam_sums, lam_rests, do_p, do_b, do_t, do_h, do_g,
+    q_p, q_b, q_t, q_h, q_g,
+    T, H, chunks, starts, parts, length,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk backwards over chunks, carrying a tile of dS."""
@@ -1226,8 +838,7 @@ def backward_whole_ends(
         if dS_first is not None:
             dS_slice += tl.load(
                 dS_first + sh * D * E + d_slice[None, :] * E + e[:, None],
-                mask=d_ok_slice[None, :] & e_ok[:, None],
-                other=0.0,
+                mask=d_ok_slice[None, :] & e_ok[:, None], other=0.0,
             )
         d = d + (d_slice,)
         dS = dS + (dS_slice,)
@@ -1236,16 +847,8 @@ def backward_whole_ends(
     q_p += b * q_b + h // q_g * q_h
     if not YIELD:
         reached = lasting(
-            lam_sums + bh * T,
-            lam_rests + bh * T if EXACT else None,
-            1,
-            tl.arange(0, 1),
-            tl.full([1], 1, tl.int1),
-            begin,
-            stop,
-            count,
-            C,
-            False,
+            lam_sums + bh * T, lam_rests + bh * T if EXACT else None, 1, tl.arange(0, 1),
+            tl.full([1], 1, tl.int1), begin, stop, count, C, False,
         )
         stop, count = tl.minimum(stop, begin + reached * C), reached
     identity = tl.where(i[:, None] == i[None, :], 1.0, 0.0).to(DT)
@@ -1287,82 +890,25 @@ def backward_whole_ends(
                 if part == 0:
                     tl.store(
                         dS_last + (sh // H // parts * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
-                        dS[n_d],
-                        mask=d_ok[n_d][None, :] & e_ok[:, None],
+                        dS[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         else:
             tl.store(
-                dS_last + sh * D * E + d[n_d][None, :] * E + e[:, None],
-                dS[n_d],
+                dS_last + sh * D * E + d[n_d][None, :] * E + e[:, None], dS[n_d],
                 mask=d_ok[n_d][None, :] & e_ok[:, None],
             )
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_whole(
-    S_borders,
-    lam_sums,
-    lam_rests,
-    S_spans_out,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    v_p,
-    v_b,
-    v_t,
-    v_h,
-    v_g,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    S_own_late__out,
-    S_in_late__out,
-    dq_p,
-    dq_b,
-    dq_t,
-    dq_h,
-    dq_g,
-    dv_p,
-    dv_b,
-    dv_t,
-    dv_h,
-    dv_g,
-    S_out_late__out,
-    dk_p,
-    dk_b,
-    dk_t,
-    dk_h,
-    dk_g,
-    S_late__out,
-    dS_first,
-    dS_last,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    D: tl.constexpr,
-    E: tl.constexpr,
-    block_d: tl.constexpr,
-    block_e: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    S_borders, lam_sums, lam_rests, S_spans_out, do_p, do_b, do_t, do_h, do_g,
+    q_p, q_b, q_t, q_h, q_g, v_p, v_b, v_t, v_h, v_g, k_p, k_b, k_t, k_h, k_g, S_own_late__out,
+    S_in_late__out, dq_p, dq_b, dq_t, dq_h, dq_g, dv_p, dv_b, dv_t, dv_h, dv_g, S_out_late__out,
+    dk_p, dk_b, dk_t, dk_h, dk_g, S_late__out, dS_first, dS_last,
+    T, H, chunks, starts, parts, length,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """All of the backward pass on one walk backwards over blocks, carrying dS."""
     sh = tl.program_id(0).to(tl.int64)
@@ -1493,8 +1039,7 @@ def backward_whole(
         if dS_last is not None:
             if part == 0:
                 tl.store(
-                    dS_last + (sh // H // parts * H + h) * D * E + d[None, :] * E + e[:, None],
-                    dS,
+                    dS_last + (sh // H // parts * H + h) * D * E + d[None, :] * E + e[:, None], dS,
                     mask=d_ok[None, :] & e_ok[:, None],
                 )
     else:
@@ -1537,49 +1082,20 @@ def triton_backward_whole(
             E, config.padded(D) * q.element_size(), lam_sums.element_size(), do.element_size(), elements=True
         )
         launch(
-            backward_whole_ends,
-            (lay.sequences * parts * H * cdiv(E, walk.tile),),
-            None,
-            dS_ends,
-            lam_sums,
-            lam_rests,
-            do,
-            *strides(do, H),
-            q,
-            *strides(q, H),
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            D=D,
-            E=E,
-            block_d=min(config.slice, config.padded(D)),
-            block_e=walk.tile,
-            YIELD=False,
-            WARPS=walk.warps,
-            STAGES=walk.stages,
-            PRODUCTS=walk.products,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=walk.warps,
-            num_stages=2,
-            maxnreg=walk.registers,
+            backward_whole_ends, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+            None, dS_ends, lam_sums, lam_rests, do, *strides(do, H), q, *strides(q, H),
+            *lay.walked, parts, lay.length(parts),
+            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=False,
+            WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
+            LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
         )
         if exchange is not None:  # other parts of the sequence are elsewhere
             dS_coming = exchange.begin(
                 (
                     map_of_all(
-                        "S",
-                        dS_first,
-                        dS_ends,
-                        lay,
-                        parts,
-                        False,
-                        decay=(lam_sums, lam_rests),
-                        axis=0,
-                        exact=config.exact,
+                        "S", dS_first, dS_ends, lay, parts, False, decay=(lam_sums, lam_rests),
+                        axis=0, exact=config.exact,
                     ),
                 )
             )
@@ -1603,64 +1119,21 @@ def triton_backward_whole(
     S_late_ = None if apart(warps) else block_lam_sums
     dS_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if needs & {"S"} else None
     launch(
-        backward_whole,
-        (lay.sequences * parts * H,),
-        S_borders,
-        block_lam_sums,
-        block_lam_rests,
-        S_spans,
-        do,
-        *strides(do, H),
-        q,
-        *strides(q, H),
-        v,
-        *strides(v, H),
-        k,
-        *strides(k, H),
-        S_own_late_,
-        S_in_late_,
-        dq,
-        *strides(dq, H),
-        dv,
-        *strides(dv, H),
-        S_out_late_,
-        dk,
-        *strides(dk, H),
-        S_late_,
-        dS_starts,
-        dS_last,
-        *blocks.walked,
-        parts,
-        blocks.length(parts),
-        D=D,
-        E=E,
-        block_d=config.padded(D),
-        block_e=config.padded(E),
-        YIELD=True,
+        backward_whole, (lay.sequences * parts * H,),
+        S_borders, block_lam_sums, block_lam_rests, S_spans, do, *strides(do, H), q, *strides(q, H),
+        v, *strides(v, H), k, *strides(k, H), S_own_late_, S_in_late_, dq, *strides(dq, H),
+        dv, *strides(dv, H), S_out_late_, dk, *strides(dk, H), S_late_, dS_starts, dS_last,
+        *blocks.walked, parts, blocks.length(parts),
+        D=D, E=E, block_d=config.padded(D), block_e=config.padded(E), YIELD=True,
         WARPS=warps_of((config.padded(D), config.padded(E))),
-        STAGES=stages_of(
-            config.padded(E) * (do.element_size() + v.element_size())
-            + config.padded(D) * (q.element_size() + k.element_size()),
-            2 * config.padded(D) * config.padded(E),
-        ),
-        C=BLOCK,
-        LEVELS=LEVELS,
-        EVEN=blocks.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=warps_of((config.padded(D), config.padded(E))),
-        num_stages=2,
+        STAGES=stages_of(config.padded(E) * (do.element_size() + v.element_size()) + config.padded(D) * (q.element_size() + k.element_size()), 2 * config.padded(D) * config.padded(E)),
+        C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=warps_of((config.padded(D), config.padded(E))), num_stages=2,
     )
     block_lam_rests = block_lam_sums = None
     gradients, initial = {}, {}
     if apart(warps):
-        S_pairing = block_pairing(
-            S_spans,
-            blocks,
-            in_late=S_in_late_,
-            own_late=S_own_late_,
-            out_late=S_out_late_,
-        )
+        S_pairing = block_pairing(S_spans, blocks, in_late=S_in_late_, own_late=S_own_late_, out_late=S_out_late_)
     else:
         S_pairing = step_pairing(S_spans, blocks, S_late_, None)
     S_in_late_ = S_out_late_ = S_own_late_ = S_spans = None
@@ -1681,48 +1154,12 @@ def triton_backward_whole(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prepare_1(
-    matrix1,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    v_p,
-    v_b,
-    v_t,
-    v_h,
-    v_g,
-    lam_sums,
-    lam_rests,
-    matrix2,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    own1_out,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    E: tl.constexpr,
-    D: tl.constexpr,
-    block_e: tl.constexpr,
-    block_d: tl.constexpr,
-    CHUNK: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    matrix1, do_p, do_b, do_t, do_h, do_g, v_p, v_b, v_t, v_h, v_g, lam_sums, lam_rests,
+    matrix2, q_p, q_b, q_t, q_h, q_g, k_p, k_b, k_t, k_h, k_g, own1_out,
+    T, H, chunks, begins, stops, programs,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
+    CHUNK: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
+    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -1776,51 +1213,12 @@ def backward_prepare_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_1(
-    S_first,
-    S_last,
-    lam_sums,
-    lam_rests,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    S_in_late__out,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    matrix1,
-    dq_out,
-    v_p,
-    v_b,
-    v_t,
-    v_h,
-    v_g,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    E: tl.constexpr,
-    D: tl.constexpr,
-    block_e: tl.constexpr,
-    block_d: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    PRODUCTS: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
+    S_first, S_last, lam_sums, lam_rests, q_p, q_b, q_t, q_h, q_g, do_p, do_b, do_t, do_h, do_g,
+    S_in_late__out, k_p, k_b, k_t, k_h, k_g, matrix1, dq_out, v_p, v_b, v_t, v_h, v_g,
+    T, H, chunks, starts, parts, length,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of S."""
@@ -1843,8 +1241,7 @@ def backward_sweep_1(
         if S_first is not None:
             S_slice += tl.load(
                 S_first + sh * D * E + d[:, None] * E + e_slice[None, :],
-                mask=d_ok[:, None] & e_ok_slice[None, :],
-                other=0.0,
+                mask=d_ok[:, None] & e_ok_slice[None, :], other=0.0,
             )
         S = S + (S_slice,)
         e = e + (e_slice,)
@@ -1887,8 +1284,7 @@ def backward_sweep_1(
         for n_e in tl.static_range((E + block_e - 1) // block_e):
             do = tl.load(
                 do_p + t0 * do_t + i[:, None] * do_t + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
             rounded, rest = rounded_and_rest(S[n_e], DT)
             p = tl.dot(rounded.to(DT), tl.trans(do.to(DT)), p, input_precision="tf32x3")  # do S^T
@@ -1917,9 +1313,7 @@ def backward_sweep_1(
                 S_in_late__out
                 + ((bh * tl.cdiv(D, block_d) + tile) * WARPS + tl.arange(0, WARPS))[:, None] * T
                 + t0
-                + i[None, :],
-                sums,
-                mask=i_ok[None, :],
+                + i[None, :], sums, mask=i_ok[None, :],
             )  # S: in.late
     for n_e in tl.static_range((E + block_e - 1) // block_e):
         if S_last is not None:
@@ -1930,45 +1324,12 @@ def backward_sweep_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_2(
-    dS_first,
-    dS_last,
-    lam_sums,
-    lam_rests,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    matrix2,
-    dv_out,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    D: tl.constexpr,
-    E: tl.constexpr,
-    block_d: tl.constexpr,
-    block_e: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    PRODUCTS: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
+    dS_first, dS_last, lam_sums, lam_rests, k_p, k_b, k_t, k_h, k_g,
+    do_p, do_b, do_t, do_h, do_g, matrix2, dv_out, q_p, q_b, q_t, q_h, q_g,
+    T, H, chunks, starts, parts, length,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk backwards over chunks, carrying a tile of dS."""
@@ -1991,8 +1352,7 @@ def backward_sweep_2(
         if dS_first is not None:
             dS_slice += tl.load(
                 dS_first + sh * D * E + d_slice[None, :] * E + e[:, None],
-                mask=d_ok_slice[None, :] & e_ok[:, None],
-                other=0.0,
+                mask=d_ok_slice[None, :] & e_ok[:, None], other=0.0,
             )
         d = d + (d_slice,)
         dS = dS + (dS_slice,)
@@ -2002,16 +1362,8 @@ def backward_sweep_2(
     q_p += b * q_b + h // q_g * q_h
     if not YIELD:
         reached = lasting(
-            lam_sums + bh * T,
-            lam_rests + bh * T if EXACT else None,
-            1,
-            tl.arange(0, 1),
-            tl.full([1], 1, tl.int1),
-            begin,
-            stop,
-            count,
-            C,
-            False,
+            lam_sums + bh * T, lam_rests + bh * T if EXACT else None, 1, tl.arange(0, 1),
+            tl.full([1], 1, tl.int1), begin, stop, count, C, False,
         )
         stop, count = tl.minimum(stop, begin + reached * C), reached
     identity = tl.where(i[:, None] == i[None, :], 1.0, 0.0).to(DT)
@@ -2065,63 +1417,23 @@ def backward_sweep_2(
                 if part == 0:
                     tl.store(
                         dS_last + (sh // H // parts * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
-                        dS[n_d],
-                        mask=d_ok[n_d][None, :] & e_ok[:, None],
+                        dS[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         else:
             tl.store(
-                dS_last + sh * D * E + d[n_d][None, :] * E + e[:, None],
-                dS[n_d],
+                dS_last + sh * D * E + d[n_d][None, :] * E + e[:, None], dS[n_d],
                 mask=d_ok[n_d][None, :] & e_ok[:, None],
             )
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_3(
-    dS_first,
-    lam_sums,
-    lam_rests,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    v_p,
-    v_b,
-    v_t,
-    v_h,
-    v_g,
-    S_out_late__out,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    matrix1,
-    dk_out,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    E: tl.constexpr,
-    D: tl.constexpr,
-    block_e: tl.constexpr,
-    block_d: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    PRODUCTS: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
+    dS_first, lam_sums, lam_rests, k_p, k_b, k_t, k_h, k_g, v_p, v_b, v_t, v_h, v_g,
+    S_out_late__out, q_p, q_b, q_t, q_h, q_g, matrix1, dk_out, do_p, do_b, do_t, do_h, do_g,
+    T, H, chunks, starts, parts, length,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk backwards over chunks, carrying a tile of dS."""
@@ -2144,8 +1456,7 @@ def backward_sweep_3(
         if dS_first is not None:
             dS_slice += tl.load(
                 dS_first + sh * D * E + d[:, None] * E + e_slice[None, :],
-                mask=d_ok[:, None] & e_ok_slice[None, :],
-                other=0.0,
+                mask=d_ok[:, None] & e_ok_slice[None, :], other=0.0,
             )
         dS = dS + (dS_slice,)
         e = e + (e_slice,)
@@ -2195,8 +1506,7 @@ def backward_sweep_3(
                 p = tl.dot(rest.to(DT), tl.trans(v.to(DT)), p)
             do = tl.load(
                 do_p + t0 * do_t + i[:, None] * do_t + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
             p3 = tl.dot(
                 (until[None, :] * q_each.to(tl.float32)).to(DT), do.to(DT), (kept * dS[n_e]), input_precision="tf32x3"
@@ -2218,9 +1528,7 @@ def backward_sweep_3(
                 S_out_late__out
                 + ((bh * tl.cdiv(D, block_d) + tile) * WARPS + tl.arange(0, WARPS))[:, None] * T
                 + t0
-                + i[None, :],
-                sums,
-                mask=i_ok[None, :],
+                + i[None, :], sums, mask=i_ok[None, :],
             )  # S: out.late
 
 
@@ -2255,41 +1563,14 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     launch(
-        backward_prepare_1,
-        (config.queues(lay.programs),),
-        matrix1,
-        do,
-        *strides(do, H),
-        v,
-        *strides(v, H),
-        lam_sums,
-        lam_rests,
-        matrix2,
-        q,
-        *strides(q, H),
-        k,
-        *strides(k, H),
-        own1,
-        *lay.at_once,
-        lay.programs,
-        E=E,
-        D=D,
-        block_e=config.padded(E),
-        block_d=config.padded(D),
-        CHUNK=config.chunk,
-        STAGES=config.queued(
-            config.padded(E) * (do.element_size() + v.element_size())
-            + config.padded(D) * (q.element_size() + k.element_size()),
-            config.chunk,
-        ),
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=config.ahead,
-        num_stages=1,
-        maxnreg=255,
+        backward_prepare_1, (config.queues(lay.programs),),
+        matrix1, do, *strides(do, H), v, *strides(v, H), lam_sums, lam_rests, matrix2,
+        q, *strides(q, H), k, *strides(k, H), own1,
+        *lay.at_once, lay.programs,
+        E=E, D=D, block_e=config.padded(E), block_d=config.padded(D), CHUNK=config.chunk,
+        STAGES=config.queued(config.padded(E) * (do.element_size() + v.element_size()) + config.padded(D) * (q.element_size() + k.element_size()), config.chunk),
+        C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=255,
     )
     if needs & {"S", "k", "lam", "v"}:
         if parts > 1 or exchange is not None:
@@ -2298,53 +1579,21 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 E, config.padded(D) * q.element_size(), lam_sums.element_size(), do.element_size(), elements=True
             )
             launch(
-                backward_sweep_2,
-                (lay.sequences * parts * H * cdiv(E, walk.tile),),
-                None,
-                dS_ends,
-                lam_sums,
-                lam_rests,
-                k,
-                *strides(k, H),
-                do,
-                *strides(do, H),
-                matrix2,
-                None,
-                q,
-                *strides(q, H),
-                *lay.walked,
-                parts,
-                lay.length(parts),
-                D=D,
-                E=E,
-                block_d=min(config.slice, config.padded(D)),
-                block_e=walk.tile,
-                YIELD=False,
-                WARPS=walk.warps,
-                STAGES=walk.stages,
-                PRODUCTS=walk.products,
-                C=config.chunk,
-                LEVELS=config.levels,
-                EVEN=lay.even,
-                EXACT=config.exact,
-                DT=DTYPES[some.dtype],
-                num_warps=walk.warps,
-                num_stages=2,
-                maxnreg=walk.registers,
+                backward_sweep_2, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+                None, dS_ends, lam_sums, lam_rests, k, *strides(k, H), do, *strides(do, H), matrix2, None,
+                q, *strides(q, H),
+                *lay.walked, parts, lay.length(parts),
+                D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=False,
+                WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
+                LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+                num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
             )
             if exchange is not None:  # other parts of the sequence are elsewhere
                 dS_coming = exchange.begin(
                     (
                         map_of_all(
-                            "S",
-                            dS_first,
-                            dS_ends,
-                            lay,
-                            parts,
-                            False,
-                            decay=(lam_sums, lam_rests),
-                            axis=0,
-                            exact=config.exact,
+                            "S", dS_first, dS_ends, lay, parts, False, decay=(lam_sums, lam_rests),
+                            axis=0, exact=config.exact,
                         ),
                     )
                 )
@@ -2359,49 +1608,19 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             else None
         )
         walk = config.walk(
-            D,
-            config.padded(E) * (do.element_size() + v.element_size()),
+            D, config.padded(E) * (do.element_size() + v.element_size()),
             lam_sums.element_size() + config.chunk * matrix1.element_size(),
-            q.element_size() + k.element_size(),
-            elements=True,
+            q.element_size() + k.element_size(), elements=True,
         )
         launch(
-            backward_sweep_1,
-            (lay.sequences * parts * H * cdiv(D, walk.tile),),
-            S_starts,
-            S_last,
-            lam_sums,
-            lam_rests,
-            q,
-            *strides(q, H),
-            do,
-            *strides(do, H),
-            S_in_late_,
-            k,
-            *strides(k, H),
-            matrix1,
-            dq,
-            v,
-            *strides(v, H),
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            E=E,
-            D=D,
-            block_e=min(config.slice, config.padded(E)),
-            block_d=walk.tile,
-            YIELD=True,
-            WARPS=walk.warps,
-            STAGES=walk.stages,
-            PRODUCTS=walk.products,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=walk.warps,
-            num_stages=2,
-            maxnreg=walk.registers,
+            backward_sweep_1, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+            S_starts, S_last, lam_sums, lam_rests, q, *strides(q, H), do, *strides(do, H), S_in_late_,
+            k, *strides(k, H), matrix1, dq, v, *strides(v, H),
+            *lay.walked, parts, lay.length(parts),
+            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=walk.tile, YIELD=True,
+            WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
+            LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
         )
     if needs & {"S", "k", "lam", "v"}:
         if parts > 1 or exchange is not None:
@@ -2414,46 +1633,19 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         dv = some.new_empty((B, T, H, E), dtype=some.dtype)
         dS_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if needs & {"S"} else None
         walk = config.walk(
-            E,
-            config.padded(D) * (k.element_size() + q.element_size()),
-            lam_sums.element_size() + config.chunk * matrix2.element_size(),
-            do.element_size(),
+            E, config.padded(D) * (k.element_size() + q.element_size()),
+            lam_sums.element_size() + config.chunk * matrix2.element_size(), do.element_size(),
             elements=True,
         )
         launch(
-            backward_sweep_2,
-            (lay.sequences * parts * H * cdiv(E, walk.tile),),
-            dS_starts,
-            dS_last,
-            lam_sums,
-            lam_rests,
-            k,
-            *strides(k, H),
-            do,
-            *strides(do, H),
-            matrix2,
-            dv,
-            q,
-            *strides(q, H),
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            D=D,
-            E=E,
-            block_d=min(config.slice, config.padded(D)),
-            block_e=walk.tile,
-            YIELD=True,
-            WARPS=walk.warps,
-            STAGES=walk.stages,
-            PRODUCTS=walk.products,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=walk.warps,
-            num_stages=2,
-            maxnreg=walk.registers,
+            backward_sweep_2, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+            dS_starts, dS_last, lam_sums, lam_rests, k, *strides(k, H), do, *strides(do, H), matrix2,
+            dv, q, *strides(q, H),
+            *lay.walked, parts, lay.length(parts),
+            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=True,
+            WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
+            LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
         )
     matrix2 = None
     if needs & {"lam"}:
@@ -2465,62 +1657,26 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             (B, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps, T), dtype=torch.float32
         )
         walk = config.walk(
-            D,
-            config.padded(E) * (v.element_size() + do.element_size()),
+            D, config.padded(E) * (v.element_size() + do.element_size()),
             lam_sums.element_size() + config.chunk * matrix1.element_size(),
-            k.element_size() + q.element_size(),
-            elements=True,
+            k.element_size() + q.element_size(), elements=True,
         )
         launch(
-            backward_sweep_3,
-            (lay.sequences * parts * H * cdiv(D, walk.tile),),
-            dS_starts,
-            lam_sums,
-            lam_rests,
-            k,
-            *strides(k, H),
-            v,
-            *strides(v, H),
-            S_out_late_,
-            q,
-            *strides(q, H),
-            matrix1,
-            dk,
-            do,
-            *strides(do, H),
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            E=E,
-            D=D,
-            block_e=min(config.slice, config.padded(E)),
-            block_d=walk.tile,
-            YIELD=True,
-            WARPS=walk.warps,
-            STAGES=walk.stages,
-            PRODUCTS=walk.products,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=walk.warps,
-            num_stages=2,
-            maxnreg=walk.registers,
+            backward_sweep_3, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+            dS_starts, lam_sums, lam_rests, k, *strides(k, H), v, *strides(v, H), S_out_late_,
+            q, *strides(q, H), matrix1, dk, do, *strides(do, H),
+            *lay.walked, parts, lay.length(parts),
+            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=walk.tile, YIELD=True,
+            WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
+            LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
         )
     matrix1 = None
     gradients, initial = {}, {}
     if needs & {"lam"}:  # the decay times <S_(t-1), dS_t>
         S_pairing = border_sums(
-            lam_sums,
-            lam_rests,
-            S_at_ends,
-            lay,
-            parts,
-            config.exact,
-            in_late=S_in_late_,
-            own_late=own1,
-            out_late=S_out_late_,
+            lam_sums, lam_rests, S_at_ends, lay, parts, config.exact, in_late=S_in_late_,
+            own_late=own1, out_late=S_out_late_,
         )
     S_in_late_ = S_out_late_ = lam_rests = lam_sums = own1 = None
     if "q" in needs:
@@ -2557,19 +1713,13 @@ def torch_step(given, states, constants, outputs, following):
 
 @triton.jit(do_not_specialize=["heads"])
 def step_kernel(
-    q_at, k_at, v_at, lam_at, S_at, next_S_at, o_at, rows_at,
-    q_stride0, q_stride1, q_stride2,
-    k_stride0, k_stride1, k_stride2,
-    v_stride0, v_stride1, v_stride2,
-    lam_stride0, lam_stride1,
-    S_stride0, S_stride1,
-    next_S_stride0, next_S_stride1,
-    o_stride0, o_stride1,
+    q_at, k_at, v_at, lam_at, S_at, next_S_at, o_at, rows_at, q_stride0, q_stride1, q_stride2,
+    k_stride0, k_stride1, k_stride2, v_stride0, v_stride1, v_stride2, lam_stride0, lam_stride1,
+    S_stride0, S_stride1, next_S_stride0, next_S_stride1, o_stride0, o_stride1,
     heads, q_group, k_group, v_group, lam_group,
-    size_d: tl.constexpr, block_d: tl.constexpr,
-    size_e: tl.constexpr, block_e: tl.constexpr,
+    size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
     parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
-):  # fmt: skip
+):
     """Each program: one batch entry and head and a tile of e, one step."""
     place = tl.program_id(0) // parts
     if flat:  # more batch entries than a grid is high
@@ -2625,19 +1775,15 @@ def step_kernel(
 @triton.jit(do_not_specialize=["heads", "steps"])
 def steps_kernel(
     q_at, k_at, v_at, lam_at, S_at, kept_S_at, o_at, rows_at, each_at, counts_at, starts_at,
-    q_stride0, q_stride1, q_stride2, q_stride3,
-    k_stride0, k_stride1, k_stride2, k_stride3,
-    v_stride0, v_stride1, v_stride2, v_stride3,
-    lam_stride0, lam_stride1, lam_stride2,
+    q_stride0, q_stride1, q_stride2, q_stride3, k_stride0, k_stride1, k_stride2, k_stride3,
+    v_stride0, v_stride1, v_stride2, v_stride3, lam_stride0, lam_stride1, lam_stride2,
     S_stride0, S_stride1, S_stride2, S_stride3,
     kept_S_stride0, kept_S_stride1, kept_S_stride2, kept_S_stride3,
-    o_stride0, o_stride1, o_stride2,
-    heads, q_group, k_group, v_group, lam_group, steps,
-    size_d: tl.constexpr, block_d: tl.constexpr,
-    size_e: tl.constexpr, block_e: tl.constexpr,
+    o_stride0, o_stride1, o_stride2, heads, q_group, k_group, v_group, lam_group, steps,
+    size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
     parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
     yields: tl.constexpr, keeps: tl.constexpr, ends: tl.constexpr,
-):  # fmt: skip
+):
     """Each program: one sequence and head and a tile of e, one step after the other, with the state in registers."""
     place = tl.program_id(0) // parts
     if flat:  # more batch entries than a grid is high
@@ -2711,9 +1857,7 @@ def steps_kernel(
                         + kept_row * kept_S_stride0
                         + head * kept_S_stride1
                         + at_d[:, None] * kept_S_stride2
-                        + at_e[None, :] * kept_S_stride3,
-                        next_S,
-                        mask=in_d_e,
+                        + at_e[None, :] * kept_S_stride3, next_S, mask=in_d_e,
                     )
             S = next_S.to(tl.float32)
         if ends:
@@ -2723,74 +1867,29 @@ def steps_kernel(
 SIGNATURE = Signature(
     name="lightning_attention",
     arguments=(
-        Argument("q", "input", ("d",)),
-        Argument("k", "input", ("d",)),
-        Argument("v", "input", ("e",)),
-        Argument("lam", "decay", ()),
+        Argument("q", "input", ("d",)), Argument("k", "input", ("d",)),
+        Argument("v", "input", ("e",)), Argument("lam", "decay", ()),
     ),
-    states=(("S", ("d", "e")),),
-    outputs=(("o", ("e",)),),
+    states=(("S", ("d", "e")),), outputs=(("o", ("e",)),),
 )
 OP = Op(
     SIGNATURE,
     {
         "torch": Backend(
-            torch_forward,
-            torch_backward,
-            frozenset(
-                (
-                    "packed",
-                    "mixed",
-                )
-            ),
-            forward_states=torch_forward_states,
-            backward_states=torch_backward_states,
-            saved={},
+            torch_forward, torch_backward, frozenset(("packed", "mixed")),
+            forward_states=torch_forward_states, backward_states=torch_backward_states, saved={},
         ),
         "triton": Backend(
-            triton_forward,
-            triton_backward,
-            frozenset(
-                (
-                    "packed",
-                    "groups",
-                    "inference",
-                    "finals",
-                    "replays",
-                    "exchange",
-                    "overwrites",
-                )
-            ),
-            saved={},
-            saved_packed=True,
+            triton_forward, triton_backward,
+            frozenset(("packed", "groups", "inference", "finals", "replays", "exchange", "overwrites")),
+            saved={}, saved_packed=True,
         ),
     },
     Step(
-        SIGNATURE,
-        torch_step,
+        SIGNATURE, torch_step,
         StepKernel(
-            step_kernel,
-            steps_kernel,
-            reads=(
-                "q",
-                "k",
-                "v",
-                "lam",
-            ),
-            constants=(),
-            dims=(
-                "d",
-                "e",
-            ),
-            tiled="e",
-            shared=False,
-            held=(
-                (
-                    "d",
-                    "e",
-                ),
-            ),
-            smallest=1,
+            step_kernel, steps_kernel, reads=("q", "k", "v", "lam"), constants=(), dims=("d", "e"),
+            tiled="e", shared=False, held=(("d", "e"),), smallest=1,
         ),
     ),
     __name__,
@@ -2799,19 +1898,11 @@ OP = Op(
 
 @OP.named
 def lightning_attention(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    log_lam: torch.Tensor,
-    initial_state: torch.Tensor | None = None,
-    output_final_state: bool = False,
-    cu_seqlens: torch.Tensor | None = None,
-    context_parallel: object = None,
-    recompute: str = "auto",
-    precision: str = "default",
-    state_dtype: torch.dtype | None = None,
-    backend: str | None = None,
-    deterministic: bool = False,
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, log_lam: torch.Tensor,
+    initial_state: torch.Tensor | None = None, output_final_state: bool = False,
+    cu_seqlens: torch.Tensor | None = None, context_parallel: object = None,
+    recompute: str = "auto", precision: str = "default", state_dtype: torch.dtype | None = None,
+    backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     r"""Lightning attention with data-dependent decay: one decay per head and step.
 
@@ -2863,31 +1954,18 @@ def lightning_attention(
     Source: Lightning Attention with Data-Dependent Decay
     """
     return OP(
-        {"q": q, "k": k, "v": v, "lam": log_lam},
-        initial_state=initial_state,
-        output_final_state=output_final_state,
-        cu_seqlens=cu_seqlens,
-        context_parallel=context_parallel,
-        recompute=recompute,
-        precision=precision,
-        state_dtype=state_dtype,
-        backend=backend,
-        deterministic=deterministic,
+        {"q": q, "k": k, "v": v, "lam": log_lam}, initial_state=initial_state,
+        output_final_state=output_final_state, cu_seqlens=cu_seqlens,
+        context_parallel=context_parallel, recompute=recompute, precision=precision,
+        state_dtype=state_dtype, backend=backend, deterministic=deterministic,
     )
 
 
 @OP.named
 def lightning_attention_step(
-    state: torch.Tensor | None,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    log_lam: torch.Tensor,
-    inplace: bool = False,
-    out: torch.Tensor | None = None,
-    state_dtype: torch.dtype | None = None,
-    backend: str | None = None,
-    deterministic: bool = False,
+    state: torch.Tensor | None, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
+    log_lam: torch.Tensor, inplace: bool = False, out: torch.Tensor | None = None,
+    state_dtype: torch.dtype | None = None, backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """One step of lightning_attention, for generation: one launch, no gradient.
 

@@ -58,17 +58,8 @@ from chunkform.runtime.chunk_kernels.fused_backward import aligned, in_place, ro
 from chunkform.runtime.chunk_kernels.kernels import chained, part_of
 from chunkform.runtime.chunk_kernels.segment_maps import map_of_all
 from chunkform.runtime.chunk_kernels.warp_roles import (
-    accumulator,
-    fence_async_shared,
-    gl,
-    gluon,
-    launch_with_roles,
-    mbarrier,
-    swizzled,
-    tma,
-    warpgroup_mma,
-    warpgroup_mma_wait,
-    with_roles,
+    accumulator, fence_async_shared, gl, gluon, launch_with_roles, mbarrier, swizzled, tma,
+    warpgroup_mma, warpgroup_mma_wait, with_roles,
 )
 from chunkform.runtime.launch.launch import DTYPES, cdiv, choose, cotangent, launch, steps, strides, whole
 from chunkform.runtime.launch.varlen import BLOCK, backward_by_length, forward_by_length
@@ -76,13 +67,7 @@ from chunkform.runtime.op.decode import Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import OVERWRITE, Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK,
-    dtype_of,
-    from_chunks,
-    from_steps,
-    in_segments,
-    steps_first,
-    to_chunks,
+    CHUNK, dtype_of, from_chunks, from_steps, in_segments, steps_first, to_chunks,
 )
 from chunkform.runtime.torch_form.decays import order_mask
 from chunkform.runtime.torch_form.segment_maps import PIECE, Segment, in_pieces, over_chunks
@@ -247,37 +232,14 @@ def _forward_states_1_chunks(s1, s2, lead, size, dtype, device, size_d, size_e):
     count = x1.shape[2]
     a0 = x1.mT @ x2
     return (
-        over_chunks(
-            1.0,
-            (
-                lead[0],
-                lead[1],
-                count,
-            ),
-            dtype,
-            device,
-        ),
-        over_chunks(
-            a0,
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_d,
-                size_e,
-            ),
-            dtype,
-            device,
-        ),
+        over_chunks(1.0, (lead[0], lead[1], count), dtype, device),
+        over_chunks(a0, (lead[0], lead[1], count, size_d, size_e), dtype, device),
     )
 
 
 def _forward_states_1_law(later, earlier):
     """The map of two segments from the map of each."""
-    return (
-        earlier[0] * later[0],
-        (later[1] + (later[0])[..., None, None] * earlier[1]),
-    )
+    return (earlier[0] * later[0], (later[1] + (later[0])[..., None, None] * earlier[1]))
 
 
 def _forward_states_1_apply(parts, states):
@@ -316,37 +278,14 @@ def _backward_states_1_chunks(s1, s2, lead, size, dtype, device, size_d, size_e)
     count = x1.shape[2]
     a0 = x1.mT @ x2
     return (
-        over_chunks(
-            1.0,
-            (
-                lead[0],
-                lead[1],
-                count,
-            ),
-            dtype,
-            device,
-        ),
-        over_chunks(
-            a0,
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_d,
-                size_e,
-            ),
-            dtype,
-            device,
-        ),
+        over_chunks(1.0, (lead[0], lead[1], count), dtype, device),
+        over_chunks(a0, (lead[0], lead[1], count, size_d, size_e), dtype, device),
     )
 
 
 def _backward_states_1_law(later, earlier):
     """The map of two segments from the map of each."""
-    return (
-        later[0] * earlier[0],
-        (later[1] + (later[0])[..., None, None] * earlier[1]),
-    )
+    return (later[0] * earlier[0], (later[1] + (later[0])[..., None, None] * earlier[1]))
 
 
 def _backward_states_1_apply(parts, states):
@@ -391,46 +330,13 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def forward_sweep_1(
-    S_first,
-    S_last,
-    S_borders,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    v_p,
-    v_b,
-    v_t,
-    v_h,
-    v_g,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    o_out,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    blocks,
-    D: tl.constexpr,
-    E: tl.constexpr,
-    block_d: tl.constexpr,
-    block_e: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    BLOCK: tl.constexpr,
-    ROWS: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    S_first, S_last, S_borders, q_p, q_b, q_t, q_h, q_g, v_p, v_b, v_t, v_h, v_g,
+    k_p, k_b, k_t, k_h, k_g, o_out,
+    T, H, chunks, starts, parts, length, blocks,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, BLOCK: tl.constexpr,
+    ROWS: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of S."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
@@ -452,8 +358,7 @@ def forward_sweep_1(
         if S_first is not None:
             S_slice += tl.load(
                 S_first + sh * D * E + d_slice[None, :] * E + e[:, None],
-                mask=d_ok_slice[None, :] & e_ok[:, None],
-                other=0.0,
+                mask=d_ok_slice[None, :] & e_ok[:, None], other=0.0,
             )
         S = S + (S_slice,)
         d = d + (d_slice,)
@@ -481,9 +386,7 @@ def forward_sweep_1(
                     tl.store(
                         S_borders
                         + (((b * blocks + first_block + n // (BLOCK // C)) * ROWS + e[:, None]) * H + h) * D
-                        + d[n_d][None, :],
-                        S[n_d],
-                        mask=d_ok[n_d][None, :],
+                        + d[n_d][None, :], S[n_d], mask=d_ok[n_d][None, :],
                     )
             q = tl.load(
                 q_p + t0 * q_t + i[:, None] * q_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
@@ -509,8 +412,7 @@ def forward_sweep_1(
                 if part == parts - 1:
                     tl.store(
                         S_last + (sh // H // parts * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
-                        S[n_d],
-                        mask=d_ok[n_d][None, :] & e_ok[:, None],
+                        S[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         else:
             tl.store(
@@ -520,39 +422,10 @@ def forward_sweep_1(
 
 @gluon.jit
 def forward_sweep_1_consumer(
-    S_first,
-    S_last,
-    S_borders,
-    o_out,
-    T,
-    H,
-    parts,
-    blocks,
-    tile,
-    sh,
-    h,
-    b,
-    part,
-    begin,
-    stop,
-    count,
-    first_block,
-    S_borders_tile,
-    chunk_ready,
-    chunk_empty,
-    q_ring,
-    k_ring,
-    p3_buffer,
-    v_ring,
-    o_out_tile,
-    D: gl.constexpr,
-    E: gl.constexpr,
-    block_d: gl.constexpr,
-    block_e: gl.constexpr,
-    WARPS: gl.constexpr,
-    STAGES: gl.constexpr,
-    ROWS: gl.constexpr,
-    C: gl.constexpr,
+    S_first, S_last, S_borders, o_out, T, H, parts, blocks, tile, sh, h, b, part, begin, stop,
+    count, first_block, S_borders_tile, chunk_ready, chunk_empty, q_ring, k_ring, p3_buffer, v_ring,
+    o_out_tile, D: gl.constexpr, E: gl.constexpr, block_d: gl.constexpr, block_e: gl.constexpr,
+    WARPS: gl.constexpr, STAGES: gl.constexpr, ROWS: gl.constexpr, C: gl.constexpr,
     DT: gl.constexpr,
 ):
     tile1: gl.constexpr = accumulator(block_e, block_d, WARPS)
@@ -561,11 +434,8 @@ def forward_sweep_1_consumer(
     tile3: gl.constexpr = accumulator(block_e, C, WARPS)
     if S_borders is not None:
         S_borders_tile_tiles = tma.make_tensor_descriptor(
-            S_borders + (b * blocks * ROWS * H + h) * D,
-            [blocks * ROWS, D],
-            [H * D, 1],
-            [block_e, block_d],
-            swizzled(block_d, S_borders.dtype.element_ty),
+            S_borders + (b * blocks * ROWS * H + h) * D, [blocks * ROWS, D], [H * D, 1],
+            [block_e, block_d], swizzled(block_d, S_borders.dtype.element_ty),
         )
     o_out_tile_tiles = tma.make_tensor_descriptor(
         o_out + (b * T * H + h) * E, [stop, E], [H * E, 1], [C, block_e], swizzled(block_e, o_out.dtype.element_ty)
@@ -598,27 +468,19 @@ def forward_sweep_1_consumer(
             )
         mbarrier.wait(chunk_ready.index(stage), phase)
         p2_2 = warpgroup_mma(
-            q_ring.index(stage),
-            k_ring.index(stage).permute((1, 0)),
-            gl.zeros([C, C], gl.float32, layout=tile2),
-            use_acc=False,
-            is_async=True,
+            q_ring.index(stage), k_ring.index(stage).permute((1, 0)),
+            gl.zeros([C, C], gl.float32, layout=tile2), use_acc=False, is_async=True,
         )  # q k^T
         p_2 = warpgroup_mma(
-            S_2_operand,
-            q_ring.index(stage).permute((1, 0)),
-            gl.zeros([block_e, C], gl.float32, layout=tile3),
-            use_acc=False,
-            is_async=True,
+            S_2_operand, q_ring.index(stage).permute((1, 0)),
+            gl.zeros([block_e, C], gl.float32, layout=tile3), use_acc=False, is_async=True,
         )  # q S
         p2_2 = warpgroup_mma_wait(1, deps=(p2_2,))
         p3_right = (
             p2_2
             * gl.where(
                 gl.arange(0, C, layout=gl.SliceLayout(1, tile2))[:, None]
-                >= gl.arange(0, C, layout=gl.SliceLayout(0, tile2))[None, :],
-                1.0,
-                0.0,
+                >= gl.arange(0, C, layout=gl.SliceLayout(0, tile2))[None, :], 1.0, 0.0,
             )
         ).to(DT)
         p3_buffer.store(p3_right)
@@ -653,29 +515,9 @@ def forward_sweep_1_consumer(
 
 @gluon.jit
 def forward_sweep_1_loader(
-    q_t,
-    v_t,
-    k_t,
-    tile,
-    begin,
-    stop,
-    count,
-    q_p_2,
-    v_p_2,
-    k_p_2,
-    chunk_ready,
-    chunk_empty,
-    q_ring,
-    k_ring,
-    v_ring,
-    D: gl.constexpr,
-    E: gl.constexpr,
-    block_d: gl.constexpr,
-    block_e: gl.constexpr,
-    WARPS: gl.constexpr,
-    STAGES: gl.constexpr,
-    C: gl.constexpr,
-    DT: gl.constexpr,
+    q_t, v_t, k_t, tile, begin, stop, count, q_p_2, v_p_2, k_p_2, chunk_ready, chunk_empty, q_ring,
+    k_ring, v_ring, D: gl.constexpr, E: gl.constexpr, block_d: gl.constexpr, block_e: gl.constexpr,
+    WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr, DT: gl.constexpr,
 ):
     q_tiles = tma.make_tensor_descriptor(q_p_2, [stop, D], [q_t, 1], [C, block_d], swizzled(block_d, DT))
     k_tiles = tma.make_tensor_descriptor(k_p_2, [stop, D], [k_t, 1], [C, block_d], swizzled(block_d, DT))
@@ -694,46 +536,13 @@ def forward_sweep_1_loader(
 
 @gluon.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def forward_sweep_1_roles(
-    S_first,
-    S_last,
-    S_borders,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    v_p,
-    v_b,
-    v_t,
-    v_h,
-    v_g,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    o_out,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    blocks,
-    D: gl.constexpr,
-    E: gl.constexpr,
-    block_d: gl.constexpr,
-    block_e: gl.constexpr,
-    YIELD: gl.constexpr,
-    WARPS: gl.constexpr,
-    STAGES: gl.constexpr,
-    BLOCK: gl.constexpr,
-    ROWS: gl.constexpr,
-    C: gl.constexpr,
-    LEVELS: gl.constexpr,
-    EVEN: gl.constexpr,
-    EXACT: gl.constexpr,
-    DT: gl.constexpr,
+    S_first, S_last, S_borders, q_p, q_b, q_t, q_h, q_g, v_p, v_b, v_t, v_h, v_g,
+    k_p, k_b, k_t, k_h, k_g, o_out,
+    T, H, chunks, starts, parts, length, blocks,
+    D: gl.constexpr, E: gl.constexpr, block_d: gl.constexpr, block_e: gl.constexpr,
+    YIELD: gl.constexpr, WARPS: gl.constexpr, STAGES: gl.constexpr, BLOCK: gl.constexpr,
+    ROWS: gl.constexpr, C: gl.constexpr, LEVELS: gl.constexpr, EVEN: gl.constexpr,
+    EXACT: gl.constexpr, DT: gl.constexpr,
     LOADER_REGISTERS: gl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of S. Its warps have roles: consumer, loader."""
@@ -776,73 +585,22 @@ def forward_sweep_1_roles(
             (
                 forward_sweep_1_consumer,
                 (
-                    S_first,
-                    S_last,
-                    S_borders,
-                    o_out,
-                    T,
-                    H,
-                    parts,
-                    blocks,
-                    tile,
-                    sh,
-                    h,
-                    b,
-                    part,
-                    begin,
-                    stop,
-                    count,
-                    first_block,
-                    S_borders_tile,
-                    chunk_ready,
-                    chunk_empty,
-                    q_ring,
-                    k_ring,
-                    p3_buffer,
-                    v_ring,
-                    o_out_tile,
-                    D,
-                    E,
-                    block_d,
-                    block_e,
-                    WARPS,
-                    STAGES,
-                    ROWS,
-                    C,
-                    DT,
+                    S_first, S_last, S_borders, o_out, T, H, parts, blocks, tile, sh, h, b, part,
+                    begin, stop, count, first_block, S_borders_tile, chunk_ready, chunk_empty,
+                    q_ring, k_ring, p3_buffer, v_ring, o_out_tile, D, E, block_d, block_e, WARPS,
+                    STAGES, ROWS, C, DT,
                 ),
             ),
             (
                 forward_sweep_1_loader,
                 (
-                    q_t,
-                    v_t,
-                    k_t,
-                    tile,
-                    begin,
-                    stop,
-                    count,
-                    q_p_2,
-                    v_p_2,
-                    k_p_2,
-                    chunk_ready,
-                    chunk_empty,
-                    q_ring,
-                    k_ring,
-                    v_ring,
-                    D,
-                    E,
-                    block_d,
-                    block_e,
-                    WARPS,
-                    STAGES,
-                    C,
+                    q_t, v_t, k_t, tile, begin, stop, count, q_p_2, v_p_2, k_p_2, chunk_ready,
+                    chunk_empty, q_ring, k_ring, v_ring, D, E, block_d, block_e, WARPS, STAGES, C,
                     DT,
                 ),
             ),
         ],
-        [1],
-        [LOADER_REGISTERS],
+        [1], [LOADER_REGISTERS],
     )
 
 
@@ -868,39 +626,13 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         S_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
         walk = config.walk(E, config.padded(D) * k.element_size(), 0, v.element_size())
         launch(
-            forward_sweep_1,
-            (lay.sequences * parts * H * cdiv(E, walk.tile),),
-            None,
-            S_ends,
-            None,
-            q,
-            *strides(q, H),
-            v,
-            *strides(v, H),
-            k,
-            *strides(k, H),
-            None,
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            blocks.chunks,
-            D=D,
-            E=E,
-            block_d=min(config.slice, config.padded(D)),
-            block_e=walk.tile,
-            YIELD=False,
-            WARPS=walk.warps,
-            STAGES=walk.stages,
-            BLOCK=BLOCK,
-            ROWS=config.padded(E),
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=walk.warps,
-            num_stages=2,
-            maxnreg=walk.registers,
+            forward_sweep_1, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+            None, S_ends, None, q, *strides(q, H), v, *strides(v, H), k, *strides(k, H), None,
+            *lay.walked, parts, lay.length(parts), blocks.chunks,
+            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=False,
+            WARPS=walk.warps, STAGES=walk.stages, BLOCK=BLOCK, ROWS=config.padded(E), C=config.chunk,
+            LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
         )
         if exchange is not None:  # other parts of the sequence are elsewhere
             S_coming = exchange.begin((map_of_all("S", S_first, S_ends, lay, parts, True),))
@@ -915,42 +647,13 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if finals else None
     walk = config.walk(E, config.padded(D) * (q.element_size() + k.element_size()), 0, v.element_size())
     launch_with_roles(
-        config,
-        forward_sweep_1,
-        forward_sweep_1_roles,
-        ("D", "block_d", "E", "block_e"),
-        (lay.sequences * parts * H * cdiv(E, walk.tile),),
-        S_starts,
-        S_last,
-        S_borders,
-        q,
-        *strides(q, H),
-        v,
-        *strides(v, H),
-        k,
-        *strides(k, H),
-        o,
-        *lay.walked,
-        parts,
-        lay.length(parts),
-        blocks.chunks,
-        D=D,
-        E=E,
-        block_d=min(config.slice, config.padded(D)),
-        block_e=walk.tile,
-        YIELD=True,
-        WARPS=walk.warps,
-        STAGES=walk.stages,
-        BLOCK=BLOCK,
-        ROWS=config.padded(E),
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=walk.warps,
-        num_stages=2,
-        maxnreg=walk.registers,
+        config, forward_sweep_1, forward_sweep_1_roles, ("D", "block_d", "E", "block_e"), (lay.sequences * parts * H * cdiv(E, walk.tile),),
+        S_starts, S_last, S_borders, q, *strides(q, H), v, *strides(v, H), k, *strides(k, H), o,
+        *lay.walked, parts, lay.length(parts), blocks.chunks,
+        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=True,
+        WARPS=walk.warps, STAGES=walk.stages, BLOCK=BLOCK, ROWS=config.padded(E), C=config.chunk,
+        LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
     )
     saved = {}
     if jointly:
@@ -963,36 +666,11 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_whole_ends(
-    dS_first,
-    dS_last,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    D: tl.constexpr,
-    E: tl.constexpr,
-    block_d: tl.constexpr,
-    block_e: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    dS_first, dS_last, do_p, do_b, do_t, do_h, do_g, q_p, q_b, q_t, q_h, q_g,
+    T, H, chunks, starts, parts, length,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """A walk backwards over chunks, carrying a tile of dS."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
@@ -1014,8 +692,7 @@ def backward_whole_ends(
         if dS_first is not None:
             dS_slice += tl.load(
                 dS_first + sh * D * E + d_slice[None, :] * E + e[:, None],
-                mask=d_ok_slice[None, :] & e_ok[:, None],
-                other=0.0,
+                mask=d_ok_slice[None, :] & e_ok[:, None], other=0.0,
             )
         d = d + (d_slice,)
         dS = dS + (dS_slice,)
@@ -1047,75 +724,24 @@ def backward_whole_ends(
                 if part == 0:
                     tl.store(
                         dS_last + (sh // H // parts * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
-                        dS[n_d],
-                        mask=d_ok[n_d][None, :] & e_ok[:, None],
+                        dS[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         else:
             tl.store(
-                dS_last + sh * D * E + d[n_d][None, :] * E + e[:, None],
-                dS[n_d],
+                dS_last + sh * D * E + d[n_d][None, :] * E + e[:, None], dS[n_d],
                 mask=d_ok[n_d][None, :] & e_ok[:, None],
             )
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_whole(
-    S_borders,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    v_p,
-    v_b,
-    v_t,
-    v_h,
-    v_g,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    dq_p,
-    dq_b,
-    dq_t,
-    dq_h,
-    dq_g,
-    dv_p,
-    dv_b,
-    dv_t,
-    dv_h,
-    dv_g,
-    dk_p,
-    dk_b,
-    dk_t,
-    dk_h,
-    dk_g,
-    dS_first,
-    dS_last,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    D: tl.constexpr,
-    E: tl.constexpr,
-    block_d: tl.constexpr,
-    block_e: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    S_borders, do_p, do_b, do_t, do_h, do_g, q_p, q_b, q_t, q_h, q_g, v_p, v_b, v_t, v_h, v_g,
+    k_p, k_b, k_t, k_h, k_g, dq_p, dq_b, dq_t, dq_h, dq_g, dv_p, dv_b, dv_t, dv_h, dv_g,
+    dk_p, dk_b, dk_t, dk_h, dk_g, dS_first, dS_last,
+    T, H, chunks, starts, parts, length,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """All of the backward pass on one walk backwards over blocks, carrying dS."""
     sh = tl.program_id(0).to(tl.int64)
@@ -1190,8 +816,7 @@ def backward_whole(
         if dS_last is not None:
             if part == 0:
                 tl.store(
-                    dS_last + (sh // H // parts * H + h) * D * E + d[None, :] * E + e[:, None],
-                    dS,
+                    dS_last + (sh // H // parts * H + h) * D * E + d[None, :] * E + e[:, None], dS,
                     mask=d_ok[None, :] & e_ok[:, None],
                 )
     else:
@@ -1226,31 +851,12 @@ def triton_backward_whole(
         dS_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
         walk = config.walk(E, config.padded(D) * q.element_size(), 0, do.element_size())
         launch(
-            backward_whole_ends,
-            (lay.sequences * parts * H * cdiv(E, walk.tile),),
-            None,
-            dS_ends,
-            do,
-            *strides(do, H),
-            q,
-            *strides(q, H),
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            D=D,
-            E=E,
-            block_d=min(config.slice, config.padded(D)),
-            block_e=walk.tile,
-            YIELD=False,
-            WARPS=walk.warps,
-            STAGES=walk.stages,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=walk.warps,
-            num_stages=2,
+            backward_whole_ends, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+            None, dS_ends, do, *strides(do, H), q, *strides(q, H),
+            *lay.walked, parts, lay.length(parts),
+            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=False,
+            WARPS=walk.warps, STAGES=walk.stages, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2,
             maxnreg=walk.registers,
         )
         if exchange is not None:  # other parts of the sequence are elsewhere
@@ -1267,46 +873,15 @@ def triton_backward_whole(
     dk = places_of_borders.pop() if places_of_borders else some.new_empty((B, T, H, D), dtype=some.dtype)
     dS_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if needs & {"S"} else None
     launch(
-        backward_whole,
-        (lay.sequences * parts * H,),
-        S_borders,
-        do,
-        *strides(do, H),
-        q,
-        *strides(q, H),
-        v,
-        *strides(v, H),
-        k,
-        *strides(k, H),
-        dq,
-        *strides(dq, H),
-        dv,
-        *strides(dv, H),
-        dk,
-        *strides(dk, H),
-        dS_starts,
-        dS_last,
-        *blocks.walked,
-        parts,
-        blocks.length(parts),
-        D=D,
-        E=E,
-        block_d=config.padded(D),
-        block_e=config.padded(E),
-        YIELD=True,
+        backward_whole, (lay.sequences * parts * H,),
+        S_borders, do, *strides(do, H), q, *strides(q, H), v, *strides(v, H), k, *strides(k, H),
+        dq, *strides(dq, H), dv, *strides(dv, H), dk, *strides(dk, H), dS_starts, dS_last,
+        *blocks.walked, parts, blocks.length(parts),
+        D=D, E=E, block_d=config.padded(D), block_e=config.padded(E), YIELD=True,
         WARPS=warps_of((config.padded(D), config.padded(E))),
-        STAGES=stages_of(
-            config.padded(E) * (do.element_size() + v.element_size())
-            + config.padded(D) * (q.element_size() + k.element_size()),
-            2 * config.padded(D) * config.padded(E),
-        ),
-        C=BLOCK,
-        LEVELS=LEVELS,
-        EVEN=blocks.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=warps_of((config.padded(D), config.padded(E))),
-        num_stages=2,
+        STAGES=stages_of(config.padded(E) * (do.element_size() + v.element_size()) + config.padded(D) * (q.element_size() + k.element_size()), 2 * config.padded(D) * config.padded(E)),
+        C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=warps_of((config.padded(D), config.padded(E))), num_stages=2,
     )
     gradients, initial = {}, {}
     if "q" in needs:
@@ -1324,42 +899,12 @@ def triton_backward_whole(
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_1(
-    S_first,
-    S_last,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    v_p,
-    v_b,
-    v_t,
-    v_h,
-    v_g,
-    dq_out,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    E: tl.constexpr,
-    D: tl.constexpr,
-    block_e: tl.constexpr,
-    block_d: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    S_first, S_last, do_p, do_b, do_t, do_h, do_g, k_p, k_b, k_t, k_h, k_g,
+    v_p, v_b, v_t, v_h, v_g, dq_out,
+    T, H, chunks, starts, parts, length,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of S."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
@@ -1381,8 +926,7 @@ def backward_sweep_1(
         if S_first is not None:
             S_slice += tl.load(
                 S_first + sh * D * E + d[:, None] * E + e_slice[None, :],
-                mask=d_ok[:, None] & e_ok_slice[None, :],
-                other=0.0,
+                mask=d_ok[:, None] & e_ok_slice[None, :], other=0.0,
             )
         S = S + (S_slice,)
         e = e + (e_slice,)
@@ -1406,8 +950,7 @@ def backward_sweep_1(
         for n_e in tl.static_range((E + block_e - 1) // block_e):
             do = tl.load(
                 do_p + t0 * do_t + i[:, None] * do_t + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
             p = tl.dot(S[n_e].to(DT), tl.trans(do.to(DT)), p, input_precision="tf32x3")  # do S^T
             v = tl.load(
@@ -1435,42 +978,12 @@ def backward_sweep_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_2(
-    dS_first,
-    dS_last,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    dv_out,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    D: tl.constexpr,
-    E: tl.constexpr,
-    block_d: tl.constexpr,
-    block_e: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    dS_first, dS_last, k_p, k_b, k_t, k_h, k_g, do_p, do_b, do_t, do_h, do_g,
+    q_p, q_b, q_t, q_h, q_g, dv_out,
+    T, H, chunks, starts, parts, length,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """A walk backwards over chunks, carrying a tile of dS."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
@@ -1492,8 +1005,7 @@ def backward_sweep_2(
         if dS_first is not None:
             dS_slice += tl.load(
                 dS_first + sh * D * E + d_slice[None, :] * E + e[:, None],
-                mask=d_ok_slice[None, :] & e_ok[:, None],
-                other=0.0,
+                mask=d_ok_slice[None, :] & e_ok[:, None], other=0.0,
             )
         d = d + (d_slice,)
         dS = dS + (dS_slice,)
@@ -1541,54 +1053,23 @@ def backward_sweep_2(
                 if part == 0:
                     tl.store(
                         dS_last + (sh // H // parts * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
-                        dS[n_d],
-                        mask=d_ok[n_d][None, :] & e_ok[:, None],
+                        dS[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         else:
             tl.store(
-                dS_last + sh * D * E + d[n_d][None, :] * E + e[:, None],
-                dS[n_d],
+                dS_last + sh * D * E + d[n_d][None, :] * E + e[:, None], dS[n_d],
                 mask=d_ok[n_d][None, :] & e_ok[:, None],
             )
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_3(
-    dS_first,
-    v_p,
-    v_b,
-    v_t,
-    v_h,
-    v_g,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
+    dS_first, v_p, v_b, v_t, v_h, v_g, q_p, q_b, q_t, q_h, q_g, do_p, do_b, do_t, do_h, do_g,
     dk_out,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    E: tl.constexpr,
-    D: tl.constexpr,
-    block_e: tl.constexpr,
-    block_d: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    T, H, chunks, starts, parts, length,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """A walk backwards over chunks, carrying a tile of dS."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
@@ -1610,8 +1091,7 @@ def backward_sweep_3(
         if dS_first is not None:
             dS_slice += tl.load(
                 dS_first + sh * D * E + d[:, None] * E + e_slice[None, :],
-                mask=d_ok[:, None] & e_ok_slice[None, :],
-                other=0.0,
+                mask=d_ok[:, None] & e_ok_slice[None, :], other=0.0,
             )
         dS = dS + (dS_slice,)
         e = e + (e_slice,)
@@ -1639,8 +1119,7 @@ def backward_sweep_3(
             p = tl.dot(dS[n_e].to(DT), tl.trans(v.to(DT)), p, input_precision="tf32x3")  # v dS^T
             do = tl.load(
                 do_p + t0 * do_t + i[:, None] * do_t + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
             if count > 0:
                 p2 = tl.dot(v.to(DT), tl.trans(do.to(DT)), p2, input_precision="tf32x3")  # v do^T
@@ -1683,34 +1162,12 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             dS_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
             walk = config.walk(E, config.padded(D) * q.element_size(), 0, do.element_size())
             launch(
-                backward_sweep_2,
-                (lay.sequences * parts * H * cdiv(E, walk.tile),),
-                None,
-                dS_ends,
-                k,
-                *strides(k, H),
-                do,
-                *strides(do, H),
-                q,
-                *strides(q, H),
-                None,
-                *lay.walked,
-                parts,
-                lay.length(parts),
-                D=D,
-                E=E,
-                block_d=min(config.slice, config.padded(D)),
-                block_e=walk.tile,
-                YIELD=False,
-                WARPS=walk.warps,
-                STAGES=walk.stages,
-                C=config.chunk,
-                LEVELS=config.levels,
-                EVEN=lay.even,
-                EXACT=config.exact,
-                DT=DTYPES[some.dtype],
-                num_warps=walk.warps,
-                num_stages=2,
+                backward_sweep_2, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+                None, dS_ends, k, *strides(k, H), do, *strides(do, H), q, *strides(q, H), None,
+                *lay.walked, parts, lay.length(parts),
+                D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=False,
+                WARPS=walk.warps, STAGES=walk.stages, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
+                EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2,
                 maxnreg=walk.registers,
             )
             if exchange is not None:  # other parts of the sequence are elsewhere
@@ -1724,34 +1181,12 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         )
         walk = config.walk(D, config.padded(E) * (do.element_size() + v.element_size()), 0, k.element_size())
         launch(
-            backward_sweep_1,
-            (lay.sequences * parts * H * cdiv(D, walk.tile),),
-            S_starts,
-            S_last,
-            do,
-            *strides(do, H),
-            k,
-            *strides(k, H),
-            v,
-            *strides(v, H),
-            dq,
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            E=E,
-            D=D,
-            block_e=min(config.slice, config.padded(E)),
-            block_d=walk.tile,
-            YIELD=True,
-            WARPS=walk.warps,
-            STAGES=walk.stages,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=walk.warps,
-            num_stages=2,
+            backward_sweep_1, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+            S_starts, S_last, do, *strides(do, H), k, *strides(k, H), v, *strides(v, H), dq,
+            *lay.walked, parts, lay.length(parts),
+            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=walk.tile, YIELD=True,
+            WARPS=walk.warps, STAGES=walk.stages, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2,
             maxnreg=walk.registers,
         )
     S_last = None
@@ -1767,67 +1202,24 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         dS_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if needs & {"S"} else None
         walk = config.walk(E, config.padded(D) * (k.element_size() + q.element_size()), 0, do.element_size())
         launch(
-            backward_sweep_2,
-            (lay.sequences * parts * H * cdiv(E, walk.tile),),
-            dS_starts,
-            dS_last,
-            k,
-            *strides(k, H),
-            do,
-            *strides(do, H),
-            q,
-            *strides(q, H),
-            dv,
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            D=D,
-            E=E,
-            block_d=min(config.slice, config.padded(D)),
-            block_e=walk.tile,
-            YIELD=True,
-            WARPS=walk.warps,
-            STAGES=walk.stages,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=walk.warps,
-            num_stages=2,
+            backward_sweep_2, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+            dS_starts, dS_last, k, *strides(k, H), do, *strides(do, H), q, *strides(q, H), dv,
+            *lay.walked, parts, lay.length(parts),
+            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=True,
+            WARPS=walk.warps, STAGES=walk.stages, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2,
             maxnreg=walk.registers,
         )
     if needs & {"k"}:
         dk = some.new_empty((B, T, H, D), dtype=some.dtype)
         walk = config.walk(D, config.padded(E) * (v.element_size() + do.element_size()), 0, q.element_size())
         launch(
-            backward_sweep_3,
-            (lay.sequences * parts * H * cdiv(D, walk.tile),),
-            dS_starts,
-            v,
-            *strides(v, H),
-            q,
-            *strides(q, H),
-            do,
-            *strides(do, H),
-            dk,
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            E=E,
-            D=D,
-            block_e=min(config.slice, config.padded(E)),
-            block_d=walk.tile,
-            YIELD=True,
-            WARPS=walk.warps,
-            STAGES=walk.stages,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=walk.warps,
-            num_stages=2,
+            backward_sweep_3, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+            dS_starts, v, *strides(v, H), q, *strides(q, H), do, *strides(do, H), dk,
+            *lay.walked, parts, lay.length(parts),
+            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=walk.tile, YIELD=True,
+            WARPS=walk.warps, STAGES=walk.stages, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2,
             maxnreg=walk.registers,
         )
     gradients, initial = {}, {}
@@ -1862,18 +1254,12 @@ def torch_step(given, states, constants, outputs, following):
 
 @triton.jit(do_not_specialize=["heads"])
 def step_kernel(
-    q_at, k_at, v_at, S_at, next_S_at, o_at, rows_at,
-    q_stride0, q_stride1, q_stride2,
-    k_stride0, k_stride1, k_stride2,
-    v_stride0, v_stride1, v_stride2,
-    S_stride0, S_stride1,
-    next_S_stride0, next_S_stride1,
-    o_stride0, o_stride1,
-    heads, q_group, k_group, v_group,
-    size_d: tl.constexpr, block_d: tl.constexpr,
-    size_e: tl.constexpr, block_e: tl.constexpr,
+    q_at, k_at, v_at, S_at, next_S_at, o_at, rows_at, q_stride0, q_stride1, q_stride2,
+    k_stride0, k_stride1, k_stride2, v_stride0, v_stride1, v_stride2, S_stride0, S_stride1,
+    next_S_stride0, next_S_stride1, o_stride0, o_stride1, heads, q_group, k_group, v_group,
+    size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
     parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
-):  # fmt: skip
+):
     """Each program: one batch entry and head and a tile of e, one step."""
     place = tl.program_id(0) // parts
     if flat:  # more batch entries than a grid is high
@@ -1926,18 +1312,14 @@ def step_kernel(
 @triton.jit(do_not_specialize=["heads", "steps"])
 def steps_kernel(
     q_at, k_at, v_at, S_at, kept_S_at, o_at, rows_at, each_at, counts_at, starts_at,
-    q_stride0, q_stride1, q_stride2, q_stride3,
-    k_stride0, k_stride1, k_stride2, k_stride3,
-    v_stride0, v_stride1, v_stride2, v_stride3,
-    S_stride0, S_stride1, S_stride2, S_stride3,
+    q_stride0, q_stride1, q_stride2, q_stride3, k_stride0, k_stride1, k_stride2, k_stride3,
+    v_stride0, v_stride1, v_stride2, v_stride3, S_stride0, S_stride1, S_stride2, S_stride3,
     kept_S_stride0, kept_S_stride1, kept_S_stride2, kept_S_stride3,
-    o_stride0, o_stride1, o_stride2,
-    heads, q_group, k_group, v_group, steps,
-    size_d: tl.constexpr, block_d: tl.constexpr,
-    size_e: tl.constexpr, block_e: tl.constexpr,
+    o_stride0, o_stride1, o_stride2, heads, q_group, k_group, v_group, steps,
+    size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
     parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
     yields: tl.constexpr, keeps: tl.constexpr, ends: tl.constexpr,
-):  # fmt: skip
+):
     """Each program: one sequence and head and a tile of e, one step after the other, with the state in registers."""
     place = tl.program_id(0) // parts
     if flat:  # more batch entries than a grid is high
@@ -2007,9 +1389,7 @@ def steps_kernel(
                         + kept_row * kept_S_stride0
                         + head * kept_S_stride1
                         + at_d[:, None] * kept_S_stride2
-                        + at_e[None, :] * kept_S_stride3,
-                        next_S,
-                        mask=in_d_e,
+                        + at_e[None, :] * kept_S_stride3, next_S, mask=in_d_e,
                     )
             S = next_S.to(tl.float32)
         if ends:
@@ -2018,73 +1398,27 @@ def steps_kernel(
 
 SIGNATURE = Signature(
     name="linear_attention",
-    arguments=(
-        Argument("q", "input", ("d",)),
-        Argument("k", "input", ("d",)),
-        Argument("v", "input", ("e",)),
-    ),
-    states=(("S", ("d", "e")),),
-    outputs=(("o", ("e",)),),
+    arguments=(Argument("q", "input", ("d",)), Argument("k", "input", ("d",)), Argument("v", "input", ("e",))),
+    states=(("S", ("d", "e")),), outputs=(("o", ("e",)),),
 )
 OP = Op(
     SIGNATURE,
     {
         "torch": Backend(
-            torch_forward,
-            torch_backward,
-            frozenset(
-                (
-                    "packed",
-                    "mixed",
-                )
-            ),
-            forward_states=torch_forward_states,
-            backward_states=torch_backward_states,
-            saved={},
+            torch_forward, torch_backward, frozenset(("packed", "mixed")),
+            forward_states=torch_forward_states, backward_states=torch_backward_states, saved={},
         ),
         "triton": Backend(
-            triton_forward,
-            triton_backward,
-            frozenset(
-                (
-                    "packed",
-                    "groups",
-                    "inference",
-                    "finals",
-                    "replays",
-                    "exchange",
-                    "overwrites",
-                )
-            ),
-            saved={},
-            saved_packed=True,
+            triton_forward, triton_backward,
+            frozenset(("packed", "groups", "inference", "finals", "replays", "exchange", "overwrites")),
+            saved={}, saved_packed=True,
         ),
     },
     Step(
-        SIGNATURE,
-        torch_step,
+        SIGNATURE, torch_step,
         StepKernel(
-            step_kernel,
-            steps_kernel,
-            reads=(
-                "q",
-                "k",
-                "v",
-            ),
-            constants=(),
-            dims=(
-                "d",
-                "e",
-            ),
-            tiled="e",
-            shared=False,
-            held=(
-                (
-                    "d",
-                    "e",
-                ),
-            ),
-            smallest=1,
+            step_kernel, steps_kernel, reads=("q", "k", "v"), constants=(), dims=("d", "e"),
+            tiled="e", shared=False, held=(("d", "e"),), smallest=1,
         ),
     ),
     __name__,
@@ -2093,18 +1427,10 @@ OP = Op(
 
 @OP.named
 def linear_attention(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    initial_state: torch.Tensor | None = None,
-    output_final_state: bool = False,
-    cu_seqlens: torch.Tensor | None = None,
-    context_parallel: object = None,
-    recompute: str = "auto",
-    precision: str = "default",
-    state_dtype: torch.dtype | None = None,
-    backend: str | None = None,
-    deterministic: bool = False,
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, initial_state: torch.Tensor | None = None,
+    output_final_state: bool = False, cu_seqlens: torch.Tensor | None = None,
+    context_parallel: object = None, recompute: str = "auto", precision: str = "default",
+    state_dtype: torch.dtype | None = None, backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     r"""Linear attention (Katharopoulos et al. 2020, arXiv 2006.16236): a state that only adds.
 
@@ -2154,30 +1480,18 @@ def linear_attention(
     Source: arXiv 2006.16236
     """
     return OP(
-        {"q": q, "k": k, "v": v},
-        initial_state=initial_state,
-        output_final_state=output_final_state,
-        cu_seqlens=cu_seqlens,
-        context_parallel=context_parallel,
-        recompute=recompute,
-        precision=precision,
-        state_dtype=state_dtype,
-        backend=backend,
-        deterministic=deterministic,
+        {"q": q, "k": k, "v": v}, initial_state=initial_state,
+        output_final_state=output_final_state, cu_seqlens=cu_seqlens,
+        context_parallel=context_parallel, recompute=recompute, precision=precision,
+        state_dtype=state_dtype, backend=backend, deterministic=deterministic,
     )
 
 
 @OP.named
 def linear_attention_step(
-    state: torch.Tensor | None,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    inplace: bool = False,
-    out: torch.Tensor | None = None,
-    state_dtype: torch.dtype | None = None,
-    backend: str | None = None,
-    deterministic: bool = False,
+    state: torch.Tensor | None, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
+    inplace: bool = False, out: torch.Tensor | None = None, state_dtype: torch.dtype | None = None,
+    backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """One step of linear_attention, for generation: one launch, no gradient.
 

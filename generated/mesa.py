@@ -71,45 +71,16 @@ written_for("0.1", __file__)
 
 from chunkform.runtime.chunk_kernels.chunk_layout import parts_for, places
 from chunkform.runtime.chunk_kernels.kernels import (
-    FLOOR,
-    LOG2E,
-    border_sums,
-    chained,
-    chunk_of,
-    cumulate,
-    lasting,
-    part_of,
-    place_of,
-    power,
-    span,
+    FLOOR, LOG2E, border_sums, chained, chunk_of, cumulate, lasting, part_of, place_of, power, span,
 )
 from chunkform.runtime.chunk_kernels.reductions import pair
 from chunkform.runtime.chunk_kernels.split_precision import INTERPRETED, narrowed, rounded_and_rest, rounded_to, widened
 from chunkform.runtime.chunk_kernels.warp_roles import (
-    accumulator,
-    fence_async_shared,
-    gl,
-    gluon,
-    launch_with_roles,
-    mbarrier,
-    swizzled,
-    tma,
-    warpgroup_mma,
-    warpgroup_mma_wait,
-    with_roles,
+    accumulator, fence_async_shared, gl, gluon, launch_with_roles, mbarrier, swizzled, tma,
+    warpgroup_mma, warpgroup_mma_wait, with_roles,
 )
 from chunkform.runtime.launch.launch import (
-    DTYPES,
-    cdiv,
-    choose,
-    cotangent,
-    launch,
-    padded,
-    spread,
-    steps,
-    strides,
-    whole,
-    with_heads,
+    DTYPES, cdiv, choose, cotangent, launch, padded, spread, steps, strides, whole, with_heads,
 )
 from chunkform.runtime.launch.varlen import backward_by_length, forward_by_length
 from chunkform.runtime.op.op import Op
@@ -118,25 +89,12 @@ from chunkform.runtime.solves.launch import CONVERGED, conjugate_step, over_root
 from chunkform.runtime.solves.programs import Again, Sums, checked_solves, results, wanted, zeros_where_none
 from chunkform.runtime.solves.solves import conjugate_gradients
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK,
-    dtype_of,
-    from_chunks,
-    from_heads,
-    from_steps,
-    in_parts,
-    in_segments,
-    per_head,
-    steps_first,
-    to_chunks,
+    CHUNK, dtype_of, from_chunks, from_heads, from_steps, in_parts, in_segments, per_head,
+    steps_first, to_chunks,
 )
 from chunkform.runtime.torch_form.decays import decay_all, decay_in, decay_mask, decay_out
 
-ARGUMENTS = (
-    "q",
-    "u",
-    "lam",
-    "lam_0",
-)
+ARGUMENTS = ("q", "u", "lam", "lam_0")
 
 
 def _x_system_backward_sweep_1(s1, s2, s3, s4, H_0, lead, size, dtype, device, size_d):
@@ -243,16 +201,8 @@ def torch_x_system_backward(given, states, constants, saved, cotangents, final_c
     if packed is not None:
         per_step = ["u", "lam", "p"]
         return backward_by_length(
-            torch_x_system_backward,
-            per_step,
-            given,
-            states,
-            constants,
-            saved,
-            cotangents,
-            final_cotangents,
-            needs,
-            packed,
+            torch_x_system_backward, per_step, given, states, constants, saved, cotangents,
+            final_cotangents, needs, packed,
         )
     dtype = dtype_of(given)
     some = given["u"]
@@ -295,14 +245,8 @@ def torch_x_system_backward(given, states, constants, saved, cotangents, final_c
     lam = log_lam.exp()
     # pairing_H: <H_(t-1), dH_t> at each step, with the scalars that multiply the state
     (pairing_H,) = in_parts(
-        _x_system_backward_unroll_4,
-        (log_lam, u, u, dy, p, lam),
-        (H_edges, dH_edges),
-        lead,
-        CHUNK,
-        dtype,
-        device,
-        size_d,
+        _x_system_backward_unroll_4, (log_lam, u, u, dy, p, lam), (H_edges, dH_edges), lead, CHUNK,
+        dtype, device, size_d,
     )
     gradients = {}
     gradients["u"] = from_steps((y_2 + y_3), lead, 1, given["u"].dtype)
@@ -390,16 +334,8 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     """Gradients of mesa: the backward pass of each op, the last one first."""
     if packed is not None:
         return backward_by_length(
-            torch_backward,
-            ["q", "u", "lam"],
-            given,
-            states,
-            constants,
-            saved,
-            cotangents,
-            final_cotangents,
-            needs,
-            packed,
+            torch_backward, ["q", "u", "lam"], given, states, constants, saved, cotangents,
+            final_cotangents, needs, packed,
         )
     x = saved["x"]
     sums = Sums()
@@ -417,10 +353,7 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
         """Adds the gradients of the product of the matrix of x with a vector."""
         inner, initial = torch_x_system_backward(
             {"u": given["u"], "lam": given["lam"], "lam_0": given["lam_0"], "p": vector},
-            {"H": states.get("H")},
-            constants,
-            {},
-            {"y": cotangent},
+            {"H": states.get("H")}, constants, {}, {"y": cotangent},
             {"H": final_cotangents.get("H") if last else None},
             wanted(needs, {"u": "u", "lam": "lam", "lam_0": "lam_0", "H": "H"}, ARGUMENTS),
         )
@@ -433,38 +366,12 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def x_system_forward_sweep_1(
-    H__first,
-    H__last,
-    p_p,
-    p_b,
-    p_t,
-    p_h,
-    p_g,
-    lam_sums,
-    lam_rests,
-    u_p,
-    u_b,
-    u_t,
-    u_h,
-    u_g,
+    H__first, H__last, p_p, p_b, p_t, p_h, p_g, lam_sums, lam_rests, u_p, u_b, u_t, u_h, u_g,
     y_out,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    D: tl.constexpr,
-    block_d: tl.constexpr,
-    block_d_kept: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    T, H, chunks, starts, parts, length,
+    D: tl.constexpr, block_d: tl.constexpr, block_d_kept: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
+    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of H."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d_kept)
@@ -486,8 +393,7 @@ def x_system_forward_sweep_1(
         if H__first is not None:
             H__slice += tl.load(
                 H__first + sh * D * D + d_kept[:, None] * D + d_slice[None, :],
-                mask=d_kept_ok[:, None] & d_ok_slice[None, :],
-                other=0.0,
+                mask=d_kept_ok[:, None] & d_ok_slice[None, :], other=0.0,
             )
         H_ = H_ + (H__slice,)
         d = d + (d_slice,)
@@ -496,16 +402,8 @@ def x_system_forward_sweep_1(
     u_p += b * u_b + h // u_g * u_h
     if not YIELD:
         reached = lasting(
-            lam_sums + bh * T,
-            lam_rests + bh * T if EXACT else None,
-            1,
-            tl.arange(0, 1),
-            tl.full([1], 1, tl.int1),
-            begin,
-            stop,
-            count,
-            C,
-            True,
+            lam_sums + bh * T, lam_rests + bh * T if EXACT else None, 1, tl.arange(0, 1),
+            tl.full([1], 1, tl.int1), begin, stop, count, C, True,
         )
         begin, first, count = begin + (count - reached) * C, first + (count - reached), reached
     for n in tl.range(0, count, num_stages=STAGES):
@@ -565,51 +463,21 @@ def x_system_forward_sweep_1(
                 if part == parts - 1:
                     tl.store(
                         H__last + (sh // H // parts * H + h) * D * D + d_kept[:, None] * D + d[n_d][None, :],
-                        H_[n_d],
-                        mask=d_kept_ok[:, None] & d_ok[n_d][None, :],
+                        H_[n_d], mask=d_kept_ok[:, None] & d_ok[n_d][None, :],
                     )
         else:
             tl.store(
-                H__last + sh * D * D + d_kept[:, None] * D + d[n_d][None, :],
-                H_[n_d],
+                H__last + sh * D * D + d_kept[:, None] * D + d[n_d][None, :], H_[n_d],
                 mask=d_kept_ok[:, None] & d_ok[n_d][None, :],
             )
 
 
 @gluon.jit
 def x_system_forward_sweep_1_consumer(
-    H__first,
-    H__last,
-    y_out,
-    T,
-    H,
-    parts,
-    tile,
-    sh,
-    h,
-    b,
-    part,
-    begin,
-    stop,
-    count,
-    chunk_ready,
-    chunk_empty,
-    p_ring,
-    u2_ring,
-    lam_a_ring,
-    u_ring,
-    until_ring,
-    p4_buffer,
-    kept_ring,
-    since_ring,
-    y_out_tile,
-    D: gl.constexpr,
-    block_d: gl.constexpr,
-    block_d_kept: gl.constexpr,
-    WARPS: gl.constexpr,
-    STAGES: gl.constexpr,
-    C: gl.constexpr,
-    DT: gl.constexpr,
+    H__first, H__last, y_out, T, H, parts, tile, sh, h, b, part, begin, stop, count, chunk_ready,
+    chunk_empty, p_ring, u2_ring, lam_a_ring, u_ring, until_ring, p4_buffer, kept_ring, since_ring,
+    y_out_tile, D: gl.constexpr, block_d: gl.constexpr, block_d_kept: gl.constexpr,
+    WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr, DT: gl.constexpr,
 ):
     tile1: gl.constexpr = accumulator(block_d_kept, block_d, WARPS)
     left1: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=accumulator(block_d_kept, C, WARPS), k_width=2)
@@ -619,10 +487,7 @@ def x_system_forward_sweep_1_consumer(
         operand_index=0, parent=accumulator(block_d_kept, block_d, WARPS), k_width=2
     )
     y_out_tile_tiles = tma.make_tensor_descriptor(
-        y_out + (b * T * H + h) * D,
-        [stop, D],
-        [H * D, 1],
-        [C, block_d_kept],
+        y_out + (b * T * H + h) * D, [stop, D], [H * D, 1], [C, block_d_kept],
         swizzled(block_d_kept, y_out.dtype.element_ty),
     )
     H__2 = (
@@ -633,8 +498,7 @@ def x_system_forward_sweep_1_consumer(
             + (tile * block_d_kept + gl.arange(0, block_d_kept, layout=gl.SliceLayout(1, tile1)))[:, None] * D
             + gl.arange(0, block_d, layout=gl.SliceLayout(0, tile1))[None, :],
             mask=((tile * block_d_kept + gl.arange(0, block_d_kept, layout=gl.SliceLayout(1, tile1))) < D)[:, None]
-            & (gl.arange(0, block_d, layout=gl.SliceLayout(0, tile1)) < D)[None, :],
-            other=0.0,
+            & (gl.arange(0, block_d, layout=gl.SliceLayout(0, tile1)) < D)[None, :], other=0.0,
         )
         if H__first is not None
         else gl.zeros([block_d_kept, block_d], gl.float32, layout=tile1)
@@ -646,18 +510,12 @@ def x_system_forward_sweep_1_consumer(
         t0 = begin + gl.cast(n, gl.int64) * C
         mbarrier.wait(chunk_ready.index(stage), phase)
         p3_2 = warpgroup_mma(
-            p_ring.index(stage),
-            u2_ring.index(stage).permute((1, 0)),
-            gl.zeros([C, C], gl.float32, layout=tile2),
-            use_acc=False,
-            is_async=True,
+            p_ring.index(stage), u2_ring.index(stage).permute((1, 0)),
+            gl.zeros([C, C], gl.float32, layout=tile2), use_acc=False, is_async=True,
         )  # p u^T
         p2_2 = warpgroup_mma(
-            H__2_operand,
-            p_ring.index(stage).permute((1, 0)),
-            gl.zeros([block_d_kept, C], gl.float32, layout=tile3),
-            use_acc=False,
-            is_async=True,
+            H__2_operand, p_ring.index(stage).permute((1, 0)),
+            gl.zeros([block_d_kept, C], gl.float32, layout=tile3), use_acc=False, is_async=True,
         )  # p H^T
         seen = (
             gl.arange(0, C, layout=gl.SliceLayout(1, tile2))[:, None]
@@ -696,8 +554,7 @@ def x_system_forward_sweep_1_consumer(
                 H__last
                 + (sh // H // parts * H + h) * D * D
                 + (tile * block_d_kept + gl.arange(0, block_d_kept, layout=gl.SliceLayout(1, tile1)))[:, None] * D
-                + gl.arange(0, block_d, layout=gl.SliceLayout(0, tile1))[None, :],
-                H__2,
+                + gl.arange(0, block_d, layout=gl.SliceLayout(0, tile1))[None, :], H__2,
                 mask=((tile * block_d_kept + gl.arange(0, block_d_kept, layout=gl.SliceLayout(1, tile1))) < D)[:, None]
                 & (gl.arange(0, block_d, layout=gl.SliceLayout(0, tile1)) < D)[None, :],
             )
@@ -706,33 +563,10 @@ def x_system_forward_sweep_1_consumer(
 
 @gluon.jit
 def x_system_forward_sweep_1_loader(
-    p_t,
-    lam_sums,
-    u_t,
-    T,
-    tile,
-    begin,
-    stop,
-    bh,
-    count,
-    p_p_2,
-    u_p_2,
-    chunk_ready,
-    chunk_empty,
-    p_ring,
-    u2_ring,
-    u_ring,
-    lam_a_ring,
-    until_ring,
-    kept_ring,
-    since_ring,
-    D: gl.constexpr,
-    block_d: gl.constexpr,
-    block_d_kept: gl.constexpr,
-    WARPS: gl.constexpr,
-    STAGES: gl.constexpr,
-    C: gl.constexpr,
-    DT: gl.constexpr,
+    p_t, lam_sums, u_t, T, tile, begin, stop, bh, count, p_p_2, u_p_2, chunk_ready, chunk_empty,
+    p_ring, u2_ring, u_ring, lam_a_ring, until_ring, kept_ring, since_ring, D: gl.constexpr,
+    block_d: gl.constexpr, block_d_kept: gl.constexpr, WARPS: gl.constexpr, STAGES: gl.constexpr,
+    C: gl.constexpr, DT: gl.constexpr,
 ):
     p_tiles = tma.make_tensor_descriptor(p_p_2, [stop, D], [p_t, 1], [C, block_d], swizzled(block_d, DT))
     u2_tiles = tma.make_tensor_descriptor(u_p_2, [stop, D], [u_t, 1], [C, block_d], swizzled(block_d, DT))
@@ -765,38 +599,12 @@ def x_system_forward_sweep_1_loader(
 
 @gluon.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def x_system_forward_sweep_1_roles(
-    H__first,
-    H__last,
-    p_p,
-    p_b,
-    p_t,
-    p_h,
-    p_g,
-    lam_sums,
-    lam_rests,
-    u_p,
-    u_b,
-    u_t,
-    u_h,
-    u_g,
+    H__first, H__last, p_p, p_b, p_t, p_h, p_g, lam_sums, lam_rests, u_p, u_b, u_t, u_h, u_g,
     y_out,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    D: gl.constexpr,
-    block_d: gl.constexpr,
-    block_d_kept: gl.constexpr,
-    YIELD: gl.constexpr,
-    WARPS: gl.constexpr,
-    STAGES: gl.constexpr,
-    C: gl.constexpr,
-    LEVELS: gl.constexpr,
-    EVEN: gl.constexpr,
-    EXACT: gl.constexpr,
-    DT: gl.constexpr,
+    T, H, chunks, starts, parts, length,
+    D: gl.constexpr, block_d: gl.constexpr, block_d_kept: gl.constexpr, YIELD: gl.constexpr,
+    WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr, LEVELS: gl.constexpr,
+    EVEN: gl.constexpr, EXACT: gl.constexpr, DT: gl.constexpr,
     LOADER_REGISTERS: gl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of H. Its warps have roles: consumer, loader."""
@@ -835,75 +643,22 @@ def x_system_forward_sweep_1_roles(
             (
                 x_system_forward_sweep_1_consumer,
                 (
-                    H__first,
-                    H__last,
-                    y_out,
-                    T,
-                    H,
-                    parts,
-                    tile,
-                    sh,
-                    h,
-                    b,
-                    part,
-                    begin,
-                    stop,
-                    count,
-                    chunk_ready,
-                    chunk_empty,
-                    p_ring,
-                    u2_ring,
-                    lam_a_ring,
-                    u_ring,
-                    until_ring,
-                    p4_buffer,
-                    kept_ring,
-                    since_ring,
-                    y_out_tile,
-                    D,
-                    block_d,
-                    block_d_kept,
-                    WARPS,
-                    STAGES,
-                    C,
-                    DT,
+                    H__first, H__last, y_out, T, H, parts, tile, sh, h, b, part, begin, stop, count,
+                    chunk_ready, chunk_empty, p_ring, u2_ring, lam_a_ring, u_ring, until_ring,
+                    p4_buffer, kept_ring, since_ring, y_out_tile, D, block_d, block_d_kept, WARPS,
+                    STAGES, C, DT,
                 ),
             ),
             (
                 x_system_forward_sweep_1_loader,
                 (
-                    p_t,
-                    lam_sums,
-                    u_t,
-                    T,
-                    tile,
-                    begin,
-                    stop,
-                    bh,
-                    count,
-                    p_p_2,
-                    u_p_2,
-                    chunk_ready,
-                    chunk_empty,
-                    p_ring,
-                    u2_ring,
-                    u_ring,
-                    lam_a_ring,
-                    until_ring,
-                    kept_ring,
-                    since_ring,
-                    D,
-                    block_d,
-                    block_d_kept,
-                    WARPS,
-                    STAGES,
-                    C,
-                    DT,
+                    p_t, lam_sums, u_t, T, tile, begin, stop, bh, count, p_p_2, u_p_2, chunk_ready,
+                    chunk_empty, p_ring, u2_ring, u_ring, lam_a_ring, until_ring, kept_ring,
+                    since_ring, D, block_d, block_d_kept, WARPS, STAGES, C, DT,
                 ),
             ),
         ],
-        [1],
-        [LOADER_REGISTERS],
+        [1], [LOADER_REGISTERS],
     )
 
 
@@ -927,8 +682,7 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
         H__first = whole(
             spread(
                 lam_0.float()[..., None, None] * torch.eye(D, dtype=some.dtype, device=some.device),
-                (lay.sequences, H, D, D),
-                some,
+                (lay.sequences, H, D, D), some,
             )
         )
     H__starts = H__first
@@ -938,33 +692,12 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
         H__ends = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
         walk = config.walk(D, config.padded(D) * u.element_size(), lam_sums.element_size(), u.element_size())
         launch(
-            x_system_forward_sweep_1,
-            (lay.sequences * parts * H * cdiv(D, walk.tile),),
-            None,
-            H__ends,
-            p,
-            *strides(p, H),
-            lam_sums,
-            lam_rests,
-            u,
-            *strides(u, H),
-            None,
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            D=D,
-            block_d=min(config.slice, config.padded(D)),
-            block_d_kept=walk.tile,
-            YIELD=False,
-            WARPS=walk.warps,
-            STAGES=walk.stages,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=walk.warps,
-            num_stages=2,
+            x_system_forward_sweep_1, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+            None, H__ends, p, *strides(p, H), lam_sums, lam_rests, u, *strides(u, H), None,
+            *lay.walked, parts, lay.length(parts),
+            D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=walk.tile, YIELD=False,
+            WARPS=walk.warps, STAGES=walk.stages, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2,
             maxnreg=walk.registers,
         )
     if parts > 1:
@@ -976,36 +709,12 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
         D, config.padded(D) * (p.element_size() + u.element_size()), lam_sums.element_size(), u.element_size()
     )
     launch_with_roles(
-        config,
-        x_system_forward_sweep_1,
-        x_system_forward_sweep_1_roles,
-        ("D", "block_d", "D", "block_d_kept"),
-        (lay.sequences * parts * H * cdiv(D, walk.tile),),
-        H__starts,
-        H__last,
-        p,
-        *strides(p, H),
-        lam_sums,
-        lam_rests,
-        u,
-        *strides(u, H),
-        y,
-        *lay.walked,
-        parts,
-        lay.length(parts),
-        D=D,
-        block_d=min(config.slice, config.padded(D)),
-        block_d_kept=walk.tile,
-        YIELD=True,
-        WARPS=walk.warps,
-        STAGES=walk.stages,
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=walk.warps,
-        num_stages=2,
+        config, x_system_forward_sweep_1, x_system_forward_sweep_1_roles, ("D", "block_d", "D", "block_d_kept"), (lay.sequences * parts * H * cdiv(D, walk.tile),),
+        H__starts, H__last, p, *strides(p, H), lam_sums, lam_rests, u, *strides(u, H), y,
+        *lay.walked, parts, lay.length(parts),
+        D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=walk.tile, YIELD=True,
+        WARPS=walk.warps, STAGES=walk.stages, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
+        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2,
         maxnreg=walk.registers,
     )
     lam_rests = None
@@ -1020,38 +729,11 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def x_system_backward_prepare_1(
-    lam_sums,
-    lam_rests,
-    dy_p,
-    dy_b,
-    dy_t,
-    dy_h,
-    dy_g,
-    u_p,
-    u_b,
-    u_t,
-    u_h,
-    u_g,
-    p_p,
-    p_b,
-    p_t,
-    p_h,
-    p_g,
-    own1_out,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    D: tl.constexpr,
-    block_d: tl.constexpr,
-    CHUNK: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
+    lam_sums, lam_rests, dy_p, dy_b, dy_t, dy_h, dy_g, u_p, u_b, u_t, u_h, u_g,
+    p_p, p_b, p_t, p_h, p_g, own1_out,
+    T, H, chunks, begins, stops, programs,
+    D: tl.constexpr, block_d: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
@@ -1099,44 +781,12 @@ def x_system_backward_prepare_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def x_system_backward_sweep_1(
-    H__first,
-    H__last,
-    lam_sums,
-    lam_rests,
-    p_p,
-    p_b,
-    p_t,
-    p_h,
-    p_g,
-    dy_p,
-    dy_b,
-    dy_t,
-    dy_h,
-    dy_g,
-    H_in_late__out,
-    u_p,
-    u_b,
-    u_t,
-    u_h,
-    u_g,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    D: tl.constexpr,
-    block_d: tl.constexpr,
-    block_d_kept: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    PRODUCTS: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    H__first, H__last, lam_sums, lam_rests, p_p, p_b, p_t, p_h, p_g,
+    dy_p, dy_b, dy_t, dy_h, dy_g, H_in_late__out, u_p, u_b, u_t, u_h, u_g,
+    T, H, chunks, starts, parts, length,
+    D: tl.constexpr, block_d: tl.constexpr, block_d_kept: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of H."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d_kept)
@@ -1158,8 +808,7 @@ def x_system_backward_sweep_1(
         if H__first is not None:
             H__slice += tl.load(
                 H__first + sh * D * D + d_slice[None, :] * D + d_kept[:, None],
-                mask=d_ok_slice[None, :] & d_kept_ok[:, None],
-                other=0.0,
+                mask=d_ok_slice[None, :] & d_kept_ok[:, None], other=0.0,
             )
         H_ = H_ + (H__slice,)
         d = d + (d_slice,)
@@ -1205,8 +854,7 @@ def x_system_backward_sweep_1(
         for n_d in tl.static_range((D + block_d - 1) // block_d):
             dy = tl.load(
                 dy_p + t0 * dy_t + i[:, None] * dy_t + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
             rounded, rest = rounded_and_rest(H_[n_d], DT)
             p2 = tl.dot(rounded.to(DT), tl.trans(dy.to(DT)), p2, input_precision="tf32x3")  # dy H
@@ -1232,48 +880,22 @@ def x_system_backward_sweep_1(
                 H_in_late__out
                 + ((bh * tl.cdiv(D, block_d_kept) + tile) * WARPS + tl.arange(0, WARPS))[:, None] * T
                 + t0
-                + i[None, :],
-                sums,
-                mask=i_ok[None, :],
+                + i[None, :], sums, mask=i_ok[None, :],
             )  # H: in.late
     for n_d in tl.static_range((D + block_d - 1) // block_d):
         if H__last is not None:
             tl.store(
-                H__last + sh * D * D + d[n_d][None, :] * D + d_kept[:, None],
-                H_[n_d],
+                H__last + sh * D * D + d[n_d][None, :] * D + d_kept[:, None], H_[n_d],
                 mask=d_ok[n_d][None, :] & d_kept_ok[:, None],
             )
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def x_system_backward_prepare_2(
-    matrix1,
-    lam_sums,
-    lam_rests,
-    dy_p,
-    dy_b,
-    dy_t,
-    dy_h,
-    dy_g,
-    u_p,
-    u_b,
-    u_t,
-    u_h,
-    u_g,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    D: tl.constexpr,
-    block_d: tl.constexpr,
-    CHUNK: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
+    matrix1, lam_sums, lam_rests, dy_p, dy_b, dy_t, dy_h, dy_g, u_p, u_b, u_t, u_h, u_g,
+    T, H, chunks, begins, stops, programs,
+    D: tl.constexpr, block_d: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
@@ -1309,46 +931,12 @@ def x_system_backward_prepare_2(
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def x_system_backward_sweep_2(
-    dH_first,
-    dH_last,
-    u_p,
-    u_b,
-    u_t,
-    u_h,
-    u_g,
-    lam_sums,
-    lam_rests,
-    H_out_late__out,
-    p_p,
-    p_b,
-    p_t,
-    p_h,
-    p_g,
-    matrix1,
-    du_1_out,
-    dy_p,
-    dy_b,
-    dy_t,
-    dy_h,
-    dy_g,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    D: tl.constexpr,
-    block_d: tl.constexpr,
-    block_d_kept: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    PRODUCTS: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    dH_first, dH_last, u_p, u_b, u_t, u_h, u_g, lam_sums, lam_rests, H_out_late__out,
+    p_p, p_b, p_t, p_h, p_g, matrix1, du_1_out, dy_p, dy_b, dy_t, dy_h, dy_g,
+    T, H, chunks, starts, parts, length,
+    D: tl.constexpr, block_d: tl.constexpr, block_d_kept: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """A walk backwards over chunks, carrying a tile of dH."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d_kept)
@@ -1370,8 +958,7 @@ def x_system_backward_sweep_2(
         if dH_first is not None:
             dH_slice += tl.load(
                 dH_first + sh * D * D + d_slice[None, :] * D + d_kept[:, None],
-                mask=d_ok_slice[None, :] & d_kept_ok[:, None],
-                other=0.0,
+                mask=d_ok_slice[None, :] & d_kept_ok[:, None], other=0.0,
             )
         d = d + (d_slice,)
         dH = dH + (dH_slice,)
@@ -1381,16 +968,8 @@ def x_system_backward_sweep_2(
     dy_p += b * dy_b + h // dy_g * dy_h
     if not YIELD:
         reached = lasting(
-            lam_sums + bh * T,
-            lam_rests + bh * T if EXACT else None,
-            1,
-            tl.arange(0, 1),
-            tl.full([1], 1, tl.int1),
-            begin,
-            stop,
-            count,
-            C,
-            False,
+            lam_sums + bh * T, lam_rests + bh * T if EXACT else None, 1, tl.arange(0, 1),
+            tl.full([1], 1, tl.int1), begin, stop, count, C, False,
         )
         stop, count = tl.minimum(stop, begin + reached * C), reached
     identity = tl.where(i[:, None] == i[None, :], 1.0, 0.0).to(DT)
@@ -1438,8 +1017,7 @@ def x_system_backward_sweep_2(
                 p = tl.dot(rest.to(DT), tl.trans(u2.to(DT)), p)
             dy = tl.load(
                 dy_p + t0 * dy_t + i[:, None] * dy_t + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
             p4 = tl.dot(
                 (until[None, :] * p2_each.to(tl.float32)).to(DT), dy.to(DT), (kept * dH[n_d]), input_precision="tf32x3"
@@ -1457,17 +1035,14 @@ def x_system_backward_sweep_2(
         p3 = tl.dot(p2.to(DT), t.to(DT), (since[None, :] * p), input_precision="tf32x3")  # ... + matrix1 p
         if YIELD:
             tl.store(
-                du_1_out + step * D + i[None, :] * (H * D) + d_kept[:, None],
-                p3,
+                du_1_out + step * D + i[None, :] * (H * D) + d_kept[:, None], p3,
                 mask=d_kept_ok[:, None] & i_ok[None, :],
             )  # du
             tl.store(
                 H_out_late__out
                 + ((bh * tl.cdiv(D, block_d_kept) + tile) * WARPS + tl.arange(0, WARPS))[:, None] * T
                 + t0
-                + i[None, :],
-                sums,
-                mask=i_ok[None, :],
+                + i[None, :], sums, mask=i_ok[None, :],
             )  # H: out.late
     for n_d in tl.static_range((D + block_d - 1) // block_d):
         if YIELD:
@@ -1475,46 +1050,21 @@ def x_system_backward_sweep_2(
                 if part == 0:
                     tl.store(
                         dH_last + (sh // H // parts * H + h) * D * D + d[n_d][None, :] * D + d_kept[:, None],
-                        dH[n_d],
-                        mask=d_ok[n_d][None, :] & d_kept_ok[:, None],
+                        dH[n_d], mask=d_ok[n_d][None, :] & d_kept_ok[:, None],
                     )
         else:
             tl.store(
-                dH_last + sh * D * D + d[n_d][None, :] * D + d_kept[:, None],
-                dH[n_d],
+                dH_last + sh * D * D + d[n_d][None, :] * D + d_kept[:, None], dH[n_d],
                 mask=d_ok[n_d][None, :] & d_kept_ok[:, None],
             )
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def x_system_backward_prepare_3(
-    matrix2,
-    lam_sums,
-    lam_rests,
-    p_p,
-    p_b,
-    p_t,
-    p_h,
-    p_g,
-    u_p,
-    u_b,
-    u_t,
-    u_h,
-    u_g,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    D: tl.constexpr,
-    block_d: tl.constexpr,
-    CHUNK: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
+    matrix2, lam_sums, lam_rests, p_p, p_b, p_t, p_h, p_g, u_p, u_b, u_t, u_h, u_g,
+    T, H, chunks, begins, stops, programs,
+    D: tl.constexpr, block_d: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
@@ -1550,49 +1100,12 @@ def x_system_backward_prepare_3(
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def x_system_backward_sweep_3(
-    dH_first,
-    lam_sums,
-    lam_rests,
-    u_p,
-    u_b,
-    u_t,
-    u_h,
-    u_g,
-    dy_p,
-    dy_b,
-    dy_t,
-    dy_h,
-    dy_g,
-    matrix2,
-    du_1_p,
-    du_1_b,
-    du_1_t,
-    du_1_h,
-    du_1_g,
-    du_out,
-    p_p,
-    p_b,
-    p_t,
-    p_h,
-    p_g,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    D: tl.constexpr,
-    block_d: tl.constexpr,
-    block_d_kept: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    PRODUCTS: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    dH_first, lam_sums, lam_rests, u_p, u_b, u_t, u_h, u_g, dy_p, dy_b, dy_t, dy_h, dy_g,
+    matrix2, du_1_p, du_1_b, du_1_t, du_1_h, du_1_g, du_out, p_p, p_b, p_t, p_h, p_g,
+    T, H, chunks, starts, parts, length,
+    D: tl.constexpr, block_d: tl.constexpr, block_d_kept: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """A walk backwards over chunks, carrying a tile of dH."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d_kept)
@@ -1614,8 +1127,7 @@ def x_system_backward_sweep_3(
         if dH_first is not None:
             dH_slice += tl.load(
                 dH_first + sh * D * D + d_kept[:, None] * D + d_slice[None, :],
-                mask=d_kept_ok[:, None] & d_ok_slice[None, :],
-                other=0.0,
+                mask=d_kept_ok[:, None] & d_ok_slice[None, :], other=0.0,
             )
         d = d + (d_slice,)
         dH = dH + (dH_slice,)
@@ -1640,8 +1152,7 @@ def x_system_backward_sweep_3(
         lam_n_end = tl.load(lam_rests + at + last) if EXACT else 0
         du_1 = tl.load(
             du_1_p + t0 * du_1_t + i[None, :] * du_1_t + d_kept[:, None],
-            mask=d_kept_ok[:, None] & i_ok[None, :],
-            other=0.0,
+            mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0,
         )
         du_1_each = (
             tl.dot(du_1.to(DT), identity)
@@ -1680,8 +1191,7 @@ def x_system_backward_sweep_3(
         if YIELD:
             tl.store(
                 du_out + step * D + i[None, :] * (H * D) + d_kept[:, None],
-                (du_1_each.to(tl.float32) + p2),
-                mask=d_kept_ok[:, None] & i_ok[None, :],
+                (du_1_each.to(tl.float32) + p2), mask=d_kept_ok[:, None] & i_ok[None, :],
             )  # du
 
 
@@ -1704,8 +1214,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
         H__first = whole(
             spread(
                 lam_0.float()[..., None, None] * torch.eye(D, dtype=some.dtype, device=some.device),
-                (lay.sequences, H, D, D),
-                some,
+                (lay.sequences, H, D, D), some,
             )
         )
     dH_first = dH_starts = whole(final_cotangents.get("H"))
@@ -1719,60 +1228,24 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
     if needs & {"lam"}:
         own1 = some.new_empty((B, H, 3, T), dtype=torch.float32)
         launch(
-            x_system_backward_prepare_1,
-            (config.queues(lay.programs),),
-            lam_sums,
-            lam_rests,
-            dy,
-            *strides(dy, H),
-            u,
-            *strides(u, H),
-            p,
-            *strides(p, H),
-            own1,
-            *lay.at_once,
-            lay.programs,
-            D=D,
-            block_d=config.padded(D),
-            CHUNK=config.chunk,
-            STAGES=config.queued(
-                config.padded(D) * (dy.element_size() + u.element_size() + p.element_size()), config.chunk
-            ),
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.ahead,
-            num_stages=1,
-            maxnreg=255,
+            x_system_backward_prepare_1, (config.queues(lay.programs),),
+            lam_sums, lam_rests, dy, *strides(dy, H), u, *strides(u, H), p, *strides(p, H), own1,
+            *lay.at_once, lay.programs,
+            D=D, block_d=config.padded(D), CHUNK=config.chunk,
+            STAGES=config.queued(config.padded(D) * (dy.element_size() + u.element_size() + p.element_size()), config.chunk),
+            C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=255,
         )
     if needs & {"H", "dH", "lam", "lam_0", "u"}:
         matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
         launch(
-            x_system_backward_prepare_2,
-            (config.queues(lay.programs),),
-            matrix1,
-            lam_sums,
-            lam_rests,
-            dy,
-            *strides(dy, H),
-            u,
-            *strides(u, H),
-            *lay.at_once,
-            lay.programs,
-            D=D,
-            block_d=config.padded(D),
-            CHUNK=config.chunk,
+            x_system_backward_prepare_2, (config.queues(lay.programs),),
+            matrix1, lam_sums, lam_rests, dy, *strides(dy, H), u, *strides(u, H),
+            *lay.at_once, lay.programs,
+            D=D, block_d=config.padded(D), CHUNK=config.chunk,
             STAGES=config.queued(config.padded(D) * (dy.element_size() + u.element_size()), config.chunk),
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.ahead,
-            num_stages=1,
-            maxnreg=255,
+            C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=255,
         )
     if needs & {"H", "dH", "lam", "lam_0", "u"}:
         if parts > 1:
@@ -1781,39 +1254,14 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
                 D, config.padded(D) * dy.element_size(), lam_sums.element_size(), p.element_size(), elements=True
             )
             launch(
-                x_system_backward_sweep_2,
-                (lay.sequences * parts * H * cdiv(D, walk.tile),),
-                None,
-                dH_ends,
-                u,
-                *strides(u, H),
-                lam_sums,
-                lam_rests,
-                None,
-                p,
-                *strides(p, H),
-                matrix1,
-                None,
-                dy,
-                *strides(dy, H),
-                *lay.walked,
-                parts,
-                lay.length(parts),
-                D=D,
-                block_d=min(config.slice, config.padded(D)),
-                block_d_kept=walk.tile,
-                YIELD=False,
-                WARPS=walk.warps,
-                STAGES=walk.stages,
-                PRODUCTS=walk.products,
-                C=config.chunk,
-                LEVELS=config.levels,
-                EVEN=lay.even,
-                EXACT=config.exact,
-                DT=DTYPES[some.dtype],
-                num_warps=walk.warps,
-                num_stages=2,
-                maxnreg=walk.registers,
+                x_system_backward_sweep_2, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+                None, dH_ends, u, *strides(u, H), lam_sums, lam_rests, None, p, *strides(p, H), matrix1,
+                None, dy, *strides(dy, H),
+                *lay.walked, parts, lay.length(parts),
+                D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=walk.tile, YIELD=False,
+                WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
+                LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+                num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
             )
     if needs & {"lam"}:
         H_in_late_ = some.new_empty(
@@ -1825,44 +1273,18 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             else None
         )
         walk = config.walk(
-            D,
-            config.padded(D) * (dy.element_size() + u.element_size()),
-            lam_sums.element_size(),
-            p.element_size() + u.element_size(),
-            elements=True,
+            D, config.padded(D) * (dy.element_size() + u.element_size()), lam_sums.element_size(),
+            p.element_size() + u.element_size(), elements=True,
         )
         launch(
-            x_system_backward_sweep_1,
-            (lay.sequences * parts * H * cdiv(D, walk.tile),),
-            H__starts,
-            H__last,
-            lam_sums,
-            lam_rests,
-            p,
-            *strides(p, H),
-            dy,
-            *strides(dy, H),
-            H_in_late_,
-            u,
-            *strides(u, H),
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            D=D,
-            block_d=min(config.slice, config.padded(D)),
-            block_d_kept=walk.tile,
-            YIELD=True,
-            WARPS=walk.warps,
-            STAGES=walk.stages,
-            PRODUCTS=walk.products,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=walk.warps,
-            num_stages=2,
-            maxnreg=walk.registers,
+            x_system_backward_sweep_1, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+            H__starts, H__last, lam_sums, lam_rests, p, *strides(p, H), dy, *strides(dy, H), H_in_late_,
+            u, *strides(u, H),
+            *lay.walked, parts, lay.length(parts),
+            D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=walk.tile, YIELD=True,
+            WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
+            LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
         )
     if needs & {"H", "dH", "lam", "lam_0", "u"}:
         if parts > 1:
@@ -1877,47 +1299,19 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             some.new_empty((lay.sequences, H, D, D), dtype=torch.float32) if needs & {"H", "dH", "lam_0"} else None
         )
         walk = config.walk(
-            D,
-            config.padded(D) * (u.element_size() + dy.element_size()),
+            D, config.padded(D) * (u.element_size() + dy.element_size()),
             lam_sums.element_size() + config.chunk * matrix1.element_size(),
-            u.element_size() + p.element_size(),
-            elements=True,
-            wide=True,
+            u.element_size() + p.element_size(), elements=True, wide=True,
         )
         launch(
-            x_system_backward_sweep_2,
-            (lay.sequences * parts * H * cdiv(D, walk.tile),),
-            dH_starts,
-            dH_last,
-            u,
-            *strides(u, H),
-            lam_sums,
-            lam_rests,
-            H_out_late_,
-            p,
-            *strides(p, H),
-            matrix1,
-            du_1,
-            dy,
-            *strides(dy, H),
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            D=D,
-            block_d=min(config.slice, config.padded(D)),
-            block_d_kept=walk.tile,
-            YIELD=True,
-            WARPS=walk.warps,
-            STAGES=walk.stages,
-            PRODUCTS=walk.products,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=walk.warps,
-            num_stages=2,
-            maxnreg=walk.registers,
+            x_system_backward_sweep_2, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+            dH_starts, dH_last, u, *strides(u, H), lam_sums, lam_rests, H_out_late_, p, *strides(p, H),
+            matrix1, du_1, dy, *strides(dy, H),
+            *lay.walked, parts, lay.length(parts),
+            D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=walk.tile, YIELD=True,
+            WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
+            LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
         )
     matrix1 = None
     if needs & {"lam"}:
@@ -1926,87 +1320,37 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
     if needs & {"u"}:
         matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
         launch(
-            x_system_backward_prepare_3,
-            (config.queues(lay.programs),),
-            matrix2,
-            lam_sums,
-            lam_rests,
-            p,
-            *strides(p, H),
-            u,
-            *strides(u, H),
-            *lay.at_once,
-            lay.programs,
-            D=D,
-            block_d=config.padded(D),
-            CHUNK=config.chunk,
+            x_system_backward_prepare_3, (config.queues(lay.programs),),
+            matrix2, lam_sums, lam_rests, p, *strides(p, H), u, *strides(u, H),
+            *lay.at_once, lay.programs,
+            D=D, block_d=config.padded(D), CHUNK=config.chunk,
             STAGES=config.queued(config.padded(D) * (p.element_size() + u.element_size()), config.chunk),
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.ahead,
-            num_stages=1,
-            maxnreg=255,
+            C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=255,
         )
     if needs & {"u"}:
         du = some.new_empty((B, T, H, D), dtype=some.dtype)
         walk = config.walk(
-            D,
-            config.padded(D) * (u.element_size() + p.element_size()),
+            D, config.padded(D) * (u.element_size() + p.element_size()),
             lam_sums.element_size() + config.chunk * matrix2.element_size(),
-            dy.element_size() + du_1.element_size(),
-            elements=True,
+            dy.element_size() + du_1.element_size(), elements=True,
         )
         launch(
-            x_system_backward_sweep_3,
-            (lay.sequences * parts * H * cdiv(D, walk.tile),),
-            dH_starts,
-            lam_sums,
-            lam_rests,
-            u,
-            *strides(u, H),
-            dy,
-            *strides(dy, H),
-            matrix2,
-            du_1,
-            *strides(du_1, H),
-            du,
-            p,
-            *strides(p, H),
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            D=D,
-            block_d=min(config.slice, config.padded(D)),
-            block_d_kept=walk.tile,
-            YIELD=True,
-            WARPS=walk.warps,
-            STAGES=walk.stages,
-            PRODUCTS=walk.products,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=walk.warps,
-            num_stages=2,
-            maxnreg=walk.registers,
+            x_system_backward_sweep_3, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+            dH_starts, lam_sums, lam_rests, u, *strides(u, H), dy, *strides(dy, H), matrix2,
+            du_1, *strides(du_1, H), du, p, *strides(p, H),
+            *lay.walked, parts, lay.length(parts),
+            D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=walk.tile, YIELD=True,
+            WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
+            LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
         )
     du_1 = matrix2 = None
     gradients, initial = {}, {}
     if needs & {"lam"}:  # the decay times <H_(t-1), dH_t>
         H__pairing = border_sums(
-            lam_sums,
-            lam_rests,
-            H__at_ends,
-            lay,
-            parts,
-            config.exact,
-            in_late=H_in_late_,
-            own_late=own1,
-            out_late=H_out_late_,
+            lam_sums, lam_rests, H__at_ends, lay, parts, config.exact, in_late=H_in_late_,
+            own_late=own1, out_late=H_out_late_,
         )
     H_in_late_ = H_out_late_ = lam_rests = lam_sums = own1 = None
     if "u" in needs:
@@ -2028,25 +1372,10 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
 
 @triton.jit(do_not_specialize=["T"])
 def x_system_borders(
-    first,
-    last_out,
-    borders_out,
-    lam_p,
-    lam_b,
-    lam_t,
-    lam_h,
-    u_p,
-    u_b,
-    u_t,
-    u_h,
-    T,
-    H,
-    D: tl.constexpr,
-    block_d: tl.constexpr,
-    block_tile: tl.constexpr,
-    C: tl.constexpr,
-    DT: tl.constexpr,
-    EXACT: tl.constexpr,
+    first, last_out, borders_out, lam_p, lam_b, lam_t, lam_h, u_p, u_b, u_t, u_h,
+    T, H,
+    D: tl.constexpr, block_d: tl.constexpr, block_tile: tl.constexpr, C: tl.constexpr,
+    DT: tl.constexpr, EXACT: tl.constexpr,
 ):
     """A walk over chunks, which keeps H as it stands before each."""
     tile = tl.program_id(0) % tl.cdiv(D, block_tile)
@@ -2092,32 +1421,11 @@ def x_system_borders(
 
 @triton.jit(do_not_specialize=["T"])
 def x_system_solves(
-    right_p,
-    right_b,
-    right_t,
-    right_h,
-    x_out,
-    fine_out,
-    residual_out,
-    borders_p,
-    tolerance,
-    lam_p,
-    lam_b,
-    lam_t,
-    lam_h,
-    u_p,
-    u_b,
-    u_t,
-    u_h,
-    T,
-    H,
-    SIGN: tl.constexpr,
-    COUNT: tl.constexpr,
-    D: tl.constexpr,
-    block_d: tl.constexpr,
-    C: tl.constexpr,
-    DT: tl.constexpr,
-    EXACT: tl.constexpr,
+    right_p, right_b, right_t, right_h, x_out, fine_out, residual_out, borders_p, tolerance,
+    lam_p, lam_b, lam_t, lam_h, u_p, u_b, u_t, u_h,
+    T, H,
+    SIGN: tl.constexpr, COUNT: tl.constexpr, D: tl.constexpr, block_d: tl.constexpr,
+    C: tl.constexpr, DT: tl.constexpr, EXACT: tl.constexpr,
 ):
     """COUNT steps of conjugate gradients for all x_system_solves of a chunk, from the best multiple of the right side, with its SIGN."""
     chunks = tl.cdiv(T, C)
@@ -2196,32 +1504,17 @@ def triton_x_system_matrix(given, states, constants, like):
         first = whole(
             torch.as_tensor(
                 lam_0.float()[..., None, None] * torch.eye(D, dtype=some.dtype, device=some.device),
-                dtype=torch.float32,
-                device=some.device,
+                dtype=torch.float32, device=some.device,
             ).expand((B, H, D, D))
         )
     last = some.new_empty((B, H, D, D), dtype=torch.float32)
     before = some.new_empty((B, H, cdiv(T, config.chunk), D, D))
     launch(
-        x_system_borders,
-        (B * H * cdiv(D, config.tile),),
-        first,
-        last,
-        before,
-        lam,
-        *strides3(lam),
-        u,
-        *strides3(u),
-        T,
-        H,
-        D=D,
-        block_d=padded(D),
-        block_tile=config.tile,
-        C=config.chunk,
-        DT=DTYPES[some.dtype],
-        EXACT=False,
-        num_warps=4,
-        num_stages=2,
+        x_system_borders, (B * H * cdiv(D, config.tile),),
+        first, last, before, lam, *strides3(lam), u, *strides3(u),
+        T, H,
+        D=D, block_d=padded(D), block_tile=config.tile, C=config.chunk, DT=DTYPES[some.dtype],
+        EXACT=False, num_warps=4, num_stages=2,
     )
     return before, {"H": last}
 
@@ -2243,30 +1536,12 @@ def triton_x_system_solve(given, constants, matrix, right, count, tolerance, sig
     fine = None
     residual = right.new_empty((B, T, H), dtype=torch.float32)
     launch(
-        x_system_solves,
-        (B * H * cdiv(T, config.chunk),),
-        right,
-        *strides3(right),
-        x,
-        fine,
-        residual,
-        matrix,
-        float(tolerance),
-        lam,
-        *strides3(lam),
-        u,
-        *strides3(u),
-        T,
-        H,
-        SIGN=sign,
-        COUNT=count + 1,
-        D=D,
-        block_d=padded(D),
-        C=config.chunk,
-        DT=DTYPES[some.dtype],
-        EXACT=False,
-        num_warps=config.warps,
-        num_stages=config.stages,
+        x_system_solves, (B * H * cdiv(T, config.chunk),),
+        right, *strides3(right), x, fine, residual, matrix, float(tolerance), lam, *strides3(lam),
+        u, *strides3(u),
+        T, H,
+        SIGN=sign, COUNT=count + 1, D=D, block_d=padded(D), C=config.chunk, DT=DTYPES[some.dtype],
+        EXACT=False, num_warps=config.warps, num_stages=config.stages,
     )
     return x, residual, fine
 
@@ -2305,17 +1580,14 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         """Adds the gradients of the product of the matrix of x with a vector."""
         inner, initial = triton_x_system_backward(
             {"u": given["u"], "lam": given["lam"], "lam_0": given["lam_0"], "p": vector},
-            {"H": states.get("H")},
-            constants,
+            {"H": states.get("H")}, constants,
             Again(
                 lambda: triton_x_system_forward(
                     {"u": given["u"], "lam": given["lam"], "lam_0": given["lam_0"], "p": vector},
-                    {"H": states.get("H")},
-                    constants,
+                    {"H": states.get("H")}, constants,
                 )
             ),
-            {"y": cotangent},
-            {"H": final_cotangents.get("H") if last else None},
+            {"y": cotangent}, {"H": final_cotangents.get("H") if last else None},
             wanted(needs, {"u": "u", "lam": "lam", "lam_0": "lam_0", "H": "H"}, ARGUMENTS),
         )
         sums.add_all(inner, {"u": "u", "lam": "lam", "lam_0": "lam_0"})
@@ -2328,16 +1600,10 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
 SIGNATURE = Signature(
     name="mesa",
     arguments=(
-        Argument("q", "input", ("d",)),
-        Argument("u", "input", ("d",)),
-        Argument("lam", "decay", ()),
-        Argument("lam_0", "parameter", ()),
+        Argument("q", "input", ("d",)), Argument("u", "input", ("d",)),
+        Argument("lam", "decay", ()), Argument("lam_0", "parameter", ()),
     ),
-    states=(("H", ("d", "d")),),
-    outputs=(
-        ("o", ("d",)),
-        ("x_residual", ()),
-    ),
+    states=(("H", ("d", "d")),), outputs=(("o", ("d",)), ("x_residual", ())),
     hidden=("x_residual",),
 )
 OP = Op(
@@ -2350,27 +1616,16 @@ OP = Op(
 )
 
 
-WHY = {
-    "x": "Take more than 30 steps, or see that the matrix is positive definite.",
-}
+WHY = {"x": "Take more than 30 steps, or see that the matrix is positive definite."}
 
 
 @OP.named
 def mesa(
-    q: torch.Tensor,
-    u: torch.Tensor,
-    log_lam: torch.Tensor,
-    lam_0: torch.Tensor,
-    initial_state: torch.Tensor | None = None,
-    output_final_state: bool = False,
-    cu_seqlens: torch.Tensor | None = None,
-    context_parallel: object = None,
-    recompute: str = "auto",
-    precision: str = "default",
-    state_dtype: torch.dtype | None = None,
-    backend: str | None = None,
-    deterministic: bool = False,
-    output_residual: bool = False,
+    q: torch.Tensor, u: torch.Tensor, log_lam: torch.Tensor, lam_0: torch.Tensor,
+    initial_state: torch.Tensor | None = None, output_final_state: bool = False,
+    cu_seqlens: torch.Tensor | None = None, context_parallel: object = None,
+    recompute: str = "auto", precision: str = "default", state_dtype: torch.dtype | None = None,
+    backend: str | None = None, deterministic: bool = False, output_residual: bool = False,
     check: float | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor | None] | tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
     """The mesa read: o_t = H_t^-1 q_t, with H_t the decayed sum of u u^T from a multiple of the identity, by conjugate gradients.
@@ -2399,16 +1654,10 @@ def mesa(
     Source: Mesa Inverse Recurrence
     """
     found = OP(
-        {"q": q, "u": u, "lam": log_lam, "lam_0": lam_0},
-        initial_state=initial_state,
-        output_final_state=output_final_state,
-        cu_seqlens=cu_seqlens,
-        context_parallel=context_parallel,
-        recompute=recompute,
-        precision=precision,
-        state_dtype=state_dtype,
-        backend=backend,
-        deterministic=deterministic,
+        {"q": q, "u": u, "lam": log_lam, "lam_0": lam_0}, initial_state=initial_state,
+        output_final_state=output_final_state, cu_seqlens=cu_seqlens,
+        context_parallel=context_parallel, recompute=recompute, precision=precision,
+        state_dtype=state_dtype, backend=backend, deterministic=deterministic,
     )
     if check is not None:
         checked_solves("mesa", {"x": found[1]}, check, WHY)

@@ -127,32 +127,13 @@ written_for("0.1", __file__)
 
 from chunkform.runtime.chunk_kernels.chunk_layout import parts_for, places
 from chunkform.runtime.chunk_kernels.kernels import (
-    FLOOR,
-    LOG2E,
-    border_sums,
-    chained,
-    chunk_of,
-    cumulate_beside,
-    lasting,
-    part_of,
-    place_of,
-    power,
-    span,
+    FLOOR, LOG2E, border_sums, chained, chunk_of, cumulate_beside, lasting, part_of, place_of,
+    power, span,
 )
 from chunkform.runtime.chunk_kernels.reductions import pair, total
 from chunkform.runtime.chunk_kernels.split_precision import INTERPRETED, narrowed, rounded_and_rest, widened
 from chunkform.runtime.launch.launch import (
-    DTYPES,
-    cdiv,
-    choose,
-    cotangent,
-    launch,
-    padded,
-    spread,
-    steps,
-    strides,
-    whole,
-    with_heads,
+    DTYPES, cdiv, choose, cotangent, launch, padded, spread, steps, strides, whole, with_heads,
 )
 from chunkform.runtime.launch.varlen import backward_by_length, forward_by_length
 from chunkform.runtime.op.op import Op
@@ -161,27 +142,12 @@ from chunkform.runtime.solves.launch import CONVERGED, conjugate_step, over_root
 from chunkform.runtime.solves.programs import Again, Sums, checked_solves, kept, part, results, wanted, zeros_where_none
 from chunkform.runtime.solves.solves import conjugate_gradients
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK,
-    dtype_of,
-    from_chunks,
-    from_heads,
-    from_steps,
-    in_parts,
-    in_segments,
-    per_head,
-    steps_first,
-    to_chunks,
+    CHUNK, dtype_of, from_chunks, from_heads, from_steps, in_parts, in_segments, per_head,
+    steps_first, to_chunks,
 )
 from chunkform.runtime.torch_form.decays import decay_all, decay_in, decay_mask, decay_out
 
-ARGUMENTS = (
-    "q",
-    "k",
-    "v",
-    "beta",
-    "lam",
-    "lamb",
-)
+ARGUMENTS = ("q", "k", "v", "beta", "lam", "lamb")
 
 
 def _x_system_backward_sweep_1(s1, s2, s3, s4, H_0, lead, size, dtype, device, size_d):
@@ -289,16 +255,8 @@ def torch_x_system_backward(given, states, constants, saved, cotangents, final_c
     if packed is not None:
         per_step = ["k", "beta", "lam", "p"]
         return backward_by_length(
-            torch_x_system_backward,
-            per_step,
-            given,
-            states,
-            constants,
-            saved,
-            cotangents,
-            final_cotangents,
-            needs,
-            packed,
+            torch_x_system_backward, per_step, given, states, constants, saved, cotangents,
+            final_cotangents, needs, packed,
         )
     dtype = dtype_of(given)
     some = given["k"]
@@ -326,15 +284,8 @@ def torch_x_system_backward(given, states, constants, saved, cotangents, final_c
     )
     # y: H_t^T dy_t
     y, H_edges, H_end = in_segments(
-        _x_system_backward_sweep_1,
-        (log_lam, k * beta[..., None], k, dy),
-        (H_first,),
-        lead,
-        1,
-        CHUNK,
-        dtype,
-        device,
-        size_d,
+        _x_system_backward_sweep_1, (log_lam, k * beta[..., None], k, dy), (H_first,), lead, 1,
+        CHUNK, dtype, device, size_d,
     )
     p = steps_first(given["p"], dtype)
     # y_2: dH_t^T k_t
@@ -348,14 +299,8 @@ def torch_x_system_backward(given, states, constants, saved, cotangents, final_c
     lam = log_lam.exp()
     # pairing_H: <H_(t-1), dH_t> at each step, with the scalars that multiply the state
     (pairing_H,) = in_parts(
-        _x_system_backward_unroll_4,
-        (log_lam, dy, p, k, k, beta, lam),
-        (H_edges, dH_edges),
-        lead,
-        CHUNK,
-        dtype,
-        device,
-        size_d,
+        _x_system_backward_unroll_4, (log_lam, dy, p, k, k, beta, lam), (H_edges, dH_edges), lead,
+        CHUNK, dtype, device, size_d,
     )
     gradients = {}
     gradients["k"] = from_steps((beta[..., None] * y_2 + y_3 * beta[..., None]), lead, 1, given["k"].dtype)
@@ -468,16 +413,8 @@ def torch_o_forward(given, states, constants, packed=None):
     x = steps_first(given["x"], dtype)
     # y: S_t^T x_t
     y, S_last = in_segments(
-        _o_forward_sweep_1,
-        (log_lam, v, k * beta[..., None], x),
-        (S_first,),
-        lead,
-        1,
-        CHUNK,
-        dtype,
-        device,
-        size_d,
-        size_e,
+        _o_forward_sweep_1, (log_lam, v, k * beta[..., None], x), (S_first,), lead, 1, CHUNK, dtype,
+        device, size_d, size_e,
     )
     return {"y": from_steps(y, lead, 1, given["k"].dtype)}, {"S": S_last}, {}
 
@@ -617,16 +554,8 @@ def torch_o_backward(given, states, constants, saved, cotangents, final_cotangen
     )
     # y: S_t dy_t
     y, S_edges, S_end = in_segments(
-        _o_backward_sweep_1,
-        (log_lam, v, k * beta[..., None], dy),
-        (S_first,),
-        lead,
-        1,
-        CHUNK,
-        dtype,
-        device,
-        size_d,
-        size_e,
+        _o_backward_sweep_1, (log_lam, v, k * beta[..., None], dy), (S_first,), lead, 1, CHUNK,
+        dtype, device, size_d, size_e,
     )
     x = steps_first(given["x"], dtype)
     # y_2: dS_t^T k_t
@@ -640,15 +569,8 @@ def torch_o_backward(given, states, constants, saved, cotangents, final_cotangen
     lam = log_lam.exp()
     # pairing_S: <S_(t-1), dS_t> at each step, with the scalars that multiply the state
     (pairing_S,) = in_parts(
-        _o_backward_unroll_4,
-        (beta, log_lam, dy, v, x, k, lam),
-        (S_edges, dS_edges),
-        lead,
-        CHUNK,
-        dtype,
-        device,
-        size_d,
-        size_e,
+        _o_backward_unroll_4, (beta, log_lam, dy, v, x, k, lam), (S_edges, dS_edges), lead, CHUNK,
+        dtype, device, size_d, size_e,
     )
     gradients = {}
     gradients["k"] = from_steps(beta[..., None] * y_3, lead, 1, given["k"].dtype)
@@ -667,15 +589,13 @@ def torch_forward(given, states, constants, packed=None):
     # x_t = (H_t + diag(lamb))^-1 q_t, by 30 steps of conjugate gradients
     x_matrix, x_last = torch_x_system_matrix(
         {"k": given["k"], "beta": given["beta"], "lam": given["lam"], "lamb": given["lamb"]},
-        {"H": states.get("H")},
-        constants,
+        {"H": states.get("H")}, constants,
     )
     x, x_residual = conjugate_gradients(x_matrix, given["q"], 30, 0.0, given["q"])
     # o_t = S_t^T x_t
     o_made, o_last, o_saved = torch_o_forward(
         {"k": given["k"], "v": given["v"], "beta": given["beta"], "lam": given["lam"], "x": x},
-        {"S": states.get("S")},
-        constants,
+        {"S": states.get("S")}, constants,
     )
     o = o_made["y"]
     outputs = {"o": o, "x_residual": x_residual}
@@ -687,16 +607,8 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     """Gradients of mesa_net: the backward pass of each op, the last one first."""
     if packed is not None:
         return backward_by_length(
-            torch_backward,
-            ["q", "k", "v", "beta", "lam"],
-            given,
-            states,
-            constants,
-            saved,
-            cotangents,
-            final_cotangents,
-            needs,
-            packed,
+            torch_backward, ["q", "k", "v", "beta", "lam"], given, states, constants, saved,
+            cotangents, final_cotangents, needs, packed,
         )
     x = saved["x"]
     sums = Sums()
@@ -704,10 +616,7 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     # the adjoint of o_t = S_t^T x_t
     inner, initial = torch_o_backward(
         {"k": given["k"], "v": given["v"], "beta": given["beta"], "lam": given["lam"], "x": x},
-        {"S": states.get("S")},
-        constants,
-        part("o", saved),
-        {"y": sums.get("o", given["k"])},
+        {"S": states.get("S")}, constants, part("o", saved), {"y": sums.get("o", given["k"])},
         {"S": final_cotangents.get("S")},
         wanted(needs, {"k": "k", "v": "v", "beta": "beta", "lam": "lam", "x": "x", "S": "S"}, ARGUMENTS),
     )
@@ -717,8 +626,7 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     dx = zeros_where_none(sums.take("x", given["q"]), x)
     x_matrix, x_last = torch_x_system_matrix(
         {"k": given["k"], "beta": given["beta"], "lam": given["lam"], "lamb": given["lamb"]},
-        {"H": states.get("H")},
-        constants,
+        {"H": states.get("H")}, constants,
     )
     w_x, _ = conjugate_gradients(x_matrix, dx, 30, 0.0, given["q"])
     inner = dx = x_matrix = None
@@ -728,10 +636,7 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
         """Adds the gradients of the product of the matrix of x with a vector."""
         inner, initial = torch_x_system_backward(
             {"k": given["k"], "beta": given["beta"], "lam": given["lam"], "lamb": given["lamb"], "p": vector},
-            {"H": states.get("H")},
-            constants,
-            {},
-            {"y": cotangent},
+            {"H": states.get("H")}, constants, {}, {"y": cotangent},
             {"H": final_cotangents.get("H") if last else None},
             wanted(needs, {"k": "k", "beta": "beta", "lam": "lam", "lamb": "lamb", "H": "H"}, ARGUMENTS),
         )
@@ -744,39 +649,12 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def x_system_forward_sweep_1(
-    H__first,
-    H__last,
-    p_p,
-    p_b,
-    p_t,
-    p_h,
-    p_g,
-    lam_sums,
-    lam_rests,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    beta_by_head,
-    y_0_out,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    D: tl.constexpr,
-    block_d: tl.constexpr,
-    block_d_kept: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    H__first, H__last, p_p, p_b, p_t, p_h, p_g, lam_sums, lam_rests, k_p, k_b, k_t, k_h, k_g,
+    beta_by_head, y_0_out,
+    T, H, chunks, starts, parts, length,
+    D: tl.constexpr, block_d: tl.constexpr, block_d_kept: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
+    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of H."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d_kept)
@@ -798,8 +676,7 @@ def x_system_forward_sweep_1(
         if H__first is not None:
             H__slice += tl.load(
                 H__first + sh * D * D + d_kept[:, None] * D + d_slice[None, :],
-                mask=d_kept_ok[:, None] & d_ok_slice[None, :],
-                other=0.0,
+                mask=d_kept_ok[:, None] & d_ok_slice[None, :], other=0.0,
             )
         H_ = H_ + (H__slice,)
         d = d + (d_slice,)
@@ -808,16 +685,8 @@ def x_system_forward_sweep_1(
     k_p += b * k_b + h // k_g * k_h
     if not YIELD:
         reached = lasting(
-            lam_sums + bh * T,
-            lam_rests + bh * T if EXACT else None,
-            1,
-            tl.arange(0, 1),
-            tl.full([1], 1, tl.int1),
-            begin,
-            stop,
-            count,
-            C,
-            True,
+            lam_sums + bh * T, lam_rests + bh * T if EXACT else None, 1, tl.arange(0, 1),
+            tl.full([1], 1, tl.int1), begin, stop, count, C, True,
         )
         begin, first, count = begin + (count - reached) * C, first + (count - reached), reached
     for n in tl.range(0, count, num_stages=STAGES):
@@ -854,10 +723,8 @@ def x_system_forward_sweep_1(
             if count > 0:
                 p3 = tl.dot(p.to(DT), tl.trans(k2.to(DT)), p3, input_precision="tf32x3")  # p k^T
             p5 = tl.dot(
-                ((beta * until)[None, :] * k_each.to(tl.float32)).to(DT),
-                k2.to(DT),
-                (kept * H_[n_d]),
-                input_precision="tf32x3",
+                ((beta * until)[None, :] * k_each.to(tl.float32)).to(DT), k2.to(DT),
+                (kept * H_[n_d]), input_precision="tf32x3",
             )  # ... + k^T diag(beta . until) k
             H__slice2 = p5  # kept H + k^T diag(beta . until) k
             H__next = H__next + (H__slice2,)
@@ -881,37 +748,20 @@ def x_system_forward_sweep_1(
                 if part == parts - 1:
                     tl.store(
                         H__last + (sh // H // parts * H + h) * D * D + d_kept[:, None] * D + d[n_d][None, :],
-                        H_[n_d],
-                        mask=d_kept_ok[:, None] & d_ok[n_d][None, :],
+                        H_[n_d], mask=d_kept_ok[:, None] & d_ok[n_d][None, :],
                     )
         else:
             tl.store(
-                H__last + sh * D * D + d_kept[:, None] * D + d[n_d][None, :],
-                H_[n_d],
+                H__last + sh * D * D + d_kept[:, None] * D + d[n_d][None, :], H_[n_d],
                 mask=d_kept_ok[:, None] & d_ok[n_d][None, :],
             )
 
 
 @triton.jit(do_not_specialize=["T", "count"])
 def x_system_forward_rows_1(
-    lamb_p,
-    p_p,
-    p_b,
-    p_t,
-    p_h,
-    p_g,
-    y_0_p,
-    y_0_b,
-    y_0_t,
-    y_0_h,
-    y_0_g,
-    y_out,
-    T,
-    H,
-    count,
-    D: tl.constexpr,
-    block_d: tl.constexpr,
-    ROWS: tl.constexpr,
+    lamb_p, p_p, p_b, p_t, p_h, p_g, y_0_p, y_0_b, y_0_t, y_0_h, y_0_g, y_out,
+    T, H, count,
+    D: tl.constexpr, block_d: tl.constexpr, ROWS: tl.constexpr,
 ):
     """What is made of each step for itself."""
     h = (tl.program_id(0) % H).to(tl.int64)
@@ -925,13 +775,11 @@ def x_system_forward_rows_1(
     lamb = tl.load(lamb_p + h * D + d, mask=d_ok, other=0.0).to(tl.float32)
     p = tl.load(
         p_p + h // p_g * p_h + (b * p_b + step * p_t)[:, None] + d[None, :],
-        mask=i_ok[:, None] & d_ok[None, :],
-        other=0.0,
+        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
     ).to(tl.float32)
     y_0 = tl.load(
         y_0_p + h // y_0_g * y_0_h + (b * y_0_b + step * y_0_t)[:, None] + d[None, :],
-        mask=i_ok[:, None] & d_ok[None, :],
-        other=0.0,
+        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
     ).to(tl.float32)
     tl.store(y_out + at[:, None] * D + d[None, :], y_0 + lamb[None, :] * p, mask=i_ok[:, None] & d_ok[None, :])
 
@@ -958,40 +806,17 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
     if parts > 1:
         H__ends = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
         walk = config.walk(
-            D,
-            config.padded(D) * k.element_size(),
-            lam_sums.element_size() + beta_by_head.element_size(),
-            k.element_size(),
+            D, config.padded(D) * k.element_size(),
+            lam_sums.element_size() + beta_by_head.element_size(), k.element_size(),
         )
         launch(
-            x_system_forward_sweep_1,
-            (lay.sequences * parts * H * cdiv(D, walk.tile),),
+            x_system_forward_sweep_1, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+            None, H__ends, p, *strides(p, H), lam_sums, lam_rests, k, *strides(k, H), beta_by_head,
             None,
-            H__ends,
-            p,
-            *strides(p, H),
-            lam_sums,
-            lam_rests,
-            k,
-            *strides(k, H),
-            beta_by_head,
-            None,
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            D=D,
-            block_d=min(config.slice, config.padded(D)),
-            block_d_kept=walk.tile,
-            YIELD=False,
-            WARPS=walk.warps,
-            STAGES=walk.stages,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=walk.warps,
-            num_stages=2,
+            *lay.walked, parts, lay.length(parts),
+            D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=walk.tile, YIELD=False,
+            WARPS=walk.warps, STAGES=walk.stages, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2,
             maxnreg=walk.registers,
         )
     if parts > 1:
@@ -1000,60 +825,26 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
     y_0 = some.new_empty((B, T, H, D), dtype=torch.float32)
     H__last = some.new_empty((lay.sequences, H, D, D), dtype=torch.float32) if finals else None
     walk = config.walk(
-        D,
-        config.padded(D) * (p.element_size() + k.element_size()),
-        lam_sums.element_size() + beta_by_head.element_size(),
-        k.element_size(),
+        D, config.padded(D) * (p.element_size() + k.element_size()),
+        lam_sums.element_size() + beta_by_head.element_size(), k.element_size(),
     )
     launch(
-        x_system_forward_sweep_1,
-        (lay.sequences * parts * H * cdiv(D, walk.tile),),
-        H__starts,
-        H__last,
-        p,
-        *strides(p, H),
-        lam_sums,
-        lam_rests,
-        k,
-        *strides(k, H),
-        beta_by_head,
+        x_system_forward_sweep_1, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+        H__starts, H__last, p, *strides(p, H), lam_sums, lam_rests, k, *strides(k, H), beta_by_head,
         y_0,
-        *lay.walked,
-        parts,
-        lay.length(parts),
-        D=D,
-        block_d=min(config.slice, config.padded(D)),
-        block_d_kept=walk.tile,
-        YIELD=True,
-        WARPS=walk.warps,
-        STAGES=walk.stages,
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=walk.warps,
-        num_stages=2,
+        *lay.walked, parts, lay.length(parts),
+        D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=walk.tile, YIELD=True,
+        WARPS=walk.warps, STAGES=walk.stages, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
+        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2,
         maxnreg=walk.registers,
     )
     lam_rests = None
     y = some.new_empty((B, T, H, D), dtype=some.dtype)
     launch(
-        x_system_forward_rows_1,
-        (cdiv(B * T, config.rows(config.padded(D))) * H,),
-        lamb,
-        p,
-        *strides(p, H),
-        y_0,
-        *strides(y_0, H),
-        y,
-        T,
-        H,
-        B * T,
-        D=D,
-        block_d=config.padded(D),
-        ROWS=config.rows(config.padded(D)),
-        num_warps=4,
+        x_system_forward_rows_1, (cdiv(B * T, config.rows(config.padded(D))) * H,),
+        lamb, p, *strides(p, H), y_0, *strides(y_0, H), y,
+        T, H, B * T,
+        D=D, block_d=config.padded(D), ROWS=config.rows(config.padded(D)), num_warps=4,
     )
     y_0 = None
     saved = {}
@@ -1067,39 +858,11 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def x_system_backward_prepare_1(
-    lam_sums,
-    lam_rests,
-    p_p,
-    p_b,
-    p_t,
-    p_h,
-    p_g,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    beta_by_head,
-    dy_p,
-    dy_b,
-    dy_t,
-    dy_h,
-    dy_g,
-    own1_out,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    D: tl.constexpr,
-    block_d: tl.constexpr,
-    CHUNK: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
+    lam_sums, lam_rests, p_p, p_b, p_t, p_h, p_g, k_p, k_b, k_t, k_h, k_g, beta_by_head,
+    dy_p, dy_b, dy_t, dy_h, dy_g, own1_out,
+    T, H, chunks, begins, stops, programs,
+    D: tl.constexpr, block_d: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
@@ -1148,44 +911,12 @@ def x_system_backward_prepare_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def x_system_backward_sweep_1(
-    H__first,
-    H__last,
-    lam_sums,
-    lam_rests,
-    p_p,
-    p_b,
-    p_t,
-    p_h,
-    p_g,
-    dy_p,
-    dy_b,
-    dy_t,
-    dy_h,
-    dy_g,
-    H_in_late__out,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    beta_by_head,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    D: tl.constexpr,
-    block_d: tl.constexpr,
-    block_d_kept: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    H__first, H__last, lam_sums, lam_rests, p_p, p_b, p_t, p_h, p_g,
+    dy_p, dy_b, dy_t, dy_h, dy_g, H_in_late__out, k_p, k_b, k_t, k_h, k_g, beta_by_head,
+    T, H, chunks, starts, parts, length,
+    D: tl.constexpr, block_d: tl.constexpr, block_d_kept: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
+    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of H."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d_kept)
@@ -1207,8 +938,7 @@ def x_system_backward_sweep_1(
         if H__first is not None:
             H__slice += tl.load(
                 H__first + sh * D * D + d_slice[None, :] * D + d_kept[:, None],
-                mask=d_ok_slice[None, :] & d_kept_ok[:, None],
-                other=0.0,
+                mask=d_ok_slice[None, :] & d_kept_ok[:, None], other=0.0,
             )
         H_ = H_ + (H__slice,)
         d = d + (d_slice,)
@@ -1248,8 +978,7 @@ def x_system_backward_sweep_1(
         for n_d in tl.static_range((D + block_d - 1) // block_d):
             dy = tl.load(
                 dy_p + t0 * dy_t + i[:, None] * dy_t + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
             rounded, rest = rounded_and_rest(H_[n_d], DT)
             p2 = tl.dot(rounded.to(DT), tl.trans(dy.to(DT)), p2, input_precision="tf32x3")  # dy H
@@ -1274,49 +1003,23 @@ def x_system_backward_sweep_1(
                 H_in_late__out
                 + ((bh * tl.cdiv(D, block_d_kept) + tile) * WARPS + tl.arange(0, WARPS))[:, None] * T
                 + t0
-                + i[None, :],
-                sums,
-                mask=i_ok[None, :],
+                + i[None, :], sums, mask=i_ok[None, :],
             )  # H: in.late
     for n_d in tl.static_range((D + block_d - 1) // block_d):
         if H__last is not None:
             tl.store(
-                H__last + sh * D * D + d[n_d][None, :] * D + d_kept[:, None],
-                H_[n_d],
+                H__last + sh * D * D + d[n_d][None, :] * D + d_kept[:, None], H_[n_d],
                 mask=d_ok[n_d][None, :] & d_kept_ok[:, None],
             )
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def x_system_backward_prepare_2(
-    matrix1,
-    lam_sums,
-    lam_rests,
-    beta_by_head,
-    dy_p,
-    dy_b,
-    dy_t,
-    dy_h,
-    dy_g,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    D: tl.constexpr,
-    block_d: tl.constexpr,
-    CHUNK: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
+    matrix1, lam_sums, lam_rests, beta_by_head, dy_p, dy_b, dy_t, dy_h, dy_g,
+    k_p, k_b, k_t, k_h, k_g,
+    T, H, chunks, begins, stops, programs,
+    D: tl.constexpr, block_d: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
@@ -1355,45 +1058,12 @@ def x_system_backward_prepare_2(
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def x_system_backward_sweep_2(
-    dH_first,
-    dH_last,
-    lam_sums,
-    lam_rests,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    beta_by_head,
-    p_p,
-    p_b,
-    p_t,
-    p_h,
-    p_g,
-    matrix1,
-    dk_1_out,
-    dy_p,
-    dy_b,
-    dy_t,
-    dy_h,
-    dy_g,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    D: tl.constexpr,
-    block_d: tl.constexpr,
-    block_d_kept: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    dH_first, dH_last, lam_sums, lam_rests, k_p, k_b, k_t, k_h, k_g, beta_by_head,
+    p_p, p_b, p_t, p_h, p_g, matrix1, dk_1_out, dy_p, dy_b, dy_t, dy_h, dy_g,
+    T, H, chunks, starts, parts, length,
+    D: tl.constexpr, block_d: tl.constexpr, block_d_kept: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
+    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """A walk backwards over chunks, carrying a tile of dH."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d_kept)
@@ -1415,8 +1085,7 @@ def x_system_backward_sweep_2(
         if dH_first is not None:
             dH_slice += tl.load(
                 dH_first + sh * D * D + d_slice[None, :] * D + d_kept[:, None],
-                mask=d_ok_slice[None, :] & d_kept_ok[:, None],
-                other=0.0,
+                mask=d_ok_slice[None, :] & d_kept_ok[:, None], other=0.0,
             )
         d = d + (d_slice,)
         dH = dH + (dH_slice,)
@@ -1426,16 +1095,8 @@ def x_system_backward_sweep_2(
     dy_p += b * dy_b + h // dy_g * dy_h
     if not YIELD:
         reached = lasting(
-            lam_sums + bh * T,
-            lam_rests + bh * T if EXACT else None,
-            1,
-            tl.arange(0, 1),
-            tl.full([1], 1, tl.int1),
-            begin,
-            stop,
-            count,
-            C,
-            False,
+            lam_sums + bh * T, lam_rests + bh * T if EXACT else None, 1, tl.arange(0, 1),
+            tl.full([1], 1, tl.int1), begin, stop, count, C, False,
         )
         stop, count = tl.minimum(stop, begin + reached * C), reached
     for n in tl.range(0, count, num_stages=STAGES):
@@ -1467,8 +1128,7 @@ def x_system_backward_sweep_2(
             p = tl.dot(dH[n_d].to(DT), tl.trans(k.to(DT)), p, input_precision="tf32x3")  # k dH
             dy = tl.load(
                 dy_p + t0 * dy_t + i[:, None] * dy_t + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
             p4 = tl.dot(
                 (until[None, :] * p2_each.to(tl.float32)).to(DT), dy.to(DT), (kept * dH[n_d]), input_precision="tf32x3"
@@ -1486,8 +1146,7 @@ def x_system_backward_sweep_2(
             p3 = tl.dot(p2.to(DT), rest.to(DT), p3)
         if YIELD:
             tl.store(
-                dk_1_out + step * D + i[None, :] * (H * D) + d_kept[:, None],
-                p3,
+                dk_1_out + step * D + i[None, :] * (H * D) + d_kept[:, None], p3,
                 mask=d_kept_ok[:, None] & i_ok[None, :],
             )  # dk
     for n_d in tl.static_range((D + block_d - 1) // block_d):
@@ -1496,46 +1155,21 @@ def x_system_backward_sweep_2(
                 if part == 0:
                     tl.store(
                         dH_last + (sh // H // parts * H + h) * D * D + d[n_d][None, :] * D + d_kept[:, None],
-                        dH[n_d],
-                        mask=d_ok[n_d][None, :] & d_kept_ok[:, None],
+                        dH[n_d], mask=d_ok[n_d][None, :] & d_kept_ok[:, None],
                     )
         else:
             tl.store(
-                dH_last + sh * D * D + d[n_d][None, :] * D + d_kept[:, None],
-                dH[n_d],
+                dH_last + sh * D * D + d[n_d][None, :] * D + d_kept[:, None], dH[n_d],
                 mask=d_ok[n_d][None, :] & d_kept_ok[:, None],
             )
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def x_system_backward_prepare_3(
-    matrix2,
-    lam_sums,
-    lam_rests,
-    p_p,
-    p_b,
-    p_t,
-    p_h,
-    p_g,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    D: tl.constexpr,
-    block_d: tl.constexpr,
-    CHUNK: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
+    matrix2, lam_sums, lam_rests, p_p, p_b, p_t, p_h, p_g, k_p, k_b, k_t, k_h, k_g,
+    T, H, chunks, begins, stops, programs,
+    D: tl.constexpr, block_d: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
@@ -1571,51 +1205,13 @@ def x_system_backward_prepare_3(
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def x_system_backward_sweep_3(
-    dH_first,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    lam_sums,
-    lam_rests,
-    beta_by_head,
-    H_out_late__out,
-    dy_p,
-    dy_b,
-    dy_t,
-    dy_h,
-    dy_g,
-    matrix2,
-    dk_1_p,
-    dk_1_b,
-    dk_1_t,
-    dk_1_h,
-    dk_1_g,
-    dk_out,
-    dbeta_2_out,
-    p_p,
-    p_b,
-    p_t,
-    p_h,
-    p_g,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    D: tl.constexpr,
-    block_d: tl.constexpr,
-    block_d_kept: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    dH_first, k_p, k_b, k_t, k_h, k_g, lam_sums, lam_rests, beta_by_head, H_out_late__out,
+    dy_p, dy_b, dy_t, dy_h, dy_g, matrix2, dk_1_p, dk_1_b, dk_1_t, dk_1_h, dk_1_g, dk_out,
+    dbeta_2_out, p_p, p_b, p_t, p_h, p_g,
+    T, H, chunks, starts, parts, length,
+    D: tl.constexpr, block_d: tl.constexpr, block_d_kept: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
+    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """A walk backwards over chunks, carrying a tile of dH."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d_kept)
@@ -1637,8 +1233,7 @@ def x_system_backward_sweep_3(
         if dH_first is not None:
             dH_slice += tl.load(
                 dH_first + sh * D * D + d_kept[:, None] * D + d_slice[None, :],
-                mask=d_kept_ok[:, None] & d_ok_slice[None, :],
-                other=0.0,
+                mask=d_kept_ok[:, None] & d_ok_slice[None, :], other=0.0,
             )
         d = d + (d_slice,)
         dH = dH + (dH_slice,)
@@ -1662,8 +1257,7 @@ def x_system_backward_sweep_3(
         lam_n_end = tl.load(lam_rests + at + last) if EXACT else 0
         dk_1 = tl.load(
             dk_1_p + t0 * dk_1_t + i[None, :] * dk_1_t + d_kept[:, None],
-            mask=d_kept_ok[:, None] & i_ok[None, :],
-            other=0.0,
+            mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0,
         )
         dk_1_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], dk_1, 0.0)
         k = tl.load(
@@ -1734,31 +1328,15 @@ def x_system_backward_sweep_3(
                 H_out_late__out
                 + ((bh * tl.cdiv(D, block_d_kept) + tile) * WARPS + tl.arange(0, WARPS))[:, None] * T
                 + t0
-                + i[None, :],
-                sums,
-                mask=i_ok[None, :],
+                + i[None, :], sums, mask=i_ok[None, :],
             )  # H: out.late
 
 
 @triton.jit(do_not_specialize=["T", "count"])
 def x_system_backward_rows_1(
-    p_p,
-    p_b,
-    p_t,
-    p_h,
-    p_g,
-    dy_p,
-    dy_b,
-    dy_t,
-    dy_h,
-    dy_g,
-    dlamb_summed_out,
-    T,
-    H,
-    count,
-    D: tl.constexpr,
-    block_d: tl.constexpr,
-    ROWS: tl.constexpr,
+    p_p, p_b, p_t, p_h, p_g, dy_p, dy_b, dy_t, dy_h, dy_g, dlamb_summed_out,
+    T, H, count,
+    D: tl.constexpr, block_d: tl.constexpr, ROWS: tl.constexpr,
 ):
     """What is made of each step for itself."""
     h = (tl.program_id(0) % H).to(tl.int64)
@@ -1771,13 +1349,11 @@ def x_system_backward_rows_1(
     d_ok = d < D
     p = tl.load(
         p_p + h // p_g * p_h + (b * p_b + step * p_t)[:, None] + d[None, :],
-        mask=i_ok[:, None] & d_ok[None, :],
-        other=0.0,
+        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
     ).to(tl.float32)
     dy = tl.load(
         dy_p + h // dy_g * dy_h + (b * dy_b + step * dy_t)[:, None] + d[None, :],
-        mask=i_ok[:, None] & d_ok[None, :],
-        other=0.0,
+        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
     ).to(tl.float32)
     t1 = tl.sum(dy * p, axis=0)
     if dlamb_summed_out is not None:
@@ -1811,99 +1387,38 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
     if needs & {"lam"}:
         own1 = some.new_empty((B, H, 3, T), dtype=torch.float32)
         launch(
-            x_system_backward_prepare_1,
-            (config.queues(lay.programs),),
-            lam_sums,
-            lam_rests,
-            p,
-            *strides(p, H),
-            k,
-            *strides(k, H),
-            beta_by_head,
-            dy,
-            *strides(dy, H),
-            own1,
-            *lay.at_once,
-            lay.programs,
-            D=D,
-            block_d=config.padded(D),
-            CHUNK=config.chunk,
-            STAGES=config.queued(
-                config.padded(D) * (p.element_size() + k.element_size() + dy.element_size()), config.chunk
-            ),
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.ahead,
-            num_stages=1,
-            maxnreg=255,
+            x_system_backward_prepare_1, (config.queues(lay.programs),),
+            lam_sums, lam_rests, p, *strides(p, H), k, *strides(k, H), beta_by_head,
+            dy, *strides(dy, H), own1,
+            *lay.at_once, lay.programs,
+            D=D, block_d=config.padded(D), CHUNK=config.chunk,
+            STAGES=config.queued(config.padded(D) * (p.element_size() + k.element_size() + dy.element_size()), config.chunk),
+            C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=255,
         )
     if needs & {"H", "beta", "k", "lam"}:
         matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
         launch(
-            x_system_backward_prepare_2,
-            (config.queues(lay.programs),),
-            matrix1,
-            lam_sums,
-            lam_rests,
-            beta_by_head,
-            dy,
-            *strides(dy, H),
-            k,
-            *strides(k, H),
-            *lay.at_once,
-            lay.programs,
-            D=D,
-            block_d=config.padded(D),
-            CHUNK=config.chunk,
+            x_system_backward_prepare_2, (config.queues(lay.programs),),
+            matrix1, lam_sums, lam_rests, beta_by_head, dy, *strides(dy, H), k, *strides(k, H),
+            *lay.at_once, lay.programs,
+            D=D, block_d=config.padded(D), CHUNK=config.chunk,
             STAGES=config.queued(config.padded(D) * (dy.element_size() + k.element_size()), config.chunk),
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.ahead,
-            num_stages=1,
-            maxnreg=255,
+            C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=255,
         )
     if needs & {"H", "beta", "k", "lam"}:
         if parts > 1:
             dH_ends = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
             walk = config.walk(D, config.padded(D) * dy.element_size(), lam_sums.element_size(), p.element_size())
             launch(
-                x_system_backward_sweep_2,
-                (lay.sequences * parts * H * cdiv(D, walk.tile),),
-                None,
-                dH_ends,
-                lam_sums,
-                lam_rests,
-                k,
-                *strides(k, H),
-                beta_by_head,
-                p,
-                *strides(p, H),
-                matrix1,
-                None,
-                dy,
-                *strides(dy, H),
-                *lay.walked,
-                parts,
-                lay.length(parts),
-                D=D,
-                block_d=min(config.slice, config.padded(D)),
-                block_d_kept=walk.tile,
-                YIELD=False,
-                WARPS=walk.warps,
-                STAGES=walk.stages,
-                C=config.chunk,
-                LEVELS=config.levels,
-                EVEN=lay.even,
-                EXACT=config.exact,
-                DT=DTYPES[some.dtype],
-                num_warps=walk.warps,
-                num_stages=2,
+                x_system_backward_sweep_2, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+                None, dH_ends, lam_sums, lam_rests, k, *strides(k, H), beta_by_head, p, *strides(p, H),
+                matrix1, None, dy, *strides(dy, H),
+                *lay.walked, parts, lay.length(parts),
+                D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=walk.tile, YIELD=False,
+                WARPS=walk.warps, STAGES=walk.stages, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
+                EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2,
                 maxnreg=walk.registers,
             )
     if needs & {"lam"}:
@@ -1916,42 +1431,18 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             else None
         )
         walk = config.walk(
-            D,
-            config.padded(D) * (dy.element_size() + k.element_size()),
+            D, config.padded(D) * (dy.element_size() + k.element_size()),
             lam_sums.element_size() + beta_by_head.element_size(),
             p.element_size() + k.element_size(),
         )
         launch(
-            x_system_backward_sweep_1,
-            (lay.sequences * parts * H * cdiv(D, walk.tile),),
-            H__starts,
-            H__last,
-            lam_sums,
-            lam_rests,
-            p,
-            *strides(p, H),
-            dy,
-            *strides(dy, H),
-            H_in_late_,
-            k,
-            *strides(k, H),
-            beta_by_head,
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            D=D,
-            block_d=min(config.slice, config.padded(D)),
-            block_d_kept=walk.tile,
-            YIELD=True,
-            WARPS=walk.warps,
-            STAGES=walk.stages,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=walk.warps,
-            num_stages=2,
+            x_system_backward_sweep_1, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+            H__starts, H__last, lam_sums, lam_rests, p, *strides(p, H), dy, *strides(dy, H), H_in_late_,
+            k, *strides(k, H), beta_by_head,
+            *lay.walked, parts, lay.length(parts),
+            D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=walk.tile, YIELD=True,
+            WARPS=walk.warps, STAGES=walk.stages, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2,
             maxnreg=walk.registers,
         )
     if needs & {"H", "beta", "k", "lam"}:
@@ -1962,43 +1453,18 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
         dk_1 = some.new_empty((B, T, H, D), dtype=torch.float32)
         dH_last = some.new_empty((lay.sequences, H, D, D), dtype=torch.float32) if needs & {"H"} else None
         walk = config.walk(
-            D,
-            config.padded(D) * (k.element_size() + dy.element_size()),
+            D, config.padded(D) * (k.element_size() + dy.element_size()),
             lam_sums.element_size() + beta_by_head.element_size() + config.chunk * matrix1.element_size(),
             p.element_size(),
         )
         launch(
-            x_system_backward_sweep_2,
-            (lay.sequences * parts * H * cdiv(D, walk.tile),),
-            dH_starts,
-            dH_last,
-            lam_sums,
-            lam_rests,
-            k,
-            *strides(k, H),
-            beta_by_head,
-            p,
-            *strides(p, H),
-            matrix1,
-            dk_1,
-            dy,
-            *strides(dy, H),
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            D=D,
-            block_d=min(config.slice, config.padded(D)),
-            block_d_kept=walk.tile,
-            YIELD=True,
-            WARPS=walk.warps,
-            STAGES=walk.stages,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=walk.warps,
-            num_stages=2,
+            x_system_backward_sweep_2, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+            dH_starts, dH_last, lam_sums, lam_rests, k, *strides(k, H), beta_by_head, p, *strides(p, H),
+            matrix1, dk_1, dy, *strides(dy, H),
+            *lay.walked, parts, lay.length(parts),
+            D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=walk.tile, YIELD=True,
+            WARPS=walk.warps, STAGES=walk.stages, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2,
             maxnreg=walk.registers,
         )
     matrix1 = None
@@ -2008,29 +1474,13 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
     if needs & {"beta", "k", "lam"}:
         matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
         launch(
-            x_system_backward_prepare_3,
-            (config.queues(lay.programs),),
-            matrix2,
-            lam_sums,
-            lam_rests,
-            p,
-            *strides(p, H),
-            k,
-            *strides(k, H),
-            *lay.at_once,
-            lay.programs,
-            D=D,
-            block_d=config.padded(D),
-            CHUNK=config.chunk,
+            x_system_backward_prepare_3, (config.queues(lay.programs),),
+            matrix2, lam_sums, lam_rests, p, *strides(p, H), k, *strides(k, H),
+            *lay.at_once, lay.programs,
+            D=D, block_d=config.padded(D), CHUNK=config.chunk,
             STAGES=config.queued(config.padded(D) * (p.element_size() + k.element_size()), config.chunk),
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.ahead,
-            num_stages=1,
-            maxnreg=255,
+            C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=255,
         )
     if needs & {"beta", "k", "lam"}:
         dk = dk_1  # in place
@@ -2041,61 +1491,26 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             (B, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps, T), dtype=torch.float32
         )
         walk = config.walk(
-            D,
-            config.padded(D) * (k.element_size() + p.element_size()),
+            D, config.padded(D) * (k.element_size() + p.element_size()),
             lam_sums.element_size() + beta_by_head.element_size() + config.chunk * matrix2.element_size(),
             k.element_size() + dy.element_size() + dk_1.element_size(),
         )
         launch(
-            x_system_backward_sweep_3,
-            (lay.sequences * parts * H * cdiv(D, walk.tile),),
-            dH_starts,
-            k,
-            *strides(k, H),
-            lam_sums,
-            lam_rests,
-            beta_by_head,
-            H_out_late_,
-            dy,
-            *strides(dy, H),
-            matrix2,
-            dk_1,
-            *strides(dk_1, H),
-            dk,
-            dbeta_2,
-            p,
-            *strides(p, H),
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            D=D,
-            block_d=min(config.slice, config.padded(D)),
-            block_d_kept=walk.tile,
-            YIELD=True,
-            WARPS=walk.warps,
-            STAGES=walk.stages,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=walk.warps,
-            num_stages=2,
+            x_system_backward_sweep_3, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+            dH_starts, k, *strides(k, H), lam_sums, lam_rests, beta_by_head, H_out_late_,
+            dy, *strides(dy, H), matrix2, dk_1, *strides(dk_1, H), dk, dbeta_2, p, *strides(p, H),
+            *lay.walked, parts, lay.length(parts),
+            D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=walk.tile, YIELD=True,
+            WARPS=walk.warps, STAGES=walk.stages, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2,
             maxnreg=walk.registers,
         )
     beta_by_head = dk_1 = matrix2 = None
     gradients, initial = {}, {}
     if needs & {"lam"}:  # the decay times <H_(t-1), dH_t>
         H__pairing = border_sums(
-            lam_sums,
-            lam_rests,
-            H__at_ends,
-            lay,
-            parts,
-            config.exact,
-            in_late=H_in_late_,
-            own_late=own1,
-            out_late=H_out_late_,
+            lam_sums, lam_rests, H__at_ends, lay, parts, config.exact, in_late=H_in_late_,
+            own_late=own1, out_late=H_out_late_,
         )
     H_in_late_ = H_out_late_ = lam_rests = lam_sums = own1 = None
     if needs & {"lamb"}:
@@ -2105,20 +1520,10 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             else None
         )
         launch(
-            x_system_backward_rows_1,
-            (cdiv(B * T, config.rows(config.padded(D))) * H,),
-            p,
-            *strides(p, H),
-            dy,
-            *strides(dy, H),
-            dlamb_summed,
-            T,
-            H,
-            B * T,
-            D=D,
-            block_d=config.padded(D),
-            ROWS=config.rows(config.padded(D)),
-            num_warps=4,
+            x_system_backward_rows_1, (cdiv(B * T, config.rows(config.padded(D))) * H,),
+            p, *strides(p, H), dy, *strides(dy, H), dlamb_summed,
+            T, H, B * T,
+            D=D, block_d=config.padded(D), ROWS=config.rows(config.padded(D)), num_warps=4,
         )
     if "k" in needs:
         gradients["k"] = dk
@@ -2138,29 +1543,11 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
 
 @triton.jit(do_not_specialize=["T"])
 def x_system_borders(
-    first,
-    last_out,
-    borders_out,
-    lam_p,
-    lam_b,
-    lam_t,
-    lam_h,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    beta_p,
-    beta_b,
-    beta_t,
-    beta_h,
-    T,
-    H,
-    D: tl.constexpr,
-    block_d: tl.constexpr,
-    block_tile: tl.constexpr,
-    C: tl.constexpr,
-    DT: tl.constexpr,
-    EXACT: tl.constexpr,
+    first, last_out, borders_out, lam_p, lam_b, lam_t, lam_h, k_p, k_b, k_t, k_h,
+    beta_p, beta_b, beta_t, beta_h,
+    T, H,
+    D: tl.constexpr, block_d: tl.constexpr, block_tile: tl.constexpr, C: tl.constexpr,
+    DT: tl.constexpr, EXACT: tl.constexpr,
 ):
     """A walk over chunks, which keeps H as it stands before each."""
     tile = tl.program_id(0) % tl.cdiv(D, block_tile)
@@ -2200,10 +1587,8 @@ def x_system_borders(
         beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
         until = span(lam_a_end, lam_n, lam_a, lam_n)
         p2 = tl.dot(
-            tl.trans(k.to(DT)),
-            ((beta.to(tl.float32) * until)[:, None] * k2.to(tl.float32)).to(DT),
-            (kept * state),
-            input_precision="tf32x3",
+            tl.trans(k.to(DT)), ((beta.to(tl.float32) * until)[:, None] * k2.to(tl.float32)).to(DT),
+            (kept * state), input_precision="tf32x3",
         )  # ... + k^T diag(beta . until) k
         state = p2  # kept H + k^T diag(beta . until) k
     tl.store(last_out + bh * D * D + place, state, mask=inside)
@@ -2211,37 +1596,11 @@ def x_system_borders(
 
 @triton.jit(do_not_specialize=["T"])
 def x_system_solves(
-    right_p,
-    right_b,
-    right_t,
-    right_h,
-    x_out,
-    fine_out,
-    residual_out,
-    borders_p,
-    tolerance,
-    lam_p,
-    lam_b,
-    lam_t,
-    lam_h,
-    beta_p,
-    beta_b,
-    beta_t,
-    beta_h,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    lamb_p,
-    T,
-    H,
-    SIGN: tl.constexpr,
-    COUNT: tl.constexpr,
-    D: tl.constexpr,
-    block_d: tl.constexpr,
-    C: tl.constexpr,
-    DT: tl.constexpr,
-    EXACT: tl.constexpr,
+    right_p, right_b, right_t, right_h, x_out, fine_out, residual_out, borders_p, tolerance,
+    lam_p, lam_b, lam_t, lam_h, beta_p, beta_b, beta_t, beta_h, k_p, k_b, k_t, k_h, lamb_p,
+    T, H,
+    SIGN: tl.constexpr, COUNT: tl.constexpr, D: tl.constexpr, block_d: tl.constexpr,
+    C: tl.constexpr, DT: tl.constexpr, EXACT: tl.constexpr,
 ):
     """COUNT steps of conjugate gradients for all x_system_solves of a chunk, from the best multiple of the right side, with its SIGN."""
     chunks = tl.cdiv(T, C)
@@ -2324,27 +1683,11 @@ def triton_x_system_matrix(given, states, constants, like):
     last = some.new_empty((B, H, D, D), dtype=torch.float32)
     before = some.new_empty((B, H, cdiv(T, config.chunk), D, D))
     launch(
-        x_system_borders,
-        (B * H * cdiv(D, config.tile),),
-        first,
-        last,
-        before,
-        lam,
-        *strides3(lam),
-        k,
-        *strides3(k),
-        beta,
-        *strides3(beta),
-        T,
-        H,
-        D=D,
-        block_d=padded(D),
-        block_tile=config.tile,
-        C=config.chunk,
-        DT=DTYPES[some.dtype],
-        EXACT=False,
-        num_warps=4,
-        num_stages=2,
+        x_system_borders, (B * H * cdiv(D, config.tile),),
+        first, last, before, lam, *strides3(lam), k, *strides3(k), beta, *strides3(beta),
+        T, H,
+        D=D, block_d=padded(D), block_tile=config.tile, C=config.chunk, DT=DTYPES[some.dtype],
+        EXACT=False, num_warps=4, num_stages=2,
     )
     return before, {"H": last}
 
@@ -2367,54 +1710,21 @@ def triton_x_system_solve(given, constants, matrix, right, count, tolerance, sig
     fine = torch.empty_like(x, dtype=torch.float32)
     residual = right.new_empty((B, T, H), dtype=torch.float32)
     launch(
-        x_system_solves,
-        (B * H * cdiv(T, config.chunk),),
-        right,
-        *strides3(right),
-        x,
-        fine,
-        residual,
-        matrix,
-        float(tolerance),
-        lam,
-        *strides3(lam),
-        beta,
-        *strides3(beta),
-        k,
-        *strides3(k),
-        lamb,
-        T,
-        H,
-        SIGN=sign,
-        COUNT=count + 1,
-        D=D,
-        block_d=padded(D),
-        C=config.chunk,
-        DT=DTYPES[some.dtype],
-        EXACT=False,
-        num_warps=config.warps,
-        num_stages=config.stages,
+        x_system_solves, (B * H * cdiv(T, config.chunk),),
+        right, *strides3(right), x, fine, residual, matrix, float(tolerance), lam, *strides3(lam),
+        beta, *strides3(beta), k, *strides3(k), lamb,
+        T, H,
+        SIGN=sign, COUNT=count + 1, D=D, block_d=padded(D), C=config.chunk, DT=DTYPES[some.dtype],
+        EXACT=False, num_warps=config.warps, num_stages=config.stages,
     )
     return x, residual, fine
 
 
 @triton.jit(do_not_specialize=["T"])
 def x_system_parameter_sums(
-    lamb_sums,
-    p__p,
-    p__b,
-    p__t,
-    p__h,
-    dy_p,
-    dy_b,
-    dy_t,
-    dy_h,
-    T,
-    H,
-    D: tl.constexpr,
-    block_d: tl.constexpr,
-    C: tl.constexpr,
-    DT: tl.constexpr,
+    lamb_sums, p__p, p__b, p__t, p__h, dy_p, dy_b, dy_t, dy_h,
+    T, H,
+    D: tl.constexpr, block_d: tl.constexpr, C: tl.constexpr, DT: tl.constexpr,
 ):
     """What the steps of a chunk add to the gradients of parameters."""
     chunks = tl.cdiv(T, C)
@@ -2447,67 +1757,22 @@ def triton_x_system_parameters(given, constants, cotangent):
     dy = steps(cotangent)
     lamb_sums = some.new_empty((B, H, chunks, D), dtype=torch.float32)
     launch(
-        x_system_parameter_sums,
-        (B * H * chunks,),
-        lamb_sums,
-        p_,
-        *strides3(p_),
-        dy,
-        *strides3(dy),
-        T,
-        H,
-        D=D,
-        block_d=padded(D),
-        C=64,
-        DT=DTYPES.get(some.dtype),
-        num_warps=4,
+        x_system_parameter_sums, (B * H * chunks,),
+        lamb_sums, p_, *strides3(p_), dy, *strides3(dy),
+        T, H,
+        D=D, block_d=padded(D), C=64, DT=DTYPES.get(some.dtype), num_warps=4,
     )
-    return {
-        "lamb": lamb_sums.sum((0, 2)),
-    }
+    return {"lamb": lamb_sums.sum((0, 2))}
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def o_forward_sweep_1(
-    S_first,
-    S_last,
-    x_p,
-    x_b,
-    x_t,
-    x_h,
-    x_g,
-    lam_sums,
-    lam_rests,
-    v_p,
-    v_b,
-    v_t,
-    v_h,
-    v_g,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    beta_by_head,
-    y_out,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    D: tl.constexpr,
-    E: tl.constexpr,
-    block_d: tl.constexpr,
-    block_e: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    S_first, S_last, x_p, x_b, x_t, x_h, x_g, lam_sums, lam_rests, v_p, v_b, v_t, v_h, v_g,
+    k_p, k_b, k_t, k_h, k_g, beta_by_head, y_out,
+    T, H, chunks, starts, parts, length,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of S."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
@@ -2529,8 +1794,7 @@ def o_forward_sweep_1(
         if S_first is not None:
             S_slice += tl.load(
                 S_first + sh * D * E + d_slice[None, :] * E + e[:, None],
-                mask=d_ok_slice[None, :] & e_ok[:, None],
-                other=0.0,
+                mask=d_ok_slice[None, :] & e_ok[:, None], other=0.0,
             )
         S = S + (S_slice,)
         d = d + (d_slice,)
@@ -2540,16 +1804,8 @@ def o_forward_sweep_1(
     k_p += b * k_b + h // k_g * k_h
     if not YIELD:
         reached = lasting(
-            lam_sums + bh * T,
-            lam_rests + bh * T if EXACT else None,
-            1,
-            tl.arange(0, 1),
-            tl.full([1], 1, tl.int1),
-            begin,
-            stop,
-            count,
-            C,
-            True,
+            lam_sums + bh * T, lam_rests + bh * T if EXACT else None, 1, tl.arange(0, 1),
+            tl.full([1], 1, tl.int1), begin, stop, count, C, True,
         )
         begin, first, count = begin + (count - reached) * C, first + (count - reached), reached
     for n in tl.range(0, count, num_stages=STAGES):
@@ -2589,9 +1845,7 @@ def o_forward_sweep_1(
             if not EXACT:
                 p2 = tl.dot(rest.to(DT), tl.trans(k.to(DT)), p2)
             p4 = tl.dot(
-                ((beta * until)[None, :] * v_each.to(tl.float32)).to(DT),
-                k.to(DT),
-                (kept * S[n_d]),
+                ((beta * until)[None, :] * v_each.to(tl.float32)).to(DT), k.to(DT), (kept * S[n_d]),
                 input_precision="tf32x3",
             )  # ... + k^T diag(beta . until) v
             S_slice2 = p4  # kept S + k^T diag(beta . until) v
@@ -2614,8 +1868,7 @@ def o_forward_sweep_1(
                 if part == parts - 1:
                     tl.store(
                         S_last + (sh // H // parts * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
-                        S[n_d],
-                        mask=d_ok[n_d][None, :] & e_ok[:, None],
+                        S[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         else:
             tl.store(
@@ -2645,43 +1898,17 @@ def triton_o_forward(given, states, constants, packed=None, needs_backward=True,
     if parts > 1:
         S_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
         walk = config.walk(
-            E,
-            config.padded(D) * k.element_size(),
-            lam_sums.element_size() + beta_by_head.element_size(),
-            v.element_size(),
+            E, config.padded(D) * k.element_size(),
+            lam_sums.element_size() + beta_by_head.element_size(), v.element_size(),
         )
         launch(
-            o_forward_sweep_1,
-            (lay.sequences * parts * H * cdiv(E, walk.tile),),
-            None,
-            S_ends,
-            x,
-            *strides(x, H),
-            lam_sums,
-            lam_rests,
-            v,
-            *strides(v, H),
-            k,
-            *strides(k, H),
-            beta_by_head,
-            None,
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            D=D,
-            E=E,
-            block_d=min(config.slice, config.padded(D)),
-            block_e=walk.tile,
-            YIELD=False,
-            WARPS=walk.warps,
-            STAGES=walk.stages,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=walk.warps,
-            num_stages=2,
+            o_forward_sweep_1, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+            None, S_ends, x, *strides(x, H), lam_sums, lam_rests, v, *strides(v, H), k, *strides(k, H),
+            beta_by_head, None,
+            *lay.walked, parts, lay.length(parts),
+            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=False,
+            WARPS=walk.warps, STAGES=walk.stages, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2,
             maxnreg=walk.registers,
         )
     if parts > 1:
@@ -2690,43 +1917,17 @@ def triton_o_forward(given, states, constants, packed=None, needs_backward=True,
     y = some.new_empty((B, T, H, E), dtype=some.dtype)
     S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if finals else None
     walk = config.walk(
-        E,
-        config.padded(D) * (x.element_size() + k.element_size()),
-        lam_sums.element_size() + beta_by_head.element_size(),
-        v.element_size(),
+        E, config.padded(D) * (x.element_size() + k.element_size()),
+        lam_sums.element_size() + beta_by_head.element_size(), v.element_size(),
     )
     launch(
-        o_forward_sweep_1,
-        (lay.sequences * parts * H * cdiv(E, walk.tile),),
-        S_starts,
-        S_last,
-        x,
-        *strides(x, H),
-        lam_sums,
-        lam_rests,
-        v,
-        *strides(v, H),
-        k,
-        *strides(k, H),
-        beta_by_head,
-        y,
-        *lay.walked,
-        parts,
-        lay.length(parts),
-        D=D,
-        E=E,
-        block_d=min(config.slice, config.padded(D)),
-        block_e=walk.tile,
-        YIELD=True,
-        WARPS=walk.warps,
-        STAGES=walk.stages,
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=walk.warps,
-        num_stages=2,
+        o_forward_sweep_1, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+        S_starts, S_last, x, *strides(x, H), lam_sums, lam_rests, v, *strides(v, H),
+        k, *strides(k, H), beta_by_head, y,
+        *lay.walked, parts, lay.length(parts),
+        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=True,
+        WARPS=walk.warps, STAGES=walk.stages, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
+        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2,
         maxnreg=walk.registers,
     )
     lam_rests = None
@@ -2741,50 +1942,13 @@ def triton_o_forward(given, states, constants, packed=None, needs_backward=True,
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def o_backward_prepare_1(
-    matrix1,
-    lam_sums,
-    lam_rests,
-    beta_by_head,
-    dy_p,
-    dy_b,
-    dy_t,
-    dy_h,
-    dy_g,
-    v_p,
-    v_b,
-    v_t,
-    v_h,
-    v_g,
-    matrix2,
-    x_p,
-    x_b,
-    x_t,
-    x_h,
-    x_g,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    matrix3,
+    matrix1, lam_sums, lam_rests, beta_by_head, dy_p, dy_b, dy_t, dy_h, dy_g,
+    v_p, v_b, v_t, v_h, v_g, matrix2, x_p, x_b, x_t, x_h, x_g, k_p, k_b, k_t, k_h, k_g, matrix3,
     own1_out,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    E: tl.constexpr,
-    D: tl.constexpr,
-    block_e: tl.constexpr,
-    block_d: tl.constexpr,
-    CHUNK: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    T, H, chunks, begins, stops, programs,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
+    CHUNK: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
+    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -2847,52 +2011,13 @@ def o_backward_prepare_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def o_backward_sweep_1(
-    S_first,
-    S_last,
-    lam_sums,
-    lam_rests,
-    x_p,
-    x_b,
-    x_t,
-    x_h,
-    x_g,
-    dy_p,
-    dy_b,
-    dy_t,
-    dy_h,
-    dy_g,
-    S_in_late__out,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    matrix1,
-    dx_out,
-    beta_by_head,
-    v_p,
-    v_b,
-    v_t,
-    v_h,
-    v_g,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    E: tl.constexpr,
-    D: tl.constexpr,
-    block_e: tl.constexpr,
-    block_d: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    S_first, S_last, lam_sums, lam_rests, x_p, x_b, x_t, x_h, x_g, dy_p, dy_b, dy_t, dy_h, dy_g,
+    S_in_late__out, k_p, k_b, k_t, k_h, k_g, matrix1, dx_out, beta_by_head,
+    v_p, v_b, v_t, v_h, v_g,
+    T, H, chunks, starts, parts, length,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of S."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
@@ -2914,8 +2039,7 @@ def o_backward_sweep_1(
         if S_first is not None:
             S_slice += tl.load(
                 S_first + sh * D * E + d[:, None] * E + e_slice[None, :],
-                mask=d_ok[:, None] & e_ok_slice[None, :],
-                other=0.0,
+                mask=d_ok[:, None] & e_ok_slice[None, :], other=0.0,
             )
         S = S + (S_slice,)
         e = e + (e_slice,)
@@ -2952,8 +2076,7 @@ def o_backward_sweep_1(
         for n_e in tl.static_range((E + block_e - 1) // block_e):
             dy = tl.load(
                 dy_p + t0 * dy_t + i[:, None] * dy_t + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
             rounded, rest = rounded_and_rest(S[n_e], DT)
             p = tl.dot(rounded.to(DT), tl.trans(dy.to(DT)), p, input_precision="tf32x3")  # dy S^T
@@ -2986,9 +2109,7 @@ def o_backward_sweep_1(
                 S_in_late__out
                 + ((bh * tl.cdiv(D, block_d) + tile) * WARPS + tl.arange(0, WARPS))[:, None] * T
                 + t0
-                + i[None, :],
-                sums,
-                mask=i_ok[None, :],
+                + i[None, :], sums, mask=i_ok[None, :],
             )  # S: in.late
     for n_e in tl.static_range((E + block_e - 1) // block_e):
         if S_last is not None:
@@ -2999,46 +2120,12 @@ def o_backward_sweep_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def o_backward_sweep_2(
-    dS_first,
-    dS_last,
-    lam_sums,
-    lam_rests,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    beta_by_head,
-    dy_p,
-    dy_b,
-    dy_t,
-    dy_h,
-    dy_g,
-    matrix2,
-    dv_out,
-    x_p,
-    x_b,
-    x_t,
-    x_h,
-    x_g,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    D: tl.constexpr,
-    E: tl.constexpr,
-    block_d: tl.constexpr,
-    block_e: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    dS_first, dS_last, lam_sums, lam_rests, k_p, k_b, k_t, k_h, k_g, beta_by_head,
+    dy_p, dy_b, dy_t, dy_h, dy_g, matrix2, dv_out, x_p, x_b, x_t, x_h, x_g,
+    T, H, chunks, starts, parts, length,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """A walk backwards over chunks, carrying a tile of dS."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
@@ -3060,8 +2147,7 @@ def o_backward_sweep_2(
         if dS_first is not None:
             dS_slice += tl.load(
                 dS_first + sh * D * E + d_slice[None, :] * E + e[:, None],
-                mask=d_ok_slice[None, :] & e_ok[:, None],
-                other=0.0,
+                mask=d_ok_slice[None, :] & e_ok[:, None], other=0.0,
             )
         d = d + (d_slice,)
         dS = dS + (dS_slice,)
@@ -3071,16 +2157,8 @@ def o_backward_sweep_2(
     x_p += b * x_b + h // x_g * x_h
     if not YIELD:
         reached = lasting(
-            lam_sums + bh * T,
-            lam_rests + bh * T if EXACT else None,
-            1,
-            tl.arange(0, 1),
-            tl.full([1], 1, tl.int1),
-            begin,
-            stop,
-            count,
-            C,
-            False,
+            lam_sums + bh * T, lam_rests + bh * T if EXACT else None, 1, tl.arange(0, 1),
+            tl.full([1], 1, tl.int1), begin, stop, count, C, False,
         )
         stop, count = tl.minimum(stop, begin + reached * C), reached
     for n in tl.range(0, count, num_stages=STAGES):
@@ -3144,65 +2222,24 @@ def o_backward_sweep_2(
                 if part == 0:
                     tl.store(
                         dS_last + (sh // H // parts * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
-                        dS[n_d],
-                        mask=d_ok[n_d][None, :] & e_ok[:, None],
+                        dS[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         else:
             tl.store(
-                dS_last + sh * D * E + d[n_d][None, :] * E + e[:, None],
-                dS[n_d],
+                dS_last + sh * D * E + d[n_d][None, :] * E + e[:, None], dS[n_d],
                 mask=d_ok[n_d][None, :] & e_ok[:, None],
             )
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def o_backward_sweep_3(
-    dS_first,
-    lam_sums,
-    lam_rests,
-    beta_by_head,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    v_p,
-    v_b,
-    v_t,
-    v_h,
-    v_g,
-    S_out_late__out,
-    x_p,
-    x_b,
-    x_t,
-    x_h,
-    x_g,
-    matrix3,
-    dk_out,
-    dbeta_2_out,
-    dy_p,
-    dy_b,
-    dy_t,
-    dy_h,
-    dy_g,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    E: tl.constexpr,
-    D: tl.constexpr,
-    block_e: tl.constexpr,
-    block_d: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    dS_first, lam_sums, lam_rests, beta_by_head, k_p, k_b, k_t, k_h, k_g,
+    v_p, v_b, v_t, v_h, v_g, S_out_late__out, x_p, x_b, x_t, x_h, x_g, matrix3, dk_out,
+    dbeta_2_out, dy_p, dy_b, dy_t, dy_h, dy_g,
+    T, H, chunks, starts, parts, length,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """A walk backwards over chunks, carrying a tile of dS."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
@@ -3224,8 +2261,7 @@ def o_backward_sweep_3(
         if dS_first is not None:
             dS_slice += tl.load(
                 dS_first + sh * D * E + d[:, None] * E + e_slice[None, :],
-                mask=d_ok[:, None] & e_ok_slice[None, :],
-                other=0.0,
+                mask=d_ok[:, None] & e_ok_slice[None, :], other=0.0,
             )
         dS = dS + (dS_slice,)
         e = e + (e_slice,)
@@ -3269,8 +2305,7 @@ def o_backward_sweep_3(
                 p = tl.dot(rest.to(DT), tl.trans(v.to(DT)), p)
             dy = tl.load(
                 dy_p + t0 * dy_t + i[:, None] * dy_t + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
             p3 = tl.dot(
                 rounded4.to(DT), dy.to(DT), (kept * dS[n_e]), input_precision="tf32x3"
@@ -3292,8 +2327,7 @@ def o_backward_sweep_3(
             p2 = tl.dot(rounded2.to(DT), rest3.to(DT), p2)
         if YIELD:
             tl.store(
-                dk_out + step * D + i[None, :] * (H * D) + d[:, None],
-                (beta[None, :] * p2),
+                dk_out + step * D + i[None, :] * (H * D) + d[:, None], (beta[None, :] * p2),
                 mask=d_ok[:, None] & i_ok[None, :],
             )  # dk
             tl.store(
@@ -3313,9 +2347,7 @@ def o_backward_sweep_3(
                 S_out_late__out
                 + ((bh * tl.cdiv(D, block_d) + tile) * WARPS + tl.arange(0, WARPS))[:, None] * T
                 + t0
-                + i[None, :],
-                sums,
-                mask=i_ok[None, :],
+                + i[None, :], sums, mask=i_ok[None, :],
             )  # S: out.late
 
 
@@ -3348,81 +2380,27 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
     matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
     matrix3 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
     launch(
-        o_backward_prepare_1,
-        (config.queues(lay.programs),),
-        matrix1,
-        lam_sums,
-        lam_rests,
-        beta_by_head,
-        dy,
-        *strides(dy, H),
-        v,
-        *strides(v, H),
-        matrix2,
-        x,
-        *strides(x, H),
-        k,
-        *strides(k, H),
-        matrix3,
-        own1,
-        *lay.at_once,
-        lay.programs,
-        E=E,
-        D=D,
-        block_e=config.padded(E),
-        block_d=config.padded(D),
-        CHUNK=config.chunk,
-        STAGES=config.queued(
-            config.padded(E) * (dy.element_size() + v.element_size())
-            + config.padded(D) * (x.element_size() + k.element_size()),
-            config.chunk,
-        ),
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=config.ahead,
-        num_stages=1,
-        maxnreg=255,
+        o_backward_prepare_1, (config.queues(lay.programs),),
+        matrix1, lam_sums, lam_rests, beta_by_head, dy, *strides(dy, H), v, *strides(v, H), matrix2,
+        x, *strides(x, H), k, *strides(k, H), matrix3, own1,
+        *lay.at_once, lay.programs,
+        E=E, D=D, block_e=config.padded(E), block_d=config.padded(D), CHUNK=config.chunk,
+        STAGES=config.queued(config.padded(E) * (dy.element_size() + v.element_size()) + config.padded(D) * (x.element_size() + k.element_size()), config.chunk),
+        C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=255,
     )
     if needs & {"S", "beta", "k", "lam", "v"}:
         if parts > 1:
             dS_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
             walk = config.walk(E, config.padded(D) * x.element_size(), lam_sums.element_size(), dy.element_size())
             launch(
-                o_backward_sweep_2,
-                (lay.sequences * parts * H * cdiv(E, walk.tile),),
-                None,
-                dS_ends,
-                lam_sums,
-                lam_rests,
-                k,
-                *strides(k, H),
-                beta_by_head,
-                dy,
-                *strides(dy, H),
-                matrix2,
-                None,
-                x,
-                *strides(x, H),
-                *lay.walked,
-                parts,
-                lay.length(parts),
-                D=D,
-                E=E,
-                block_d=min(config.slice, config.padded(D)),
-                block_e=walk.tile,
-                YIELD=False,
-                WARPS=walk.warps,
-                STAGES=walk.stages,
-                C=config.chunk,
-                LEVELS=config.levels,
-                EVEN=lay.even,
-                EXACT=config.exact,
-                DT=DTYPES[some.dtype],
-                num_warps=walk.warps,
-                num_stages=2,
+                o_backward_sweep_2, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+                None, dS_ends, lam_sums, lam_rests, k, *strides(k, H), beta_by_head, dy, *strides(dy, H),
+                matrix2, None, x, *strides(x, H),
+                *lay.walked, parts, lay.length(parts),
+                D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=False,
+                WARPS=walk.warps, STAGES=walk.stages, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
+                EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2,
                 maxnreg=walk.registers,
             )
     if needs & {"lam", "x"}:
@@ -3436,47 +2414,18 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
             else None
         )
         walk = config.walk(
-            D,
-            config.padded(E) * (dy.element_size() + v.element_size()),
+            D, config.padded(E) * (dy.element_size() + v.element_size()),
             lam_sums.element_size() + beta_by_head.element_size() + config.chunk * matrix1.element_size(),
             x.element_size() + k.element_size(),
         )
         launch(
-            o_backward_sweep_1,
-            (lay.sequences * parts * H * cdiv(D, walk.tile),),
-            S_starts,
-            S_last,
-            lam_sums,
-            lam_rests,
-            x,
-            *strides(x, H),
-            dy,
-            *strides(dy, H),
-            S_in_late_,
-            k,
-            *strides(k, H),
-            matrix1,
-            dx,
-            beta_by_head,
-            v,
-            *strides(v, H),
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            E=E,
-            D=D,
-            block_e=min(config.slice, config.padded(E)),
-            block_d=walk.tile,
-            YIELD=True,
-            WARPS=walk.warps,
-            STAGES=walk.stages,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=walk.warps,
-            num_stages=2,
+            o_backward_sweep_1, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+            S_starts, S_last, lam_sums, lam_rests, x, *strides(x, H), dy, *strides(dy, H), S_in_late_,
+            k, *strides(k, H), matrix1, dx, beta_by_head, v, *strides(v, H),
+            *lay.walked, parts, lay.length(parts),
+            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=walk.tile, YIELD=True,
+            WARPS=walk.warps, STAGES=walk.stages, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2,
             maxnreg=walk.registers,
         )
     matrix1 = None
@@ -3488,44 +2437,18 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
         dv = some.new_empty((B, T, H, E), dtype=some.dtype)
         dS_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if needs & {"S"} else None
         walk = config.walk(
-            E,
-            config.padded(D) * (k.element_size() + x.element_size()),
+            E, config.padded(D) * (k.element_size() + x.element_size()),
             lam_sums.element_size() + beta_by_head.element_size() + config.chunk * matrix2.element_size(),
             dy.element_size(),
         )
         launch(
-            o_backward_sweep_2,
-            (lay.sequences * parts * H * cdiv(E, walk.tile),),
-            dS_starts,
-            dS_last,
-            lam_sums,
-            lam_rests,
-            k,
-            *strides(k, H),
-            beta_by_head,
-            dy,
-            *strides(dy, H),
-            matrix2,
-            dv,
-            x,
-            *strides(x, H),
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            D=D,
-            E=E,
-            block_d=min(config.slice, config.padded(D)),
-            block_e=walk.tile,
-            YIELD=True,
-            WARPS=walk.warps,
-            STAGES=walk.stages,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=walk.warps,
-            num_stages=2,
+            o_backward_sweep_2, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+            dS_starts, dS_last, lam_sums, lam_rests, k, *strides(k, H), beta_by_head,
+            dy, *strides(dy, H), matrix2, dv, x, *strides(x, H),
+            *lay.walked, parts, lay.length(parts),
+            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=True,
+            WARPS=walk.warps, STAGES=walk.stages, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2,
             maxnreg=walk.registers,
         )
     matrix2 = None
@@ -3541,62 +2464,26 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
             (B, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps, T), dtype=torch.float32
         )
         walk = config.walk(
-            D,
-            config.padded(E) * (v.element_size() + dy.element_size()),
+            D, config.padded(E) * (v.element_size() + dy.element_size()),
             lam_sums.element_size() + beta_by_head.element_size() + config.chunk * matrix3.element_size(),
             k.element_size() + x.element_size(),
         )
         launch(
-            o_backward_sweep_3,
-            (lay.sequences * parts * H * cdiv(D, walk.tile),),
-            dS_starts,
-            lam_sums,
-            lam_rests,
-            beta_by_head,
-            k,
-            *strides(k, H),
-            v,
-            *strides(v, H),
-            S_out_late_,
-            x,
-            *strides(x, H),
-            matrix3,
-            dk,
-            dbeta_2,
-            dy,
-            *strides(dy, H),
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            E=E,
-            D=D,
-            block_e=min(config.slice, config.padded(E)),
-            block_d=walk.tile,
-            YIELD=True,
-            WARPS=walk.warps,
-            STAGES=walk.stages,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=walk.warps,
-            num_stages=2,
+            o_backward_sweep_3, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+            dS_starts, lam_sums, lam_rests, beta_by_head, k, *strides(k, H), v, *strides(v, H),
+            S_out_late_, x, *strides(x, H), matrix3, dk, dbeta_2, dy, *strides(dy, H),
+            *lay.walked, parts, lay.length(parts),
+            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=walk.tile, YIELD=True,
+            WARPS=walk.warps, STAGES=walk.stages, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2,
             maxnreg=walk.registers,
         )
     beta_by_head = matrix3 = None
     gradients, initial = {}, {}
     if needs & {"lam"}:  # the decay times <S_(t-1), dS_t>
         S_pairing = border_sums(
-            lam_sums,
-            lam_rests,
-            S_at_ends,
-            lay,
-            parts,
-            config.exact,
-            in_late=S_in_late_,
-            own_late=own1,
-            out_late=S_out_late_,
+            lam_sums, lam_rests, S_at_ends, lay, parts, config.exact, in_late=S_in_late_,
+            own_late=own1, out_late=S_out_late_,
         )
     S_in_late_ = S_out_late_ = lam_rests = lam_sums = own1 = None
     if "k" in needs:
@@ -3624,23 +2511,16 @@ def triton_forward(given, states, constants, packed=None):
     # x_t = (H_t + diag(lamb))^-1 q_t, by 30 steps of conjugate gradients
     x_matrix, x_last = triton_x_system_matrix(
         {"k": given["k"], "beta": given["beta"], "lam": given["lam"], "lamb": given["lamb"]},
-        {"H": states.get("H")},
-        constants,
-        given["q"],
+        {"H": states.get("H")}, constants, given["q"],
     )
     x, x_residual, x_fine = triton_x_system_solve(
         {"k": given["k"], "beta": given["beta"], "lam": given["lam"], "lamb": given["lamb"]},
-        constants,
-        x_matrix,
-        given["q"],
-        30,
-        0.0,
+        constants, x_matrix, given["q"], 30, 0.0,
     )
     # o_t = S_t^T x_t
     o_made, o_last, o_saved = triton_o_forward(
         {"k": given["k"], "v": given["v"], "beta": given["beta"], "lam": given["lam"], "x": x_fine},
-        {"S": states.get("S")},
-        constants,
+        {"S": states.get("S")}, constants,
     )
     o = o_made["y"]
     outputs = {"o": o, "x_residual": x_residual}
@@ -3657,10 +2537,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     # the adjoint of o_t = S_t^T x_t
     inner, initial = triton_o_backward(
         {"k": given["k"], "v": given["v"], "beta": given["beta"], "lam": given["lam"], "x": x_fine},
-        {"S": states.get("S")},
-        constants,
-        part("o", saved),
-        {"y": sums.get("o", given["k"])},
+        {"S": states.get("S")}, constants, part("o", saved), {"y": sums.get("o", given["k"])},
         {"S": final_cotangents.get("S")},
         wanted(needs, {"k": "k", "v": "v", "beta": "beta", "lam": "lam", "x": "x", "S": "S"}, ARGUMENTS),
     )
@@ -3670,18 +2547,11 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     dx = zeros_where_none(sums.take("x"), x)
     x_matrix, x_last = triton_x_system_matrix(
         {"k": given["k"], "beta": given["beta"], "lam": given["lam"], "lamb": given["lamb"]},
-        {"H": states.get("H")},
-        constants,
-        given["q"],
+        {"H": states.get("H")}, constants, given["q"],
     )
     w_x, _, w_x_fine = triton_x_system_solve(
         {"k": given["k"], "beta": given["beta"], "lam": given["lam"], "lamb": given["lamb"]},
-        constants,
-        x_matrix,
-        dx,
-        30,
-        0.0,
-        -1,
+        constants, x_matrix, dx, 30, 0.0, -1,
     )
     inner = dx = x_matrix = None
     sums.add("q", -w_x)
@@ -3690,17 +2560,14 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         """Adds the gradients of the product of the matrix of x with a vector."""
         inner, initial = triton_x_system_backward(
             {"k": given["k"], "beta": given["beta"], "lam": given["lam"], "lamb": given["lamb"], "p": vector},
-            {"H": states.get("H")},
-            constants,
+            {"H": states.get("H")}, constants,
             Again(
                 lambda: triton_x_system_forward(
                     {"k": given["k"], "beta": given["beta"], "lam": given["lam"], "lamb": given["lamb"], "p": vector},
-                    {"H": states.get("H")},
-                    constants,
+                    {"H": states.get("H")}, constants,
                 )
             ),
-            {"y": cotangent},
-            {"H": final_cotangents.get("H") if last else None},
+            {"y": cotangent}, {"H": final_cotangents.get("H") if last else None},
             wanted(needs, {"k": "k", "beta": "beta", "lam": "lam", "H": "H"}, ARGUMENTS),
         )
         sums.add_all(inner, {"k": "k", "beta": "beta", "lam": "lam"})
@@ -3708,14 +2575,10 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             sums.add_all(
                 triton_x_system_parameters(
                     {
-                        "k": given["k"],
-                        "beta": given["beta"],
-                        "lam": given["lam"],
-                        "lamb": given["lamb"],
-                        "p": fine_vector,
+                        "k": given["k"], "beta": given["beta"], "lam": given["lam"],
+                        "lamb": given["lamb"], "p": fine_vector,
                     },
-                    constants,
-                    fine_cotangent,
+                    constants, fine_cotangent,
                 ),
                 {"lamb": "lamb"},
             )
@@ -3728,21 +2591,11 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
 SIGNATURE = Signature(
     name="mesa_net",
     arguments=(
-        Argument("q", "input", ("d",)),
-        Argument("k", "input", ("d",)),
-        Argument("v", "input", ("e",)),
-        Argument("beta", "input", ()),
-        Argument("lam", "decay", ()),
+        Argument("q", "input", ("d",)), Argument("k", "input", ("d",)),
+        Argument("v", "input", ("e",)), Argument("beta", "input", ()), Argument("lam", "decay", ()),
         Argument("lamb", "parameter", ("d",)),
     ),
-    states=(
-        ("H", ("d", "d")),
-        ("S", ("d", "e")),
-    ),
-    outputs=(
-        ("o", ("e",)),
-        ("x_residual", ()),
-    ),
+    states=(("H", ("d", "d")), ("S", ("d", "e"))), outputs=(("o", ("e",)), ("x_residual", ())),
     hidden=("x_residual",),
 )
 OP = Op(
@@ -3755,30 +2608,18 @@ OP = Op(
 )
 
 
-WHY = {
-    "x": "Take more than 30 steps, or see that the matrix is positive definite.",
-}
+WHY = {"x": "Take more than 30 steps, or see that the matrix is positive definite."}
 
 
 @OP.named
 def mesa_net(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    beta: torch.Tensor,
-    log_lam: torch.Tensor,
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, beta: torch.Tensor, log_lam: torch.Tensor,
     lamb: torch.Tensor,
     initial_state: tuple[torch.Tensor | None, torch.Tensor | None] | None = None,
-    output_final_state: bool = False,
-    cu_seqlens: torch.Tensor | None = None,
-    context_parallel: object = None,
-    recompute: str = "auto",
-    precision: str = "default",
-    state_dtype: torch.dtype | None = None,
-    backend: str | None = None,
-    deterministic: bool = False,
-    output_residual: bool = False,
-    check: float | None = None,
+    output_final_state: bool = False, cu_seqlens: torch.Tensor | None = None,
+    context_parallel: object = None, recompute: str = "auto", precision: str = "default",
+    state_dtype: torch.dtype | None = None, backend: str | None = None, deterministic: bool = False,
+    output_residual: bool = False, check: float | None = None,
 ) -> (
     tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor] | None]
     | tuple[torch.Tensor, torch.Tensor, tuple[torch.Tensor, torch.Tensor] | None]
@@ -3813,15 +2654,9 @@ def mesa_net(
     """
     found = OP(
         {"q": q, "k": k, "v": v, "beta": beta, "lam": log_lam, "lamb": lamb},
-        initial_state=initial_state,
-        output_final_state=output_final_state,
-        cu_seqlens=cu_seqlens,
-        context_parallel=context_parallel,
-        recompute=recompute,
-        precision=precision,
-        state_dtype=state_dtype,
-        backend=backend,
-        deterministic=deterministic,
+        initial_state=initial_state, output_final_state=output_final_state, cu_seqlens=cu_seqlens,
+        context_parallel=context_parallel, recompute=recompute, precision=precision,
+        state_dtype=state_dtype, backend=backend, deterministic=deterministic,
     )
     if check is not None:
         checked_solves("mesa_net", {"x": found[1]}, check, WHY)

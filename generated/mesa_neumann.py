@@ -129,42 +129,16 @@ written_for("0.1", __file__)
 
 from chunkform.runtime.chunk_kernels.chunk_layout import parts_for, places
 from chunkform.runtime.chunk_kernels.kernels import (
-    border_sums,
-    chained,
-    chunk_of,
-    cumulate,
-    lasting,
-    part_of,
-    place_of,
-    power,
-    span,
+    border_sums, chained, chunk_of, cumulate, lasting, part_of, place_of, power, span,
 )
 from chunkform.runtime.chunk_kernels.reductions import pair
 from chunkform.runtime.chunk_kernels.split_precision import rounded_and_rest, rounded_to
 from chunkform.runtime.chunk_kernels.warp_roles import (
-    accumulator,
-    fence_async_shared,
-    gl,
-    gluon,
-    launch_with_roles,
-    mbarrier,
-    swizzled,
-    tma,
-    warpgroup_mma,
-    warpgroup_mma_wait,
-    with_roles,
+    accumulator, fence_async_shared, gl, gluon, launch_with_roles, mbarrier, swizzled, tma,
+    warpgroup_mma, warpgroup_mma_wait, with_roles,
 )
 from chunkform.runtime.launch.launch import (
-    DTYPES,
-    cdiv,
-    choose,
-    cotangent,
-    launch,
-    spread,
-    steps,
-    strides,
-    whole,
-    with_heads,
+    DTYPES, cdiv, choose, cotangent, launch, spread, steps, strides, whole, with_heads,
 )
 from chunkform.runtime.launch.varlen import backward_by_length, forward_by_length
 from chunkform.runtime.op.op import Op
@@ -172,25 +146,12 @@ from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.solves.programs import Sums, kept, part, wanted
 from chunkform.runtime.solves.solves import through
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK,
-    dtype_of,
-    from_chunks,
-    from_heads,
-    from_steps,
-    in_parts,
-    in_segments,
-    per_head,
-    steps_first,
-    to_chunks,
+    CHUNK, dtype_of, from_chunks, from_heads, from_steps, in_parts, in_segments, per_head,
+    steps_first, to_chunks,
 )
 from chunkform.runtime.torch_form.decays import decay_all, decay_in, decay_mask, decay_out
 
-ARGUMENTS = (
-    "q",
-    "u",
-    "lam",
-    "lam_0",
-)
+ARGUMENTS = ("q", "u", "lam", "lam_0")
 
 
 def _o2_forward_sweep_1(s1, s2, s3, s4, H_0, lead, size, dtype, device, size_d):
@@ -631,15 +592,13 @@ def torch_forward(given, states, constants, packed=None):
     # o2_t = q_t + q_t - H_t q_t
     o2_made, o2_last, o2_saved = torch_o2_forward(
         {"q": given["q"], "u": given["u"], "lam": given["lam"], "lam_0": given["lam_0"]},
-        {"H": states.get("H")},
-        constants,
+        {"H": states.get("H")}, constants,
     )
     o2 = o2_made["y"]
     # o3_t = q_t + o2_t - H_t o2_t
     o3_matrix, o3_last = torch_o3_matrix(
         {"q": given["q"], "u": given["u"], "lam": given["lam"], "lam_0": given["lam_0"]},
-        {"H": states.get("H")},
-        constants,
+        {"H": states.get("H")}, constants,
     )
     o3 = through(o3_matrix, o2, given["q"])
     # o4_t = q_t + o3_t - H_t o3_t
@@ -653,16 +612,8 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     """Gradients of mesa_neumann: the backward pass of each op, the last one first."""
     if packed is not None:
         return backward_by_length(
-            torch_backward,
-            ["q", "u", "lam"],
-            given,
-            states,
-            constants,
-            saved,
-            cotangents,
-            final_cotangents,
-            needs,
-            packed,
+            torch_backward, ["q", "u", "lam"], given, states, constants, saved, cotangents,
+            final_cotangents, needs, packed,
         )
     o2 = saved["o2"]
     o3 = saved["o3"]
@@ -671,11 +622,7 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     # the adjoint of o4_t = q_t + o3_t - H_t o3_t
     inner, initial = torch_o3_backward(
         {"q": given["q"], "u": given["u"], "lam": given["lam"], "lam_0": given["lam_0"], "x": o3},
-        {"H": states.get("H")},
-        constants,
-        part("o4", saved),
-        {"y": sums.get("o4", given["q"])},
-        {},
+        {"H": states.get("H")}, constants, part("o4", saved), {"y": sums.get("o4", given["q"])}, {},
         wanted(needs, {"q": "q", "u": "u", "lam": "lam", "lam_0": "lam_0", "x": "o3", "H": "H"}, ARGUMENTS),
     )
     sums.add_all(inner, {"q": "q", "u": "u", "lam": "lam", "lam_0": "lam_0", "x": "o3"})
@@ -683,11 +630,7 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     # the adjoint of o3_t = q_t + o2_t - H_t o2_t
     inner, initial = torch_o3_backward(
         {"q": given["q"], "u": given["u"], "lam": given["lam"], "lam_0": given["lam_0"], "x": o2},
-        {"H": states.get("H")},
-        constants,
-        part("o3", saved),
-        {"y": sums.get("o3", given["q"])},
-        {},
+        {"H": states.get("H")}, constants, part("o3", saved), {"y": sums.get("o3", given["q"])}, {},
         wanted(needs, {"q": "q", "u": "u", "lam": "lam", "lam_0": "lam_0", "x": "o2", "H": "H"}, ARGUMENTS),
     )
     sums.add_all(inner, {"q": "q", "u": "u", "lam": "lam", "lam_0": "lam_0", "x": "o2"})
@@ -695,10 +638,7 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     # the adjoint of o2_t = q_t + q_t - H_t q_t
     inner, initial = torch_o2_backward(
         {"q": given["q"], "u": given["u"], "lam": given["lam"], "lam_0": given["lam_0"]},
-        {"H": states.get("H")},
-        constants,
-        part("o2", saved),
-        {"y": sums.get("o2", given["q"])},
+        {"H": states.get("H")}, constants, part("o2", saved), {"y": sums.get("o2", given["q"])},
         {"H": final_cotangents.get("H")},
         wanted(needs, {"q": "q", "u": "u", "lam": "lam", "lam_0": "lam_0", "H": "H"}, ARGUMENTS),
     )
@@ -709,38 +649,12 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def o2_forward_sweep_1(
-    H__first,
-    H__last,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    lam_sums,
-    lam_rests,
-    u_p,
-    u_b,
-    u_t,
-    u_h,
-    u_g,
+    H__first, H__last, q_p, q_b, q_t, q_h, q_g, lam_sums, lam_rests, u_p, u_b, u_t, u_h, u_g,
     y_0_out,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    D: tl.constexpr,
-    block_d: tl.constexpr,
-    block_d_kept: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    T, H, chunks, starts, parts, length,
+    D: tl.constexpr, block_d: tl.constexpr, block_d_kept: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
+    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of H."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d_kept)
@@ -762,8 +676,7 @@ def o2_forward_sweep_1(
         if H__first is not None:
             H__slice += tl.load(
                 H__first + sh * D * D + d_kept[:, None] * D + d_slice[None, :],
-                mask=d_kept_ok[:, None] & d_ok_slice[None, :],
-                other=0.0,
+                mask=d_kept_ok[:, None] & d_ok_slice[None, :], other=0.0,
             )
         H_ = H_ + (H__slice,)
         d = d + (d_slice,)
@@ -772,16 +685,8 @@ def o2_forward_sweep_1(
     u_p += b * u_b + h // u_g * u_h
     if not YIELD:
         reached = lasting(
-            lam_sums + bh * T,
-            lam_rests + bh * T if EXACT else None,
-            1,
-            tl.arange(0, 1),
-            tl.full([1], 1, tl.int1),
-            begin,
-            stop,
-            count,
-            C,
-            True,
+            lam_sums + bh * T, lam_rests + bh * T if EXACT else None, 1, tl.arange(0, 1),
+            tl.full([1], 1, tl.int1), begin, stop, count, C, True,
         )
         begin, first, count = begin + (count - reached) * C, first + (count - reached), reached
     for n in tl.range(0, count, num_stages=STAGES):
@@ -833,8 +738,7 @@ def o2_forward_sweep_1(
         )  # ... + ((q u^T) . m) u
         if YIELD:
             tl.store(
-                y_0_out + step * D + i[None, :] * (H * D) + d_kept[:, None],
-                (-p3),
+                y_0_out + step * D + i[None, :] * (H * D) + d_kept[:, None], (-p3),
                 mask=d_kept_ok[:, None] & i_ok[None, :],
             )  # y
     for n_d in tl.static_range((D + block_d - 1) // block_d):
@@ -843,51 +747,21 @@ def o2_forward_sweep_1(
                 if part == parts - 1:
                     tl.store(
                         H__last + (sh // H // parts * H + h) * D * D + d_kept[:, None] * D + d[n_d][None, :],
-                        H_[n_d],
-                        mask=d_kept_ok[:, None] & d_ok[n_d][None, :],
+                        H_[n_d], mask=d_kept_ok[:, None] & d_ok[n_d][None, :],
                     )
         else:
             tl.store(
-                H__last + sh * D * D + d_kept[:, None] * D + d[n_d][None, :],
-                H_[n_d],
+                H__last + sh * D * D + d_kept[:, None] * D + d[n_d][None, :], H_[n_d],
                 mask=d_kept_ok[:, None] & d_ok[n_d][None, :],
             )
 
 
 @gluon.jit
 def o2_forward_sweep_1_consumer(
-    H__first,
-    H__last,
-    y_0_out,
-    T,
-    H,
-    parts,
-    tile,
-    sh,
-    h,
-    b,
-    part,
-    begin,
-    stop,
-    count,
-    chunk_ready,
-    chunk_empty,
-    q_ring,
-    u2_ring,
-    lam_a_ring,
-    u_ring,
-    until_ring,
-    p3_buffer,
-    kept_ring,
-    since_ring,
-    y_0_out_tile,
-    D: gl.constexpr,
-    block_d: gl.constexpr,
-    block_d_kept: gl.constexpr,
-    WARPS: gl.constexpr,
-    STAGES: gl.constexpr,
-    C: gl.constexpr,
-    DT: gl.constexpr,
+    H__first, H__last, y_0_out, T, H, parts, tile, sh, h, b, part, begin, stop, count, chunk_ready,
+    chunk_empty, q_ring, u2_ring, lam_a_ring, u_ring, until_ring, p3_buffer, kept_ring, since_ring,
+    y_0_out_tile, D: gl.constexpr, block_d: gl.constexpr, block_d_kept: gl.constexpr,
+    WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr, DT: gl.constexpr,
 ):
     tile1: gl.constexpr = accumulator(block_d_kept, block_d, WARPS)
     left1: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=accumulator(block_d_kept, C, WARPS), k_width=2)
@@ -897,10 +771,7 @@ def o2_forward_sweep_1_consumer(
         operand_index=0, parent=accumulator(block_d_kept, block_d, WARPS), k_width=2
     )
     y_0_out_tile_tiles = tma.make_tensor_descriptor(
-        y_0_out + (b * T * H + h) * D,
-        [stop, D],
-        [H * D, 1],
-        [C, block_d_kept],
+        y_0_out + (b * T * H + h) * D, [stop, D], [H * D, 1], [C, block_d_kept],
         swizzled(block_d_kept, y_0_out.dtype.element_ty),
     )
     H__2 = (
@@ -911,8 +782,7 @@ def o2_forward_sweep_1_consumer(
             + (tile * block_d_kept + gl.arange(0, block_d_kept, layout=gl.SliceLayout(1, tile1)))[:, None] * D
             + gl.arange(0, block_d, layout=gl.SliceLayout(0, tile1))[None, :],
             mask=((tile * block_d_kept + gl.arange(0, block_d_kept, layout=gl.SliceLayout(1, tile1))) < D)[:, None]
-            & (gl.arange(0, block_d, layout=gl.SliceLayout(0, tile1)) < D)[None, :],
-            other=0.0,
+            & (gl.arange(0, block_d, layout=gl.SliceLayout(0, tile1)) < D)[None, :], other=0.0,
         )
         if H__first is not None
         else gl.zeros([block_d_kept, block_d], gl.float32, layout=tile1)
@@ -924,18 +794,12 @@ def o2_forward_sweep_1_consumer(
         t0 = begin + gl.cast(n, gl.int64) * C
         mbarrier.wait(chunk_ready.index(stage), phase)
         p2_2 = warpgroup_mma(
-            q_ring.index(stage),
-            u2_ring.index(stage).permute((1, 0)),
-            gl.zeros([C, C], gl.float32, layout=tile2),
-            use_acc=False,
-            is_async=True,
+            q_ring.index(stage), u2_ring.index(stage).permute((1, 0)),
+            gl.zeros([C, C], gl.float32, layout=tile2), use_acc=False, is_async=True,
         )  # q u^T
         p_2 = warpgroup_mma(
-            H__2_operand,
-            q_ring.index(stage).permute((1, 0)),
-            gl.zeros([block_d_kept, C], gl.float32, layout=tile3),
-            use_acc=False,
-            is_async=True,
+            H__2_operand, q_ring.index(stage).permute((1, 0)),
+            gl.zeros([block_d_kept, C], gl.float32, layout=tile3), use_acc=False, is_async=True,
         )  # q H^T
         seen = (
             gl.arange(0, C, layout=gl.SliceLayout(1, tile2))[:, None]
@@ -975,8 +839,7 @@ def o2_forward_sweep_1_consumer(
                 H__last
                 + (sh // H // parts * H + h) * D * D
                 + (tile * block_d_kept + gl.arange(0, block_d_kept, layout=gl.SliceLayout(1, tile1)))[:, None] * D
-                + gl.arange(0, block_d, layout=gl.SliceLayout(0, tile1))[None, :],
-                H__2,
+                + gl.arange(0, block_d, layout=gl.SliceLayout(0, tile1))[None, :], H__2,
                 mask=((tile * block_d_kept + gl.arange(0, block_d_kept, layout=gl.SliceLayout(1, tile1))) < D)[:, None]
                 & (gl.arange(0, block_d, layout=gl.SliceLayout(0, tile1)) < D)[None, :],
             )
@@ -985,33 +848,10 @@ def o2_forward_sweep_1_consumer(
 
 @gluon.jit
 def o2_forward_sweep_1_loader(
-    q_t,
-    lam_sums,
-    u_t,
-    T,
-    tile,
-    begin,
-    stop,
-    bh,
-    count,
-    q_p_2,
-    u_p_2,
-    chunk_ready,
-    chunk_empty,
-    q_ring,
-    u2_ring,
-    u_ring,
-    lam_a_ring,
-    until_ring,
-    kept_ring,
-    since_ring,
-    D: gl.constexpr,
-    block_d: gl.constexpr,
-    block_d_kept: gl.constexpr,
-    WARPS: gl.constexpr,
-    STAGES: gl.constexpr,
-    C: gl.constexpr,
-    DT: gl.constexpr,
+    q_t, lam_sums, u_t, T, tile, begin, stop, bh, count, q_p_2, u_p_2, chunk_ready, chunk_empty,
+    q_ring, u2_ring, u_ring, lam_a_ring, until_ring, kept_ring, since_ring, D: gl.constexpr,
+    block_d: gl.constexpr, block_d_kept: gl.constexpr, WARPS: gl.constexpr, STAGES: gl.constexpr,
+    C: gl.constexpr, DT: gl.constexpr,
 ):
     q_tiles = tma.make_tensor_descriptor(q_p_2, [stop, D], [q_t, 1], [C, block_d], swizzled(block_d, DT))
     u2_tiles = tma.make_tensor_descriptor(u_p_2, [stop, D], [u_t, 1], [C, block_d], swizzled(block_d, DT))
@@ -1044,38 +884,12 @@ def o2_forward_sweep_1_loader(
 
 @gluon.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def o2_forward_sweep_1_roles(
-    H__first,
-    H__last,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    lam_sums,
-    lam_rests,
-    u_p,
-    u_b,
-    u_t,
-    u_h,
-    u_g,
+    H__first, H__last, q_p, q_b, q_t, q_h, q_g, lam_sums, lam_rests, u_p, u_b, u_t, u_h, u_g,
     y_0_out,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    D: gl.constexpr,
-    block_d: gl.constexpr,
-    block_d_kept: gl.constexpr,
-    YIELD: gl.constexpr,
-    WARPS: gl.constexpr,
-    STAGES: gl.constexpr,
-    C: gl.constexpr,
-    LEVELS: gl.constexpr,
-    EVEN: gl.constexpr,
-    EXACT: gl.constexpr,
-    DT: gl.constexpr,
+    T, H, chunks, starts, parts, length,
+    D: gl.constexpr, block_d: gl.constexpr, block_d_kept: gl.constexpr, YIELD: gl.constexpr,
+    WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr, LEVELS: gl.constexpr,
+    EVEN: gl.constexpr, EXACT: gl.constexpr, DT: gl.constexpr,
     LOADER_REGISTERS: gl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of H. Its warps have roles: consumer, loader."""
@@ -1114,97 +928,30 @@ def o2_forward_sweep_1_roles(
             (
                 o2_forward_sweep_1_consumer,
                 (
-                    H__first,
-                    H__last,
-                    y_0_out,
-                    T,
-                    H,
-                    parts,
-                    tile,
-                    sh,
-                    h,
-                    b,
-                    part,
-                    begin,
-                    stop,
-                    count,
-                    chunk_ready,
-                    chunk_empty,
-                    q_ring,
-                    u2_ring,
-                    lam_a_ring,
-                    u_ring,
-                    until_ring,
-                    p3_buffer,
-                    kept_ring,
-                    since_ring,
-                    y_0_out_tile,
-                    D,
-                    block_d,
-                    block_d_kept,
-                    WARPS,
-                    STAGES,
-                    C,
-                    DT,
+                    H__first, H__last, y_0_out, T, H, parts, tile, sh, h, b, part, begin, stop,
+                    count, chunk_ready, chunk_empty, q_ring, u2_ring, lam_a_ring, u_ring,
+                    until_ring, p3_buffer, kept_ring, since_ring, y_0_out_tile, D, block_d,
+                    block_d_kept, WARPS, STAGES, C, DT,
                 ),
             ),
             (
                 o2_forward_sweep_1_loader,
                 (
-                    q_t,
-                    lam_sums,
-                    u_t,
-                    T,
-                    tile,
-                    begin,
-                    stop,
-                    bh,
-                    count,
-                    q_p_2,
-                    u_p_2,
-                    chunk_ready,
-                    chunk_empty,
-                    q_ring,
-                    u2_ring,
-                    u_ring,
-                    lam_a_ring,
-                    until_ring,
-                    kept_ring,
-                    since_ring,
-                    D,
-                    block_d,
-                    block_d_kept,
-                    WARPS,
-                    STAGES,
-                    C,
-                    DT,
+                    q_t, lam_sums, u_t, T, tile, begin, stop, bh, count, q_p_2, u_p_2, chunk_ready,
+                    chunk_empty, q_ring, u2_ring, u_ring, lam_a_ring, until_ring, kept_ring,
+                    since_ring, D, block_d, block_d_kept, WARPS, STAGES, C, DT,
                 ),
             ),
         ],
-        [1],
-        [LOADER_REGISTERS],
+        [1], [LOADER_REGISTERS],
     )
 
 
 @triton.jit(do_not_specialize=["T", "count"])
 def o2_forward_rows_1(
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    y_0_p,
-    y_0_b,
-    y_0_t,
-    y_0_h,
-    y_0_g,
-    y_out,
-    T,
-    H,
-    count,
-    D: tl.constexpr,
-    block_d: tl.constexpr,
-    ROWS: tl.constexpr,
+    q_p, q_b, q_t, q_h, q_g, y_0_p, y_0_b, y_0_t, y_0_h, y_0_g, y_out,
+    T, H, count,
+    D: tl.constexpr, block_d: tl.constexpr, ROWS: tl.constexpr,
 ):
     """What is made of each step for itself."""
     h = (tl.program_id(0) % H).to(tl.int64)
@@ -1217,13 +964,11 @@ def o2_forward_rows_1(
     d_ok = d < D
     q = tl.load(
         q_p + h // q_g * q_h + (b * q_b + step * q_t)[:, None] + d[None, :],
-        mask=i_ok[:, None] & d_ok[None, :],
-        other=0.0,
+        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
     ).to(tl.float32)
     y_0 = tl.load(
         y_0_p + h // y_0_g * y_0_h + (b * y_0_b + step * y_0_t)[:, None] + d[None, :],
-        mask=i_ok[:, None] & d_ok[None, :],
-        other=0.0,
+        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
     ).to(tl.float32)
     tl.store(y_out + at[:, None] * D + d[None, :], y_0 + 2.0 * q, mask=i_ok[:, None] & d_ok[None, :])
 
@@ -1248,8 +993,7 @@ def triton_o2_forward(given, states, constants, packed=None, needs_backward=True
         H__first = whole(
             spread(
                 lam_0.float()[..., None, None] * torch.eye(D, dtype=some.dtype, device=some.device),
-                (lay.sequences, H, D, D),
-                some,
+                (lay.sequences, H, D, D), some,
             )
         )
     H__starts = H__first
@@ -1259,33 +1003,12 @@ def triton_o2_forward(given, states, constants, packed=None, needs_backward=True
         H__ends = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
         walk = config.walk(D, config.padded(D) * u.element_size(), lam_sums.element_size(), u.element_size())
         launch(
-            o2_forward_sweep_1,
-            (lay.sequences * parts * H * cdiv(D, walk.tile),),
-            None,
-            H__ends,
-            q,
-            *strides(q, H),
-            lam_sums,
-            lam_rests,
-            u,
-            *strides(u, H),
-            None,
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            D=D,
-            block_d=min(config.slice, config.padded(D)),
-            block_d_kept=walk.tile,
-            YIELD=False,
-            WARPS=walk.warps,
-            STAGES=walk.stages,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=walk.warps,
-            num_stages=2,
+            o2_forward_sweep_1, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+            None, H__ends, q, *strides(q, H), lam_sums, lam_rests, u, *strides(u, H), None,
+            *lay.walked, parts, lay.length(parts),
+            D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=walk.tile, YIELD=False,
+            WARPS=walk.warps, STAGES=walk.stages, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2,
             maxnreg=walk.registers,
         )
     if parts > 1:
@@ -1297,55 +1020,21 @@ def triton_o2_forward(given, states, constants, packed=None, needs_backward=True
         D, config.padded(D) * (q.element_size() + u.element_size()), lam_sums.element_size(), u.element_size()
     )
     launch_with_roles(
-        config,
-        o2_forward_sweep_1,
-        o2_forward_sweep_1_roles,
-        ("D", "block_d", "D", "block_d_kept"),
-        (lay.sequences * parts * H * cdiv(D, walk.tile),),
-        H__starts,
-        H__last,
-        q,
-        *strides(q, H),
-        lam_sums,
-        lam_rests,
-        u,
-        *strides(u, H),
-        y_0,
-        *lay.walked,
-        parts,
-        lay.length(parts),
-        D=D,
-        block_d=min(config.slice, config.padded(D)),
-        block_d_kept=walk.tile,
-        YIELD=True,
-        WARPS=walk.warps,
-        STAGES=walk.stages,
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=walk.warps,
-        num_stages=2,
+        config, o2_forward_sweep_1, o2_forward_sweep_1_roles, ("D", "block_d", "D", "block_d_kept"), (lay.sequences * parts * H * cdiv(D, walk.tile),),
+        H__starts, H__last, q, *strides(q, H), lam_sums, lam_rests, u, *strides(u, H), y_0,
+        *lay.walked, parts, lay.length(parts),
+        D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=walk.tile, YIELD=True,
+        WARPS=walk.warps, STAGES=walk.stages, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
+        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2,
         maxnreg=walk.registers,
     )
     lam_rests = None
     y = some.new_empty((B, T, H, D), dtype=some.dtype)
     launch(
-        o2_forward_rows_1,
-        (cdiv(B * T, config.rows(config.padded(D))) * H,),
-        q,
-        *strides(q, H),
-        y_0,
-        *strides(y_0, H),
-        y,
-        T,
-        H,
-        B * T,
-        D=D,
-        block_d=config.padded(D),
-        ROWS=config.rows(config.padded(D)),
-        num_warps=4,
+        o2_forward_rows_1, (cdiv(B * T, config.rows(config.padded(D))) * H,),
+        q, *strides(q, H), y_0, *strides(y_0, H), y,
+        T, H, B * T,
+        D=D, block_d=config.padded(D), ROWS=config.rows(config.padded(D)), num_warps=4,
     )
     y_0 = None
     saved = {}
@@ -1359,39 +1048,11 @@ def triton_o2_forward(given, states, constants, packed=None, needs_backward=True
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def o2_backward_prepare_1(
-    matrix1,
-    lam_sums,
-    lam_rests,
-    dy_p,
-    dy_b,
-    dy_t,
-    dy_h,
-    dy_g,
-    u_p,
-    u_b,
-    u_t,
-    u_h,
-    u_g,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    own1_out,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    D: tl.constexpr,
-    block_d: tl.constexpr,
-    CHUNK: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
+    matrix1, lam_sums, lam_rests, dy_p, dy_b, dy_t, dy_h, dy_g, u_p, u_b, u_t, u_h, u_g,
+    q_p, q_b, q_t, q_h, q_g, own1_out,
+    T, H, chunks, begins, stops, programs,
+    D: tl.constexpr, block_d: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
@@ -1440,46 +1101,12 @@ def o2_backward_prepare_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def o2_backward_sweep_1(
-    H__first,
-    H__last,
-    lam_sums,
-    lam_rests,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    dy_p,
-    dy_b,
-    dy_t,
-    dy_h,
-    dy_g,
-    H_in_late__out,
-    u_p,
-    u_b,
-    u_t,
-    u_h,
-    u_g,
-    matrix1,
-    dq_0_out,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    D: tl.constexpr,
-    block_d: tl.constexpr,
-    block_d_kept: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    PRODUCTS: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    H__first, H__last, lam_sums, lam_rests, q_p, q_b, q_t, q_h, q_g,
+    dy_p, dy_b, dy_t, dy_h, dy_g, H_in_late__out, u_p, u_b, u_t, u_h, u_g, matrix1, dq_0_out,
+    T, H, chunks, starts, parts, length,
+    D: tl.constexpr, block_d: tl.constexpr, block_d_kept: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of H."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d_kept)
@@ -1501,8 +1128,7 @@ def o2_backward_sweep_1(
         if H__first is not None:
             H__slice += tl.load(
                 H__first + sh * D * D + d_slice[None, :] * D + d_kept[:, None],
-                mask=d_ok_slice[None, :] & d_kept_ok[:, None],
-                other=0.0,
+                mask=d_ok_slice[None, :] & d_kept_ok[:, None], other=0.0,
             )
         H_ = H_ + (H__slice,)
         d = d + (d_slice,)
@@ -1548,8 +1174,7 @@ def o2_backward_sweep_1(
         for n_d in tl.static_range((D + block_d - 1) // block_d):
             dy = tl.load(
                 dy_p + t0 * dy_t + i[:, None] * dy_t + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
             rounded, rest = rounded_and_rest(H_[n_d], DT)
             p = tl.dot(rounded.to(DT), tl.trans(dy.to(DT)), p, input_precision="tf32x3")  # dy H
@@ -1574,56 +1199,29 @@ def o2_backward_sweep_1(
         p2 = tl.dot(u.to(DT), tl.trans(t.to(DT)), (since[None, :] * p), input_precision="tf32x3")  # ... + matrix1 u
         if YIELD:
             tl.store(
-                dq_0_out + step * D + i[None, :] * (H * D) + d_kept[:, None],
-                (-p2),
+                dq_0_out + step * D + i[None, :] * (H * D) + d_kept[:, None], (-p2),
                 mask=d_kept_ok[:, None] & i_ok[None, :],
             )  # dq
             tl.store(
                 H_in_late__out
                 + ((bh * tl.cdiv(D, block_d_kept) + tile) * WARPS + tl.arange(0, WARPS))[:, None] * T
                 + t0
-                + i[None, :],
-                sums,
-                mask=i_ok[None, :],
+                + i[None, :], sums, mask=i_ok[None, :],
             )  # H: in.late
     for n_d in tl.static_range((D + block_d - 1) // block_d):
         if H__last is not None:
             tl.store(
-                H__last + sh * D * D + d[n_d][None, :] * D + d_kept[:, None],
-                H_[n_d],
+                H__last + sh * D * D + d[n_d][None, :] * D + d_kept[:, None], H_[n_d],
                 mask=d_ok[n_d][None, :] & d_kept_ok[:, None],
             )
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def o2_backward_prepare_2(
-    matrix1,
-    lam_sums,
-    lam_rests,
-    dy_p,
-    dy_b,
-    dy_t,
-    dy_h,
-    dy_g,
-    u_p,
-    u_b,
-    u_t,
-    u_h,
-    u_g,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    D: tl.constexpr,
-    block_d: tl.constexpr,
-    CHUNK: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
+    matrix1, lam_sums, lam_rests, dy_p, dy_b, dy_t, dy_h, dy_g, u_p, u_b, u_t, u_h, u_g,
+    T, H, chunks, begins, stops, programs,
+    D: tl.constexpr, block_d: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
@@ -1659,46 +1257,12 @@ def o2_backward_prepare_2(
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def o2_backward_sweep_2(
-    dH_first,
-    dH_last,
-    u_p,
-    u_b,
-    u_t,
-    u_h,
-    u_g,
-    lam_sums,
-    lam_rests,
-    H_out_late__out,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    matrix1,
-    du_1_out,
-    dy_p,
-    dy_b,
-    dy_t,
-    dy_h,
-    dy_g,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    D: tl.constexpr,
-    block_d: tl.constexpr,
-    block_d_kept: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    PRODUCTS: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    dH_first, dH_last, u_p, u_b, u_t, u_h, u_g, lam_sums, lam_rests, H_out_late__out,
+    q_p, q_b, q_t, q_h, q_g, matrix1, du_1_out, dy_p, dy_b, dy_t, dy_h, dy_g,
+    T, H, chunks, starts, parts, length,
+    D: tl.constexpr, block_d: tl.constexpr, block_d_kept: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """A walk backwards over chunks, carrying a tile of dH."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d_kept)
@@ -1720,8 +1284,7 @@ def o2_backward_sweep_2(
         if dH_first is not None:
             dH_slice += tl.load(
                 dH_first + sh * D * D + d_slice[None, :] * D + d_kept[:, None],
-                mask=d_ok_slice[None, :] & d_kept_ok[:, None],
-                other=0.0,
+                mask=d_ok_slice[None, :] & d_kept_ok[:, None], other=0.0,
             )
         d = d + (d_slice,)
         dH = dH + (dH_slice,)
@@ -1731,16 +1294,8 @@ def o2_backward_sweep_2(
     dy_p += b * dy_b + h // dy_g * dy_h
     if not YIELD:
         reached = lasting(
-            lam_sums + bh * T,
-            lam_rests + bh * T if EXACT else None,
-            1,
-            tl.arange(0, 1),
-            tl.full([1], 1, tl.int1),
-            begin,
-            stop,
-            count,
-            C,
-            False,
+            lam_sums + bh * T, lam_rests + bh * T if EXACT else None, 1, tl.arange(0, 1),
+            tl.full([1], 1, tl.int1), begin, stop, count, C, False,
         )
         stop, count = tl.minimum(stop, begin + reached * C), reached
     identity = tl.where(i[:, None] == i[None, :], 1.0, 0.0).to(DT)
@@ -1788,8 +1343,7 @@ def o2_backward_sweep_2(
                 p = tl.dot(rest.to(DT), tl.trans(u2.to(DT)), p)
             dy = tl.load(
                 dy_p + t0 * dy_t + i[:, None] * dy_t + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
             p3 = tl.dot(
                 (-until[None, :] * q_each.to(tl.float32)).to(DT), dy.to(DT), (kept * dH[n_d]), input_precision="tf32x3"
@@ -1814,9 +1368,7 @@ def o2_backward_sweep_2(
                 H_out_late__out
                 + ((bh * tl.cdiv(D, block_d_kept) + tile) * WARPS + tl.arange(0, WARPS))[:, None] * T
                 + t0
-                + i[None, :],
-                sums,
-                mask=i_ok[None, :],
+                + i[None, :], sums, mask=i_ok[None, :],
             )  # H: out.late
     for n_d in tl.static_range((D + block_d - 1) // block_d):
         if YIELD:
@@ -1824,46 +1376,21 @@ def o2_backward_sweep_2(
                 if part == 0:
                     tl.store(
                         dH_last + (sh // H // parts * H + h) * D * D + d[n_d][None, :] * D + d_kept[:, None],
-                        dH[n_d],
-                        mask=d_ok[n_d][None, :] & d_kept_ok[:, None],
+                        dH[n_d], mask=d_ok[n_d][None, :] & d_kept_ok[:, None],
                     )
         else:
             tl.store(
-                dH_last + sh * D * D + d[n_d][None, :] * D + d_kept[:, None],
-                dH[n_d],
+                dH_last + sh * D * D + d[n_d][None, :] * D + d_kept[:, None], dH[n_d],
                 mask=d_ok[n_d][None, :] & d_kept_ok[:, None],
             )
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def o2_backward_prepare_3(
-    matrix2,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    u_p,
-    u_b,
-    u_t,
-    u_h,
-    u_g,
-    lam_sums,
-    lam_rests,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    D: tl.constexpr,
-    block_d: tl.constexpr,
-    CHUNK: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
+    matrix2, q_p, q_b, q_t, q_h, q_g, u_p, u_b, u_t, u_h, u_g, lam_sums, lam_rests,
+    T, H, chunks, begins, stops, programs,
+    D: tl.constexpr, block_d: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
@@ -1899,49 +1426,13 @@ def o2_backward_prepare_3(
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def o2_backward_sweep_3(
-    dH_first,
-    dy_p,
-    dy_b,
-    dy_t,
-    dy_h,
-    dy_g,
-    matrix2,
-    lam_sums,
-    lam_rests,
-    u_p,
-    u_b,
-    u_t,
-    u_h,
-    u_g,
-    du_1_p,
-    du_1_b,
-    du_1_t,
-    du_1_h,
-    du_1_g,
-    du_out,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    D: tl.constexpr,
-    block_d: tl.constexpr,
-    block_d_kept: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    PRODUCTS: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    dH_first, dy_p, dy_b, dy_t, dy_h, dy_g, matrix2, lam_sums, lam_rests,
+    u_p, u_b, u_t, u_h, u_g, du_1_p, du_1_b, du_1_t, du_1_h, du_1_g, du_out,
+    q_p, q_b, q_t, q_h, q_g,
+    T, H, chunks, starts, parts, length,
+    D: tl.constexpr, block_d: tl.constexpr, block_d_kept: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """A walk backwards over chunks, carrying a tile of dH."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d_kept)
@@ -1963,8 +1454,7 @@ def o2_backward_sweep_3(
         if dH_first is not None:
             dH_slice += tl.load(
                 dH_first + sh * D * D + d_kept[:, None] * D + d_slice[None, :],
-                mask=d_kept_ok[:, None] & d_ok_slice[None, :],
-                other=0.0,
+                mask=d_kept_ok[:, None] & d_ok_slice[None, :], other=0.0,
             )
         d = d + (d_slice,)
         dH = dH + (dH_slice,)
@@ -1989,8 +1479,7 @@ def o2_backward_sweep_3(
         lam_n_end = tl.load(lam_rests + at + last) if EXACT else 0
         du_1 = tl.load(
             du_1_p + t0 * du_1_t + i[None, :] * du_1_t + d_kept[:, None],
-            mask=d_kept_ok[:, None] & i_ok[None, :],
-            other=0.0,
+            mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0,
         )
         du_1_each = (
             tl.dot(du_1.to(DT), identity)
@@ -2030,30 +1519,15 @@ def o2_backward_sweep_3(
         if YIELD:
             tl.store(
                 du_out + step * D + i[None, :] * (H * D) + d_kept[:, None],
-                (du_1_each.to(tl.float32) + y),
-                mask=d_kept_ok[:, None] & i_ok[None, :],
+                (du_1_each.to(tl.float32) + y), mask=d_kept_ok[:, None] & i_ok[None, :],
             )  # du
 
 
 @triton.jit(do_not_specialize=["T", "count"])
 def o2_backward_rows_1(
-    dy_p,
-    dy_b,
-    dy_t,
-    dy_h,
-    dy_g,
-    dq_0_p,
-    dq_0_b,
-    dq_0_t,
-    dq_0_h,
-    dq_0_g,
-    dq_out,
-    T,
-    H,
-    count,
-    D: tl.constexpr,
-    block_d: tl.constexpr,
-    ROWS: tl.constexpr,
+    dy_p, dy_b, dy_t, dy_h, dy_g, dq_0_p, dq_0_b, dq_0_t, dq_0_h, dq_0_g, dq_out,
+    T, H, count,
+    D: tl.constexpr, block_d: tl.constexpr, ROWS: tl.constexpr,
 ):
     """What is made of each step for itself."""
     h = (tl.program_id(0) % H).to(tl.int64)
@@ -2066,15 +1540,13 @@ def o2_backward_rows_1(
     d_ok = d < D
     dy = tl.load(
         dy_p + h // dy_g * dy_h + (b * dy_b + step * dy_t)[:, None] + d[None, :],
-        mask=i_ok[:, None] & d_ok[None, :],
-        other=0.0,
+        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
     ).to(tl.float32)
     dq_0 = tl.zeros([ROWS, block_d], tl.float32)
     if dq_0_p is not None:
         dq_0 = tl.load(
             dq_0_p + h // dq_0_g * dq_0_h + (b * dq_0_b + step * dq_0_t)[:, None] + d[None, :],
-            mask=i_ok[:, None] & d_ok[None, :],
-            other=0.0,
+            mask=i_ok[:, None] & d_ok[None, :], other=0.0,
         ).to(tl.float32)
     if dq_out is not None:
         tl.store(dq_out + at[:, None] * D + d[None, :], 2.0 * dy + dq_0, mask=i_ok[:, None] & d_ok[None, :])
@@ -2099,8 +1571,7 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
         H__first = whole(
             spread(
                 lam_0.float()[..., None, None] * torch.eye(D, dtype=some.dtype, device=some.device),
-                (lay.sequences, H, D, D),
-                some,
+                (lay.sequences, H, D, D), some,
             )
         )
     dH_first = dH_starts = whole(final_cotangents.get("H"))
@@ -2115,61 +1586,25 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
         own1 = some.new_empty((B, H, 3, T), dtype=torch.float32)
         matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
         launch(
-            o2_backward_prepare_1,
-            (config.queues(lay.programs),),
-            matrix1,
-            lam_sums,
-            lam_rests,
-            dy,
-            *strides(dy, H),
-            u,
-            *strides(u, H),
-            q,
-            *strides(q, H),
+            o2_backward_prepare_1, (config.queues(lay.programs),),
+            matrix1, lam_sums, lam_rests, dy, *strides(dy, H), u, *strides(u, H), q, *strides(q, H),
             own1,
-            *lay.at_once,
-            lay.programs,
-            D=D,
-            block_d=config.padded(D),
-            CHUNK=config.chunk,
-            STAGES=config.queued(
-                config.padded(D) * (dy.element_size() + u.element_size() + q.element_size()), config.chunk
-            ),
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.ahead,
-            num_stages=1,
-            maxnreg=255,
+            *lay.at_once, lay.programs,
+            D=D, block_d=config.padded(D), CHUNK=config.chunk,
+            STAGES=config.queued(config.padded(D) * (dy.element_size() + u.element_size() + q.element_size()), config.chunk),
+            C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=255,
         )
     if needs & {"H", "dH", "lam", "lam_0", "u"}:
         matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
         launch(
-            o2_backward_prepare_2,
-            (config.queues(lay.programs),),
-            matrix1,
-            lam_sums,
-            lam_rests,
-            dy,
-            *strides(dy, H),
-            u,
-            *strides(u, H),
-            *lay.at_once,
-            lay.programs,
-            D=D,
-            block_d=config.padded(D),
-            CHUNK=config.chunk,
+            o2_backward_prepare_2, (config.queues(lay.programs),),
+            matrix1, lam_sums, lam_rests, dy, *strides(dy, H), u, *strides(u, H),
+            *lay.at_once, lay.programs,
+            D=D, block_d=config.padded(D), CHUNK=config.chunk,
             STAGES=config.queued(config.padded(D) * (dy.element_size() + u.element_size()), config.chunk),
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.ahead,
-            num_stages=1,
-            maxnreg=255,
+            C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=255,
         )
     if needs & {"H", "dH", "lam", "lam_0", "u"}:
         if parts > 1:
@@ -2178,39 +1613,14 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
                 D, config.padded(D) * dy.element_size(), lam_sums.element_size(), q.element_size(), elements=True
             )
             launch(
-                o2_backward_sweep_2,
-                (lay.sequences * parts * H * cdiv(D, walk.tile),),
-                None,
-                dH_ends,
-                u,
-                *strides(u, H),
-                lam_sums,
-                lam_rests,
-                None,
-                q,
-                *strides(q, H),
-                matrix1,
-                None,
-                dy,
-                *strides(dy, H),
-                *lay.walked,
-                parts,
-                lay.length(parts),
-                D=D,
-                block_d=min(config.slice, config.padded(D)),
-                block_d_kept=walk.tile,
-                YIELD=False,
-                WARPS=walk.warps,
-                STAGES=walk.stages,
-                PRODUCTS=walk.products,
-                C=config.chunk,
-                LEVELS=config.levels,
-                EVEN=lay.even,
-                EXACT=config.exact,
-                DT=DTYPES[some.dtype],
-                num_warps=walk.warps,
-                num_stages=2,
-                maxnreg=walk.registers,
+                o2_backward_sweep_2, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+                None, dH_ends, u, *strides(u, H), lam_sums, lam_rests, None, q, *strides(q, H), matrix1,
+                None, dy, *strides(dy, H),
+                *lay.walked, parts, lay.length(parts),
+                D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=walk.tile, YIELD=False,
+                WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
+                LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+                num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
             )
     if needs & {"lam", "q"}:
         dq_0 = some.new_empty((B, T, H, D), dtype=torch.float32)
@@ -2223,47 +1633,19 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
             else None
         )
         walk = config.walk(
-            D,
-            config.padded(D) * (dy.element_size() + u.element_size()),
+            D, config.padded(D) * (dy.element_size() + u.element_size()),
             lam_sums.element_size() + config.chunk * matrix1.element_size(),
-            q.element_size() + u.element_size(),
-            elements=True,
-            wide=True,
+            q.element_size() + u.element_size(), elements=True, wide=True,
         )
         launch(
-            o2_backward_sweep_1,
-            (lay.sequences * parts * H * cdiv(D, walk.tile),),
-            H__starts,
-            H__last,
-            lam_sums,
-            lam_rests,
-            q,
-            *strides(q, H),
-            dy,
-            *strides(dy, H),
-            H_in_late_,
-            u,
-            *strides(u, H),
-            matrix1,
-            dq_0,
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            D=D,
-            block_d=min(config.slice, config.padded(D)),
-            block_d_kept=walk.tile,
-            YIELD=True,
-            WARPS=walk.warps,
-            STAGES=walk.stages,
-            PRODUCTS=walk.products,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=walk.warps,
-            num_stages=2,
-            maxnreg=walk.registers,
+            o2_backward_sweep_1, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+            H__starts, H__last, lam_sums, lam_rests, q, *strides(q, H), dy, *strides(dy, H), H_in_late_,
+            u, *strides(u, H), matrix1, dq_0,
+            *lay.walked, parts, lay.length(parts),
+            D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=walk.tile, YIELD=True,
+            WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
+            LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
         )
     if needs & {"H", "dH", "lam", "lam_0", "u"}:
         if parts > 1:
@@ -2278,47 +1660,19 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
             some.new_empty((lay.sequences, H, D, D), dtype=torch.float32) if needs & {"H", "dH", "lam_0"} else None
         )
         walk = config.walk(
-            D,
-            config.padded(D) * (u.element_size() + dy.element_size()),
+            D, config.padded(D) * (u.element_size() + dy.element_size()),
             lam_sums.element_size() + config.chunk * matrix1.element_size(),
-            u.element_size() + q.element_size(),
-            elements=True,
-            wide=True,
+            u.element_size() + q.element_size(), elements=True, wide=True,
         )
         launch(
-            o2_backward_sweep_2,
-            (lay.sequences * parts * H * cdiv(D, walk.tile),),
-            dH_starts,
-            dH_last,
-            u,
-            *strides(u, H),
-            lam_sums,
-            lam_rests,
-            H_out_late_,
-            q,
-            *strides(q, H),
-            matrix1,
-            du_1,
-            dy,
-            *strides(dy, H),
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            D=D,
-            block_d=min(config.slice, config.padded(D)),
-            block_d_kept=walk.tile,
-            YIELD=True,
-            WARPS=walk.warps,
-            STAGES=walk.stages,
-            PRODUCTS=walk.products,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=walk.warps,
-            num_stages=2,
-            maxnreg=walk.registers,
+            o2_backward_sweep_2, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+            dH_starts, dH_last, u, *strides(u, H), lam_sums, lam_rests, H_out_late_, q, *strides(q, H),
+            matrix1, du_1, dy, *strides(dy, H),
+            *lay.walked, parts, lay.length(parts),
+            D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=walk.tile, YIELD=True,
+            WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
+            LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
         )
     matrix1 = None
     if needs & {"lam"}:
@@ -2327,105 +1681,47 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
     if needs & {"u"}:
         matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
         launch(
-            o2_backward_prepare_3,
-            (config.queues(lay.programs),),
-            matrix2,
-            q,
-            *strides(q, H),
-            u,
-            *strides(u, H),
-            lam_sums,
-            lam_rests,
-            *lay.at_once,
-            lay.programs,
-            D=D,
-            block_d=config.padded(D),
-            CHUNK=config.chunk,
+            o2_backward_prepare_3, (config.queues(lay.programs),),
+            matrix2, q, *strides(q, H), u, *strides(u, H), lam_sums, lam_rests,
+            *lay.at_once, lay.programs,
+            D=D, block_d=config.padded(D), CHUNK=config.chunk,
             STAGES=config.queued(config.padded(D) * (q.element_size() + u.element_size()), config.chunk),
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.ahead,
-            num_stages=1,
-            maxnreg=255,
+            C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=255,
         )
     if needs & {"u"}:
         du = some.new_empty((B, T, H, D), dtype=some.dtype)
         walk = config.walk(
-            D,
-            config.padded(D) * (u.element_size() + q.element_size()),
+            D, config.padded(D) * (u.element_size() + q.element_size()),
             config.chunk * matrix2.element_size() + lam_sums.element_size(),
-            dy.element_size() + du_1.element_size(),
-            elements=True,
+            dy.element_size() + du_1.element_size(), elements=True,
         )
         launch(
-            o2_backward_sweep_3,
-            (lay.sequences * parts * H * cdiv(D, walk.tile),),
-            dH_starts,
-            dy,
-            *strides(dy, H),
-            matrix2,
-            lam_sums,
-            lam_rests,
-            u,
-            *strides(u, H),
-            du_1,
-            *strides(du_1, H),
-            du,
-            q,
-            *strides(q, H),
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            D=D,
-            block_d=min(config.slice, config.padded(D)),
-            block_d_kept=walk.tile,
-            YIELD=True,
-            WARPS=walk.warps,
-            STAGES=walk.stages,
-            PRODUCTS=walk.products,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=walk.warps,
-            num_stages=2,
-            maxnreg=walk.registers,
+            o2_backward_sweep_3, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+            dH_starts, dy, *strides(dy, H), matrix2, lam_sums, lam_rests, u, *strides(u, H),
+            du_1, *strides(du_1, H), du, q, *strides(q, H),
+            *lay.walked, parts, lay.length(parts),
+            D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=walk.tile, YIELD=True,
+            WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
+            LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
         )
     du_1 = matrix2 = None
     gradients, initial = {}, {}
     if needs & {"lam"}:  # the decay times <H_(t-1), dH_t>
         H__pairing = border_sums(
-            lam_sums,
-            lam_rests,
-            H__at_ends,
-            lay,
-            parts,
-            config.exact,
-            in_late=H_in_late_,
-            own_late=own1,
-            out_late=H_out_late_,
+            lam_sums, lam_rests, H__at_ends, lay, parts, config.exact, in_late=H_in_late_,
+            own_late=own1, out_late=H_out_late_,
         )
     H_in_late_ = H_out_late_ = lam_rests = lam_sums = own1 = None
     if needs & {"q"}:
         dq = some.new_empty((B, T, H, D), dtype=some.dtype) if "q" in needs else None
         launch(
-            o2_backward_rows_1,
-            (cdiv(B * T, config.rows(config.padded(D))) * H,),
-            dy,
-            *strides(dy, H),
-            *((dq_0, *strides(dq_0, H)) if "q" in needs else (None, 0, 0, 0, 1)),
+            o2_backward_rows_1, (cdiv(B * T, config.rows(config.padded(D))) * H,),
+            dy, *strides(dy, H), *((dq_0, *strides(dq_0, H)) if "q" in needs else (None, 0, 0, 0, 1)),
             dq,
-            T,
-            H,
-            B * T,
-            D=D,
-            block_d=config.padded(D),
-            ROWS=config.rows(config.padded(D)),
-            num_warps=4,
+            T, H, B * T,
+            D=D, block_d=config.padded(D), ROWS=config.rows(config.padded(D)), num_warps=4,
         )
     dq_0 = None
     if "q" in needs:
@@ -2450,38 +1746,12 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def o3_forward_sweep_1(
-    H__first,
-    H__last,
-    x_p,
-    x_b,
-    x_t,
-    x_h,
-    x_g,
-    lam_sums,
-    lam_rests,
-    u_p,
-    u_b,
-    u_t,
-    u_h,
-    u_g,
+    H__first, H__last, x_p, x_b, x_t, x_h, x_g, lam_sums, lam_rests, u_p, u_b, u_t, u_h, u_g,
     y_0_out,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    D: tl.constexpr,
-    block_d: tl.constexpr,
-    block_d_kept: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    T, H, chunks, starts, parts, length,
+    D: tl.constexpr, block_d: tl.constexpr, block_d_kept: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
+    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of H."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d_kept)
@@ -2503,8 +1773,7 @@ def o3_forward_sweep_1(
         if H__first is not None:
             H__slice += tl.load(
                 H__first + sh * D * D + d_kept[:, None] * D + d_slice[None, :],
-                mask=d_kept_ok[:, None] & d_ok_slice[None, :],
-                other=0.0,
+                mask=d_kept_ok[:, None] & d_ok_slice[None, :], other=0.0,
             )
         H_ = H_ + (H__slice,)
         d = d + (d_slice,)
@@ -2513,16 +1782,8 @@ def o3_forward_sweep_1(
     u_p += b * u_b + h // u_g * u_h
     if not YIELD:
         reached = lasting(
-            lam_sums + bh * T,
-            lam_rests + bh * T if EXACT else None,
-            1,
-            tl.arange(0, 1),
-            tl.full([1], 1, tl.int1),
-            begin,
-            stop,
-            count,
-            C,
-            True,
+            lam_sums + bh * T, lam_rests + bh * T if EXACT else None, 1, tl.arange(0, 1),
+            tl.full([1], 1, tl.int1), begin, stop, count, C, True,
         )
         begin, first, count = begin + (count - reached) * C, first + (count - reached), reached
     for n in tl.range(0, count, num_stages=STAGES):
@@ -2574,8 +1835,7 @@ def o3_forward_sweep_1(
         )  # ... + ((x u^T) . m) u
         if YIELD:
             tl.store(
-                y_0_out + step * D + i[None, :] * (H * D) + d_kept[:, None],
-                (-p3),
+                y_0_out + step * D + i[None, :] * (H * D) + d_kept[:, None], (-p3),
                 mask=d_kept_ok[:, None] & i_ok[None, :],
             )  # y
     for n_d in tl.static_range((D + block_d - 1) // block_d):
@@ -2584,51 +1844,21 @@ def o3_forward_sweep_1(
                 if part == parts - 1:
                     tl.store(
                         H__last + (sh // H // parts * H + h) * D * D + d_kept[:, None] * D + d[n_d][None, :],
-                        H_[n_d],
-                        mask=d_kept_ok[:, None] & d_ok[n_d][None, :],
+                        H_[n_d], mask=d_kept_ok[:, None] & d_ok[n_d][None, :],
                     )
         else:
             tl.store(
-                H__last + sh * D * D + d_kept[:, None] * D + d[n_d][None, :],
-                H_[n_d],
+                H__last + sh * D * D + d_kept[:, None] * D + d[n_d][None, :], H_[n_d],
                 mask=d_kept_ok[:, None] & d_ok[n_d][None, :],
             )
 
 
 @gluon.jit
 def o3_forward_sweep_1_consumer(
-    H__first,
-    H__last,
-    y_0_out,
-    T,
-    H,
-    parts,
-    tile,
-    sh,
-    h,
-    b,
-    part,
-    begin,
-    stop,
-    count,
-    chunk_ready,
-    chunk_empty,
-    x_ring,
-    u2_ring,
-    lam_a_ring,
-    u_ring,
-    until_ring,
-    p3_buffer,
-    kept_ring,
-    since_ring,
-    y_0_out_tile,
-    D: gl.constexpr,
-    block_d: gl.constexpr,
-    block_d_kept: gl.constexpr,
-    WARPS: gl.constexpr,
-    STAGES: gl.constexpr,
-    C: gl.constexpr,
-    DT: gl.constexpr,
+    H__first, H__last, y_0_out, T, H, parts, tile, sh, h, b, part, begin, stop, count, chunk_ready,
+    chunk_empty, x_ring, u2_ring, lam_a_ring, u_ring, until_ring, p3_buffer, kept_ring, since_ring,
+    y_0_out_tile, D: gl.constexpr, block_d: gl.constexpr, block_d_kept: gl.constexpr,
+    WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr, DT: gl.constexpr,
 ):
     tile1: gl.constexpr = accumulator(block_d_kept, block_d, WARPS)
     left1: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=accumulator(block_d_kept, C, WARPS), k_width=2)
@@ -2638,10 +1868,7 @@ def o3_forward_sweep_1_consumer(
         operand_index=0, parent=accumulator(block_d_kept, block_d, WARPS), k_width=2
     )
     y_0_out_tile_tiles = tma.make_tensor_descriptor(
-        y_0_out + (b * T * H + h) * D,
-        [stop, D],
-        [H * D, 1],
-        [C, block_d_kept],
+        y_0_out + (b * T * H + h) * D, [stop, D], [H * D, 1], [C, block_d_kept],
         swizzled(block_d_kept, y_0_out.dtype.element_ty),
     )
     H__2 = (
@@ -2652,8 +1879,7 @@ def o3_forward_sweep_1_consumer(
             + (tile * block_d_kept + gl.arange(0, block_d_kept, layout=gl.SliceLayout(1, tile1)))[:, None] * D
             + gl.arange(0, block_d, layout=gl.SliceLayout(0, tile1))[None, :],
             mask=((tile * block_d_kept + gl.arange(0, block_d_kept, layout=gl.SliceLayout(1, tile1))) < D)[:, None]
-            & (gl.arange(0, block_d, layout=gl.SliceLayout(0, tile1)) < D)[None, :],
-            other=0.0,
+            & (gl.arange(0, block_d, layout=gl.SliceLayout(0, tile1)) < D)[None, :], other=0.0,
         )
         if H__first is not None
         else gl.zeros([block_d_kept, block_d], gl.float32, layout=tile1)
@@ -2665,18 +1891,12 @@ def o3_forward_sweep_1_consumer(
         t0 = begin + gl.cast(n, gl.int64) * C
         mbarrier.wait(chunk_ready.index(stage), phase)
         p2_2 = warpgroup_mma(
-            x_ring.index(stage),
-            u2_ring.index(stage).permute((1, 0)),
-            gl.zeros([C, C], gl.float32, layout=tile2),
-            use_acc=False,
-            is_async=True,
+            x_ring.index(stage), u2_ring.index(stage).permute((1, 0)),
+            gl.zeros([C, C], gl.float32, layout=tile2), use_acc=False, is_async=True,
         )  # x u^T
         p_2 = warpgroup_mma(
-            H__2_operand,
-            x_ring.index(stage).permute((1, 0)),
-            gl.zeros([block_d_kept, C], gl.float32, layout=tile3),
-            use_acc=False,
-            is_async=True,
+            H__2_operand, x_ring.index(stage).permute((1, 0)),
+            gl.zeros([block_d_kept, C], gl.float32, layout=tile3), use_acc=False, is_async=True,
         )  # x H^T
         seen = (
             gl.arange(0, C, layout=gl.SliceLayout(1, tile2))[:, None]
@@ -2716,8 +1936,7 @@ def o3_forward_sweep_1_consumer(
                 H__last
                 + (sh // H // parts * H + h) * D * D
                 + (tile * block_d_kept + gl.arange(0, block_d_kept, layout=gl.SliceLayout(1, tile1)))[:, None] * D
-                + gl.arange(0, block_d, layout=gl.SliceLayout(0, tile1))[None, :],
-                H__2,
+                + gl.arange(0, block_d, layout=gl.SliceLayout(0, tile1))[None, :], H__2,
                 mask=((tile * block_d_kept + gl.arange(0, block_d_kept, layout=gl.SliceLayout(1, tile1))) < D)[:, None]
                 & (gl.arange(0, block_d, layout=gl.SliceLayout(0, tile1)) < D)[None, :],
             )
@@ -2726,33 +1945,10 @@ def o3_forward_sweep_1_consumer(
 
 @gluon.jit
 def o3_forward_sweep_1_loader(
-    x_t,
-    lam_sums,
-    u_t,
-    T,
-    tile,
-    begin,
-    stop,
-    bh,
-    count,
-    x_p_2,
-    u_p_2,
-    chunk_ready,
-    chunk_empty,
-    x_ring,
-    u2_ring,
-    u_ring,
-    lam_a_ring,
-    until_ring,
-    kept_ring,
-    since_ring,
-    D: gl.constexpr,
-    block_d: gl.constexpr,
-    block_d_kept: gl.constexpr,
-    WARPS: gl.constexpr,
-    STAGES: gl.constexpr,
-    C: gl.constexpr,
-    DT: gl.constexpr,
+    x_t, lam_sums, u_t, T, tile, begin, stop, bh, count, x_p_2, u_p_2, chunk_ready, chunk_empty,
+    x_ring, u2_ring, u_ring, lam_a_ring, until_ring, kept_ring, since_ring, D: gl.constexpr,
+    block_d: gl.constexpr, block_d_kept: gl.constexpr, WARPS: gl.constexpr, STAGES: gl.constexpr,
+    C: gl.constexpr, DT: gl.constexpr,
 ):
     x_tiles = tma.make_tensor_descriptor(x_p_2, [stop, D], [x_t, 1], [C, block_d], swizzled(block_d, DT))
     u2_tiles = tma.make_tensor_descriptor(u_p_2, [stop, D], [u_t, 1], [C, block_d], swizzled(block_d, DT))
@@ -2785,38 +1981,12 @@ def o3_forward_sweep_1_loader(
 
 @gluon.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def o3_forward_sweep_1_roles(
-    H__first,
-    H__last,
-    x_p,
-    x_b,
-    x_t,
-    x_h,
-    x_g,
-    lam_sums,
-    lam_rests,
-    u_p,
-    u_b,
-    u_t,
-    u_h,
-    u_g,
+    H__first, H__last, x_p, x_b, x_t, x_h, x_g, lam_sums, lam_rests, u_p, u_b, u_t, u_h, u_g,
     y_0_out,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    D: gl.constexpr,
-    block_d: gl.constexpr,
-    block_d_kept: gl.constexpr,
-    YIELD: gl.constexpr,
-    WARPS: gl.constexpr,
-    STAGES: gl.constexpr,
-    C: gl.constexpr,
-    LEVELS: gl.constexpr,
-    EVEN: gl.constexpr,
-    EXACT: gl.constexpr,
-    DT: gl.constexpr,
+    T, H, chunks, starts, parts, length,
+    D: gl.constexpr, block_d: gl.constexpr, block_d_kept: gl.constexpr, YIELD: gl.constexpr,
+    WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr, LEVELS: gl.constexpr,
+    EVEN: gl.constexpr, EXACT: gl.constexpr, DT: gl.constexpr,
     LOADER_REGISTERS: gl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of H. Its warps have roles: consumer, loader."""
@@ -2855,102 +2025,30 @@ def o3_forward_sweep_1_roles(
             (
                 o3_forward_sweep_1_consumer,
                 (
-                    H__first,
-                    H__last,
-                    y_0_out,
-                    T,
-                    H,
-                    parts,
-                    tile,
-                    sh,
-                    h,
-                    b,
-                    part,
-                    begin,
-                    stop,
-                    count,
-                    chunk_ready,
-                    chunk_empty,
-                    x_ring,
-                    u2_ring,
-                    lam_a_ring,
-                    u_ring,
-                    until_ring,
-                    p3_buffer,
-                    kept_ring,
-                    since_ring,
-                    y_0_out_tile,
-                    D,
-                    block_d,
-                    block_d_kept,
-                    WARPS,
-                    STAGES,
-                    C,
-                    DT,
+                    H__first, H__last, y_0_out, T, H, parts, tile, sh, h, b, part, begin, stop,
+                    count, chunk_ready, chunk_empty, x_ring, u2_ring, lam_a_ring, u_ring,
+                    until_ring, p3_buffer, kept_ring, since_ring, y_0_out_tile, D, block_d,
+                    block_d_kept, WARPS, STAGES, C, DT,
                 ),
             ),
             (
                 o3_forward_sweep_1_loader,
                 (
-                    x_t,
-                    lam_sums,
-                    u_t,
-                    T,
-                    tile,
-                    begin,
-                    stop,
-                    bh,
-                    count,
-                    x_p_2,
-                    u_p_2,
-                    chunk_ready,
-                    chunk_empty,
-                    x_ring,
-                    u2_ring,
-                    u_ring,
-                    lam_a_ring,
-                    until_ring,
-                    kept_ring,
-                    since_ring,
-                    D,
-                    block_d,
-                    block_d_kept,
-                    WARPS,
-                    STAGES,
-                    C,
-                    DT,
+                    x_t, lam_sums, u_t, T, tile, begin, stop, bh, count, x_p_2, u_p_2, chunk_ready,
+                    chunk_empty, x_ring, u2_ring, u_ring, lam_a_ring, until_ring, kept_ring,
+                    since_ring, D, block_d, block_d_kept, WARPS, STAGES, C, DT,
                 ),
             ),
         ],
-        [1],
-        [LOADER_REGISTERS],
+        [1], [LOADER_REGISTERS],
     )
 
 
 @triton.jit(do_not_specialize=["T", "count"])
 def o3_forward_rows_1(
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    x_p,
-    x_b,
-    x_t,
-    x_h,
-    x_g,
-    y_0_p,
-    y_0_b,
-    y_0_t,
-    y_0_h,
-    y_0_g,
-    y_out,
-    T,
-    H,
-    count,
-    D: tl.constexpr,
-    block_d: tl.constexpr,
-    ROWS: tl.constexpr,
+    q_p, q_b, q_t, q_h, q_g, x_p, x_b, x_t, x_h, x_g, y_0_p, y_0_b, y_0_t, y_0_h, y_0_g, y_out,
+    T, H, count,
+    D: tl.constexpr, block_d: tl.constexpr, ROWS: tl.constexpr,
 ):
     """What is made of each step for itself."""
     h = (tl.program_id(0) % H).to(tl.int64)
@@ -2963,18 +2061,15 @@ def o3_forward_rows_1(
     d_ok = d < D
     q = tl.load(
         q_p + h // q_g * q_h + (b * q_b + step * q_t)[:, None] + d[None, :],
-        mask=i_ok[:, None] & d_ok[None, :],
-        other=0.0,
+        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
     ).to(tl.float32)
     x = tl.load(
         x_p + h // x_g * x_h + (b * x_b + step * x_t)[:, None] + d[None, :],
-        mask=i_ok[:, None] & d_ok[None, :],
-        other=0.0,
+        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
     ).to(tl.float32)
     y_0 = tl.load(
         y_0_p + h // y_0_g * y_0_h + (b * y_0_b + step * y_0_t)[:, None] + d[None, :],
-        mask=i_ok[:, None] & d_ok[None, :],
-        other=0.0,
+        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
     ).to(tl.float32)
     tl.store(y_out + at[:, None] * D + d[None, :], x + q + y_0, mask=i_ok[:, None] & d_ok[None, :])
 
@@ -3000,8 +2095,7 @@ def triton_o3_forward(given, states, constants, packed=None, needs_backward=True
         H__first = whole(
             spread(
                 lam_0.float()[..., None, None] * torch.eye(D, dtype=some.dtype, device=some.device),
-                (lay.sequences, H, D, D),
-                some,
+                (lay.sequences, H, D, D), some,
             )
         )
     H__starts = H__first
@@ -3011,33 +2105,12 @@ def triton_o3_forward(given, states, constants, packed=None, needs_backward=True
         H__ends = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
         walk = config.walk(D, config.padded(D) * u.element_size(), lam_sums.element_size(), u.element_size())
         launch(
-            o3_forward_sweep_1,
-            (lay.sequences * parts * H * cdiv(D, walk.tile),),
-            None,
-            H__ends,
-            x,
-            *strides(x, H),
-            lam_sums,
-            lam_rests,
-            u,
-            *strides(u, H),
-            None,
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            D=D,
-            block_d=min(config.slice, config.padded(D)),
-            block_d_kept=walk.tile,
-            YIELD=False,
-            WARPS=walk.warps,
-            STAGES=walk.stages,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=walk.warps,
-            num_stages=2,
+            o3_forward_sweep_1, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+            None, H__ends, x, *strides(x, H), lam_sums, lam_rests, u, *strides(u, H), None,
+            *lay.walked, parts, lay.length(parts),
+            D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=walk.tile, YIELD=False,
+            WARPS=walk.warps, STAGES=walk.stages, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2,
             maxnreg=walk.registers,
         )
     if parts > 1:
@@ -3049,57 +2122,21 @@ def triton_o3_forward(given, states, constants, packed=None, needs_backward=True
         D, config.padded(D) * (x.element_size() + u.element_size()), lam_sums.element_size(), u.element_size()
     )
     launch_with_roles(
-        config,
-        o3_forward_sweep_1,
-        o3_forward_sweep_1_roles,
-        ("D", "block_d", "D", "block_d_kept"),
-        (lay.sequences * parts * H * cdiv(D, walk.tile),),
-        H__starts,
-        H__last,
-        x,
-        *strides(x, H),
-        lam_sums,
-        lam_rests,
-        u,
-        *strides(u, H),
-        y_0,
-        *lay.walked,
-        parts,
-        lay.length(parts),
-        D=D,
-        block_d=min(config.slice, config.padded(D)),
-        block_d_kept=walk.tile,
-        YIELD=True,
-        WARPS=walk.warps,
-        STAGES=walk.stages,
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=walk.warps,
-        num_stages=2,
+        config, o3_forward_sweep_1, o3_forward_sweep_1_roles, ("D", "block_d", "D", "block_d_kept"), (lay.sequences * parts * H * cdiv(D, walk.tile),),
+        H__starts, H__last, x, *strides(x, H), lam_sums, lam_rests, u, *strides(u, H), y_0,
+        *lay.walked, parts, lay.length(parts),
+        D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=walk.tile, YIELD=True,
+        WARPS=walk.warps, STAGES=walk.stages, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
+        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2,
         maxnreg=walk.registers,
     )
     lam_rests = None
     y = some.new_empty((B, T, H, D), dtype=some.dtype)
     launch(
-        o3_forward_rows_1,
-        (cdiv(B * T, config.rows(config.padded(D))) * H,),
-        q,
-        *strides(q, H),
-        x,
-        *strides(x, H),
-        y_0,
-        *strides(y_0, H),
-        y,
-        T,
-        H,
-        B * T,
-        D=D,
-        block_d=config.padded(D),
-        ROWS=config.rows(config.padded(D)),
-        num_warps=4,
+        o3_forward_rows_1, (cdiv(B * T, config.rows(config.padded(D))) * H,),
+        q, *strides(q, H), x, *strides(x, H), y_0, *strides(y_0, H), y,
+        T, H, B * T,
+        D=D, block_d=config.padded(D), ROWS=config.rows(config.padded(D)), num_warps=4,
     )
     y_0 = None
     saved = {}
@@ -3113,39 +2150,11 @@ def triton_o3_forward(given, states, constants, packed=None, needs_backward=True
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def o3_backward_prepare_1(
-    matrix1,
-    lam_sums,
-    lam_rests,
-    dy_p,
-    dy_b,
-    dy_t,
-    dy_h,
-    dy_g,
-    u_p,
-    u_b,
-    u_t,
-    u_h,
-    u_g,
-    x_p,
-    x_b,
-    x_t,
-    x_h,
-    x_g,
-    own1_out,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    D: tl.constexpr,
-    block_d: tl.constexpr,
-    CHUNK: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
+    matrix1, lam_sums, lam_rests, dy_p, dy_b, dy_t, dy_h, dy_g, u_p, u_b, u_t, u_h, u_g,
+    x_p, x_b, x_t, x_h, x_g, own1_out,
+    T, H, chunks, begins, stops, programs,
+    D: tl.constexpr, block_d: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
@@ -3194,46 +2203,12 @@ def o3_backward_prepare_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def o3_backward_sweep_1(
-    H__first,
-    H__last,
-    lam_sums,
-    lam_rests,
-    x_p,
-    x_b,
-    x_t,
-    x_h,
-    x_g,
-    dy_p,
-    dy_b,
-    dy_t,
-    dy_h,
-    dy_g,
-    H_in_late__out,
-    u_p,
-    u_b,
-    u_t,
-    u_h,
-    u_g,
-    matrix1,
-    dx_0_out,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    D: tl.constexpr,
-    block_d: tl.constexpr,
-    block_d_kept: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    PRODUCTS: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    H__first, H__last, lam_sums, lam_rests, x_p, x_b, x_t, x_h, x_g,
+    dy_p, dy_b, dy_t, dy_h, dy_g, H_in_late__out, u_p, u_b, u_t, u_h, u_g, matrix1, dx_0_out,
+    T, H, chunks, starts, parts, length,
+    D: tl.constexpr, block_d: tl.constexpr, block_d_kept: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of H."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d_kept)
@@ -3255,8 +2230,7 @@ def o3_backward_sweep_1(
         if H__first is not None:
             H__slice += tl.load(
                 H__first + sh * D * D + d_slice[None, :] * D + d_kept[:, None],
-                mask=d_ok_slice[None, :] & d_kept_ok[:, None],
-                other=0.0,
+                mask=d_ok_slice[None, :] & d_kept_ok[:, None], other=0.0,
             )
         H_ = H_ + (H__slice,)
         d = d + (d_slice,)
@@ -3302,8 +2276,7 @@ def o3_backward_sweep_1(
         for n_d in tl.static_range((D + block_d - 1) // block_d):
             dy = tl.load(
                 dy_p + t0 * dy_t + i[:, None] * dy_t + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
             rounded, rest = rounded_and_rest(H_[n_d], DT)
             p = tl.dot(rounded.to(DT), tl.trans(dy.to(DT)), p, input_precision="tf32x3")  # dy H
@@ -3328,56 +2301,29 @@ def o3_backward_sweep_1(
         p2 = tl.dot(u.to(DT), tl.trans(t.to(DT)), (since[None, :] * p), input_precision="tf32x3")  # ... + matrix1 u
         if YIELD:
             tl.store(
-                dx_0_out + step * D + i[None, :] * (H * D) + d_kept[:, None],
-                (-p2),
+                dx_0_out + step * D + i[None, :] * (H * D) + d_kept[:, None], (-p2),
                 mask=d_kept_ok[:, None] & i_ok[None, :],
             )  # dx
             tl.store(
                 H_in_late__out
                 + ((bh * tl.cdiv(D, block_d_kept) + tile) * WARPS + tl.arange(0, WARPS))[:, None] * T
                 + t0
-                + i[None, :],
-                sums,
-                mask=i_ok[None, :],
+                + i[None, :], sums, mask=i_ok[None, :],
             )  # H: in.late
     for n_d in tl.static_range((D + block_d - 1) // block_d):
         if H__last is not None:
             tl.store(
-                H__last + sh * D * D + d[n_d][None, :] * D + d_kept[:, None],
-                H_[n_d],
+                H__last + sh * D * D + d[n_d][None, :] * D + d_kept[:, None], H_[n_d],
                 mask=d_ok[n_d][None, :] & d_kept_ok[:, None],
             )
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def o3_backward_prepare_2(
-    matrix1,
-    lam_sums,
-    lam_rests,
-    dy_p,
-    dy_b,
-    dy_t,
-    dy_h,
-    dy_g,
-    u_p,
-    u_b,
-    u_t,
-    u_h,
-    u_g,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    D: tl.constexpr,
-    block_d: tl.constexpr,
-    CHUNK: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
+    matrix1, lam_sums, lam_rests, dy_p, dy_b, dy_t, dy_h, dy_g, u_p, u_b, u_t, u_h, u_g,
+    T, H, chunks, begins, stops, programs,
+    D: tl.constexpr, block_d: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
@@ -3413,46 +2359,12 @@ def o3_backward_prepare_2(
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def o3_backward_sweep_2(
-    dH_first,
-    dH_last,
-    u_p,
-    u_b,
-    u_t,
-    u_h,
-    u_g,
-    lam_sums,
-    lam_rests,
-    H_out_late__out,
-    x_p,
-    x_b,
-    x_t,
-    x_h,
-    x_g,
-    matrix1,
-    du_1_out,
-    dy_p,
-    dy_b,
-    dy_t,
-    dy_h,
-    dy_g,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    D: tl.constexpr,
-    block_d: tl.constexpr,
-    block_d_kept: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    PRODUCTS: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    dH_first, dH_last, u_p, u_b, u_t, u_h, u_g, lam_sums, lam_rests, H_out_late__out,
+    x_p, x_b, x_t, x_h, x_g, matrix1, du_1_out, dy_p, dy_b, dy_t, dy_h, dy_g,
+    T, H, chunks, starts, parts, length,
+    D: tl.constexpr, block_d: tl.constexpr, block_d_kept: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """A walk backwards over chunks, carrying a tile of dH."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d_kept)
@@ -3474,8 +2386,7 @@ def o3_backward_sweep_2(
         if dH_first is not None:
             dH_slice += tl.load(
                 dH_first + sh * D * D + d_slice[None, :] * D + d_kept[:, None],
-                mask=d_ok_slice[None, :] & d_kept_ok[:, None],
-                other=0.0,
+                mask=d_ok_slice[None, :] & d_kept_ok[:, None], other=0.0,
             )
         d = d + (d_slice,)
         dH = dH + (dH_slice,)
@@ -3485,16 +2396,8 @@ def o3_backward_sweep_2(
     dy_p += b * dy_b + h // dy_g * dy_h
     if not YIELD:
         reached = lasting(
-            lam_sums + bh * T,
-            lam_rests + bh * T if EXACT else None,
-            1,
-            tl.arange(0, 1),
-            tl.full([1], 1, tl.int1),
-            begin,
-            stop,
-            count,
-            C,
-            False,
+            lam_sums + bh * T, lam_rests + bh * T if EXACT else None, 1, tl.arange(0, 1),
+            tl.full([1], 1, tl.int1), begin, stop, count, C, False,
         )
         stop, count = tl.minimum(stop, begin + reached * C), reached
     identity = tl.where(i[:, None] == i[None, :], 1.0, 0.0).to(DT)
@@ -3542,8 +2445,7 @@ def o3_backward_sweep_2(
                 p = tl.dot(rest.to(DT), tl.trans(u2.to(DT)), p)
             dy = tl.load(
                 dy_p + t0 * dy_t + i[:, None] * dy_t + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
             p3 = tl.dot(
                 (-until[None, :] * x_each.to(tl.float32)).to(DT), dy.to(DT), (kept * dH[n_d]), input_precision="tf32x3"
@@ -3568,9 +2470,7 @@ def o3_backward_sweep_2(
                 H_out_late__out
                 + ((bh * tl.cdiv(D, block_d_kept) + tile) * WARPS + tl.arange(0, WARPS))[:, None] * T
                 + t0
-                + i[None, :],
-                sums,
-                mask=i_ok[None, :],
+                + i[None, :], sums, mask=i_ok[None, :],
             )  # H: out.late
     for n_d in tl.static_range((D + block_d - 1) // block_d):
         if YIELD:
@@ -3578,46 +2478,21 @@ def o3_backward_sweep_2(
                 if part == 0:
                     tl.store(
                         dH_last + (sh // H // parts * H + h) * D * D + d[n_d][None, :] * D + d_kept[:, None],
-                        dH[n_d],
-                        mask=d_ok[n_d][None, :] & d_kept_ok[:, None],
+                        dH[n_d], mask=d_ok[n_d][None, :] & d_kept_ok[:, None],
                     )
         else:
             tl.store(
-                dH_last + sh * D * D + d[n_d][None, :] * D + d_kept[:, None],
-                dH[n_d],
+                dH_last + sh * D * D + d[n_d][None, :] * D + d_kept[:, None], dH[n_d],
                 mask=d_ok[n_d][None, :] & d_kept_ok[:, None],
             )
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def o3_backward_prepare_3(
-    matrix2,
-    lam_sums,
-    lam_rests,
-    x_p,
-    x_b,
-    x_t,
-    x_h,
-    x_g,
-    u_p,
-    u_b,
-    u_t,
-    u_h,
-    u_g,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    D: tl.constexpr,
-    block_d: tl.constexpr,
-    CHUNK: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
+    matrix2, lam_sums, lam_rests, x_p, x_b, x_t, x_h, x_g, u_p, u_b, u_t, u_h, u_g,
+    T, H, chunks, begins, stops, programs,
+    D: tl.constexpr, block_d: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
@@ -3653,49 +2528,13 @@ def o3_backward_prepare_3(
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def o3_backward_sweep_3(
-    dH_first,
-    dy_p,
-    dy_b,
-    dy_t,
-    dy_h,
-    dy_g,
-    matrix2,
-    lam_sums,
-    lam_rests,
-    u_p,
-    u_b,
-    u_t,
-    u_h,
-    u_g,
-    du_1_p,
-    du_1_b,
-    du_1_t,
-    du_1_h,
-    du_1_g,
-    du_out,
-    x_p,
-    x_b,
-    x_t,
-    x_h,
-    x_g,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    D: tl.constexpr,
-    block_d: tl.constexpr,
-    block_d_kept: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    PRODUCTS: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    dH_first, dy_p, dy_b, dy_t, dy_h, dy_g, matrix2, lam_sums, lam_rests,
+    u_p, u_b, u_t, u_h, u_g, du_1_p, du_1_b, du_1_t, du_1_h, du_1_g, du_out,
+    x_p, x_b, x_t, x_h, x_g,
+    T, H, chunks, starts, parts, length,
+    D: tl.constexpr, block_d: tl.constexpr, block_d_kept: tl.constexpr, YIELD: tl.constexpr,
+    WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """A walk backwards over chunks, carrying a tile of dH."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d_kept)
@@ -3717,8 +2556,7 @@ def o3_backward_sweep_3(
         if dH_first is not None:
             dH_slice += tl.load(
                 dH_first + sh * D * D + d_kept[:, None] * D + d_slice[None, :],
-                mask=d_kept_ok[:, None] & d_ok_slice[None, :],
-                other=0.0,
+                mask=d_kept_ok[:, None] & d_ok_slice[None, :], other=0.0,
             )
         d = d + (d_slice,)
         dH = dH + (dH_slice,)
@@ -3743,8 +2581,7 @@ def o3_backward_sweep_3(
         lam_n_end = tl.load(lam_rests + at + last) if EXACT else 0
         du_1 = tl.load(
             du_1_p + t0 * du_1_t + i[None, :] * du_1_t + d_kept[:, None],
-            mask=d_kept_ok[:, None] & i_ok[None, :],
-            other=0.0,
+            mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0,
         )
         du_1_each = (
             tl.dot(du_1.to(DT), identity)
@@ -3784,30 +2621,15 @@ def o3_backward_sweep_3(
         if YIELD:
             tl.store(
                 du_out + step * D + i[None, :] * (H * D) + d_kept[:, None],
-                (du_1_each.to(tl.float32) + y),
-                mask=d_kept_ok[:, None] & i_ok[None, :],
+                (du_1_each.to(tl.float32) + y), mask=d_kept_ok[:, None] & i_ok[None, :],
             )  # du
 
 
 @triton.jit(do_not_specialize=["T", "count"])
 def o3_backward_rows_1(
-    dy_p,
-    dy_b,
-    dy_t,
-    dy_h,
-    dy_g,
-    dx_0_p,
-    dx_0_b,
-    dx_0_t,
-    dx_0_h,
-    dx_0_g,
-    dx_out,
-    T,
-    H,
-    count,
-    D: tl.constexpr,
-    block_d: tl.constexpr,
-    ROWS: tl.constexpr,
+    dy_p, dy_b, dy_t, dy_h, dy_g, dx_0_p, dx_0_b, dx_0_t, dx_0_h, dx_0_g, dx_out,
+    T, H, count,
+    D: tl.constexpr, block_d: tl.constexpr, ROWS: tl.constexpr,
 ):
     """What is made of each step for itself."""
     h = (tl.program_id(0) % H).to(tl.int64)
@@ -3820,15 +2642,13 @@ def o3_backward_rows_1(
     d_ok = d < D
     dy = tl.load(
         dy_p + h // dy_g * dy_h + (b * dy_b + step * dy_t)[:, None] + d[None, :],
-        mask=i_ok[:, None] & d_ok[None, :],
-        other=0.0,
+        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
     ).to(tl.float32)
     dx_0 = tl.zeros([ROWS, block_d], tl.float32)
     if dx_0_p is not None:
         dx_0 = tl.load(
             dx_0_p + h // dx_0_g * dx_0_h + (b * dx_0_b + step * dx_0_t)[:, None] + d[None, :],
-            mask=i_ok[:, None] & d_ok[None, :],
-            other=0.0,
+            mask=i_ok[:, None] & d_ok[None, :], other=0.0,
         ).to(tl.float32)
     if dx_out is not None:
         tl.store(dx_out + at[:, None] * D + d[None, :], dy + dx_0, mask=i_ok[:, None] & d_ok[None, :])
@@ -3854,8 +2674,7 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
         H__first = whole(
             spread(
                 lam_0.float()[..., None, None] * torch.eye(D, dtype=some.dtype, device=some.device),
-                (lay.sequences, H, D, D),
-                some,
+                (lay.sequences, H, D, D), some,
             )
         )
     dH_first = dH_starts = whole(final_cotangents.get("H"))
@@ -3870,61 +2689,25 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
         own1 = some.new_empty((B, H, 3, T), dtype=torch.float32)
         matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
         launch(
-            o3_backward_prepare_1,
-            (config.queues(lay.programs),),
-            matrix1,
-            lam_sums,
-            lam_rests,
-            dy,
-            *strides(dy, H),
-            u,
-            *strides(u, H),
-            x,
-            *strides(x, H),
+            o3_backward_prepare_1, (config.queues(lay.programs),),
+            matrix1, lam_sums, lam_rests, dy, *strides(dy, H), u, *strides(u, H), x, *strides(x, H),
             own1,
-            *lay.at_once,
-            lay.programs,
-            D=D,
-            block_d=config.padded(D),
-            CHUNK=config.chunk,
-            STAGES=config.queued(
-                config.padded(D) * (dy.element_size() + u.element_size() + x.element_size()), config.chunk
-            ),
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.ahead,
-            num_stages=1,
-            maxnreg=255,
+            *lay.at_once, lay.programs,
+            D=D, block_d=config.padded(D), CHUNK=config.chunk,
+            STAGES=config.queued(config.padded(D) * (dy.element_size() + u.element_size() + x.element_size()), config.chunk),
+            C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=255,
         )
     if needs & {"H", "dH", "lam", "lam_0", "u"}:
         matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
         launch(
-            o3_backward_prepare_2,
-            (config.queues(lay.programs),),
-            matrix1,
-            lam_sums,
-            lam_rests,
-            dy,
-            *strides(dy, H),
-            u,
-            *strides(u, H),
-            *lay.at_once,
-            lay.programs,
-            D=D,
-            block_d=config.padded(D),
-            CHUNK=config.chunk,
+            o3_backward_prepare_2, (config.queues(lay.programs),),
+            matrix1, lam_sums, lam_rests, dy, *strides(dy, H), u, *strides(u, H),
+            *lay.at_once, lay.programs,
+            D=D, block_d=config.padded(D), CHUNK=config.chunk,
             STAGES=config.queued(config.padded(D) * (dy.element_size() + u.element_size()), config.chunk),
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.ahead,
-            num_stages=1,
-            maxnreg=255,
+            C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=255,
         )
     if needs & {"H", "dH", "lam", "lam_0", "u"}:
         if parts > 1:
@@ -3933,39 +2716,14 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
                 D, config.padded(D) * dy.element_size(), lam_sums.element_size(), x.element_size(), elements=True
             )
             launch(
-                o3_backward_sweep_2,
-                (lay.sequences * parts * H * cdiv(D, walk.tile),),
-                None,
-                dH_ends,
-                u,
-                *strides(u, H),
-                lam_sums,
-                lam_rests,
-                None,
-                x,
-                *strides(x, H),
-                matrix1,
-                None,
-                dy,
-                *strides(dy, H),
-                *lay.walked,
-                parts,
-                lay.length(parts),
-                D=D,
-                block_d=min(config.slice, config.padded(D)),
-                block_d_kept=walk.tile,
-                YIELD=False,
-                WARPS=walk.warps,
-                STAGES=walk.stages,
-                PRODUCTS=walk.products,
-                C=config.chunk,
-                LEVELS=config.levels,
-                EVEN=lay.even,
-                EXACT=config.exact,
-                DT=DTYPES[some.dtype],
-                num_warps=walk.warps,
-                num_stages=2,
-                maxnreg=walk.registers,
+                o3_backward_sweep_2, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+                None, dH_ends, u, *strides(u, H), lam_sums, lam_rests, None, x, *strides(x, H), matrix1,
+                None, dy, *strides(dy, H),
+                *lay.walked, parts, lay.length(parts),
+                D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=walk.tile, YIELD=False,
+                WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
+                LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+                num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
             )
     if needs & {"lam", "x"}:
         dx_0 = some.new_empty((B, T, H, D), dtype=torch.float32)
@@ -3978,47 +2736,19 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
             else None
         )
         walk = config.walk(
-            D,
-            config.padded(D) * (dy.element_size() + u.element_size()),
+            D, config.padded(D) * (dy.element_size() + u.element_size()),
             lam_sums.element_size() + config.chunk * matrix1.element_size(),
-            x.element_size() + u.element_size(),
-            elements=True,
-            wide=True,
+            x.element_size() + u.element_size(), elements=True, wide=True,
         )
         launch(
-            o3_backward_sweep_1,
-            (lay.sequences * parts * H * cdiv(D, walk.tile),),
-            H__starts,
-            H__last,
-            lam_sums,
-            lam_rests,
-            x,
-            *strides(x, H),
-            dy,
-            *strides(dy, H),
-            H_in_late_,
-            u,
-            *strides(u, H),
-            matrix1,
-            dx_0,
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            D=D,
-            block_d=min(config.slice, config.padded(D)),
-            block_d_kept=walk.tile,
-            YIELD=True,
-            WARPS=walk.warps,
-            STAGES=walk.stages,
-            PRODUCTS=walk.products,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=walk.warps,
-            num_stages=2,
-            maxnreg=walk.registers,
+            o3_backward_sweep_1, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+            H__starts, H__last, lam_sums, lam_rests, x, *strides(x, H), dy, *strides(dy, H), H_in_late_,
+            u, *strides(u, H), matrix1, dx_0,
+            *lay.walked, parts, lay.length(parts),
+            D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=walk.tile, YIELD=True,
+            WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
+            LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
         )
     if needs & {"H", "dH", "lam", "lam_0", "u"}:
         if parts > 1:
@@ -4033,47 +2763,19 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
             some.new_empty((lay.sequences, H, D, D), dtype=torch.float32) if needs & {"H", "dH", "lam_0"} else None
         )
         walk = config.walk(
-            D,
-            config.padded(D) * (u.element_size() + dy.element_size()),
+            D, config.padded(D) * (u.element_size() + dy.element_size()),
             lam_sums.element_size() + config.chunk * matrix1.element_size(),
-            u.element_size() + x.element_size(),
-            elements=True,
-            wide=True,
+            u.element_size() + x.element_size(), elements=True, wide=True,
         )
         launch(
-            o3_backward_sweep_2,
-            (lay.sequences * parts * H * cdiv(D, walk.tile),),
-            dH_starts,
-            dH_last,
-            u,
-            *strides(u, H),
-            lam_sums,
-            lam_rests,
-            H_out_late_,
-            x,
-            *strides(x, H),
-            matrix1,
-            du_1,
-            dy,
-            *strides(dy, H),
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            D=D,
-            block_d=min(config.slice, config.padded(D)),
-            block_d_kept=walk.tile,
-            YIELD=True,
-            WARPS=walk.warps,
-            STAGES=walk.stages,
-            PRODUCTS=walk.products,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=walk.warps,
-            num_stages=2,
-            maxnreg=walk.registers,
+            o3_backward_sweep_2, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+            dH_starts, dH_last, u, *strides(u, H), lam_sums, lam_rests, H_out_late_, x, *strides(x, H),
+            matrix1, du_1, dy, *strides(dy, H),
+            *lay.walked, parts, lay.length(parts),
+            D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=walk.tile, YIELD=True,
+            WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
+            LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
         )
     matrix1 = None
     if needs & {"lam"}:
@@ -4082,105 +2784,47 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
     if needs & {"u"}:
         matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
         launch(
-            o3_backward_prepare_3,
-            (config.queues(lay.programs),),
-            matrix2,
-            lam_sums,
-            lam_rests,
-            x,
-            *strides(x, H),
-            u,
-            *strides(u, H),
-            *lay.at_once,
-            lay.programs,
-            D=D,
-            block_d=config.padded(D),
-            CHUNK=config.chunk,
+            o3_backward_prepare_3, (config.queues(lay.programs),),
+            matrix2, lam_sums, lam_rests, x, *strides(x, H), u, *strides(u, H),
+            *lay.at_once, lay.programs,
+            D=D, block_d=config.padded(D), CHUNK=config.chunk,
             STAGES=config.queued(config.padded(D) * (x.element_size() + u.element_size()), config.chunk),
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.ahead,
-            num_stages=1,
-            maxnreg=255,
+            C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=255,
         )
     if needs & {"u"}:
         du = some.new_empty((B, T, H, D), dtype=some.dtype)
         walk = config.walk(
-            D,
-            config.padded(D) * (u.element_size() + x.element_size()),
+            D, config.padded(D) * (u.element_size() + x.element_size()),
             config.chunk * matrix2.element_size() + lam_sums.element_size(),
-            dy.element_size() + du_1.element_size(),
-            elements=True,
+            dy.element_size() + du_1.element_size(), elements=True,
         )
         launch(
-            o3_backward_sweep_3,
-            (lay.sequences * parts * H * cdiv(D, walk.tile),),
-            dH_starts,
-            dy,
-            *strides(dy, H),
-            matrix2,
-            lam_sums,
-            lam_rests,
-            u,
-            *strides(u, H),
-            du_1,
-            *strides(du_1, H),
-            du,
-            x,
-            *strides(x, H),
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            D=D,
-            block_d=min(config.slice, config.padded(D)),
-            block_d_kept=walk.tile,
-            YIELD=True,
-            WARPS=walk.warps,
-            STAGES=walk.stages,
-            PRODUCTS=walk.products,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=walk.warps,
-            num_stages=2,
-            maxnreg=walk.registers,
+            o3_backward_sweep_3, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+            dH_starts, dy, *strides(dy, H), matrix2, lam_sums, lam_rests, u, *strides(u, H),
+            du_1, *strides(du_1, H), du, x, *strides(x, H),
+            *lay.walked, parts, lay.length(parts),
+            D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=walk.tile, YIELD=True,
+            WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
+            LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
         )
     du_1 = matrix2 = None
     gradients, initial = {}, {}
     if needs & {"lam"}:  # the decay times <H_(t-1), dH_t>
         H__pairing = border_sums(
-            lam_sums,
-            lam_rests,
-            H__at_ends,
-            lay,
-            parts,
-            config.exact,
-            in_late=H_in_late_,
-            own_late=own1,
-            out_late=H_out_late_,
+            lam_sums, lam_rests, H__at_ends, lay, parts, config.exact, in_late=H_in_late_,
+            own_late=own1, out_late=H_out_late_,
         )
     H_in_late_ = H_out_late_ = lam_rests = lam_sums = own1 = None
     if needs & {"x"}:
         dx = some.new_empty((B, T, H, D), dtype=some.dtype) if "x" in needs else None
         launch(
-            o3_backward_rows_1,
-            (cdiv(B * T, config.rows(config.padded(D))) * H,),
-            dy,
-            *strides(dy, H),
-            *((dx_0, *strides(dx_0, H)) if "x" in needs else (None, 0, 0, 0, 1)),
+            o3_backward_rows_1, (cdiv(B * T, config.rows(config.padded(D))) * H,),
+            dy, *strides(dy, H), *((dx_0, *strides(dx_0, H)) if "x" in needs else (None, 0, 0, 0, 1)),
             dx,
-            T,
-            H,
-            B * T,
-            D=D,
-            block_d=config.padded(D),
-            ROWS=config.rows(config.padded(D)),
-            num_warps=4,
+            T, H, B * T,
+            D=D, block_d=config.padded(D), ROWS=config.rows(config.padded(D)), num_warps=4,
         )
     dx_0 = None
     if "q" in needs:
@@ -4210,22 +2854,19 @@ def triton_forward(given, states, constants, packed=None):
     # o2_t = q_t + q_t - H_t q_t
     o2_made, o2_last, o2_saved = triton_o2_forward(
         {"q": given["q"], "u": given["u"], "lam": given["lam"], "lam_0": given["lam_0"]},
-        {"H": states.get("H")},
-        constants,
+        {"H": states.get("H")}, constants,
     )
     o2 = o2_made["y"]
     # o3_t = q_t + o2_t - H_t o2_t
     o3_made, o3_last, o3_saved = triton_o3_forward(
         {"q": given["q"], "u": given["u"], "lam": given["lam"], "lam_0": given["lam_0"], "x": o2},
-        {"H": states.get("H")},
-        constants,
+        {"H": states.get("H")}, constants,
     )
     o3 = o3_made["y"]
     # o4_t = q_t + o3_t - H_t o3_t
     o4_made, o4_last, o4_saved = triton_o3_forward(
         {"q": given["q"], "u": given["u"], "lam": given["lam"], "lam_0": given["lam_0"], "x": o3},
-        {"H": states.get("H")},
-        constants,
+        {"H": states.get("H")}, constants,
     )
     o4 = o4_made["y"]
     outputs = {"o": o4}
@@ -4242,11 +2883,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     # the adjoint of o4_t = q_t + o3_t - H_t o3_t
     inner, initial = triton_o3_backward(
         {"q": given["q"], "u": given["u"], "lam": given["lam"], "lam_0": given["lam_0"], "x": o3},
-        {"H": states.get("H")},
-        constants,
-        part("o4", saved),
-        {"y": sums.get("o4", given["q"])},
-        {},
+        {"H": states.get("H")}, constants, part("o4", saved), {"y": sums.get("o4", given["q"])}, {},
         wanted(needs, {"q": "q", "u": "u", "lam": "lam", "lam_0": "lam_0", "x": "o3", "H": "H"}, ARGUMENTS),
     )
     sums.add_all(inner, {"q": "q", "u": "u", "lam": "lam", "lam_0": "lam_0", "x": "o3"})
@@ -4254,11 +2891,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     # the adjoint of o3_t = q_t + o2_t - H_t o2_t
     inner, initial = triton_o3_backward(
         {"q": given["q"], "u": given["u"], "lam": given["lam"], "lam_0": given["lam_0"], "x": o2},
-        {"H": states.get("H")},
-        constants,
-        part("o3", saved),
-        {"y": sums.get("o3", given["q"])},
-        {},
+        {"H": states.get("H")}, constants, part("o3", saved), {"y": sums.get("o3", given["q"])}, {},
         wanted(needs, {"q": "q", "u": "u", "lam": "lam", "lam_0": "lam_0", "x": "o2", "H": "H"}, ARGUMENTS),
     )
     sums.add_all(inner, {"q": "q", "u": "u", "lam": "lam", "lam_0": "lam_0", "x": "o2"})
@@ -4266,10 +2899,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     # the adjoint of o2_t = q_t + q_t - H_t q_t
     inner, initial = triton_o2_backward(
         {"q": given["q"], "u": given["u"], "lam": given["lam"], "lam_0": given["lam_0"]},
-        {"H": states.get("H")},
-        constants,
-        part("o2", saved),
-        {"y": sums.get("o2", given["q"])},
+        {"H": states.get("H")}, constants, part("o2", saved), {"y": sums.get("o2", given["q"])},
         {"H": final_cotangents.get("H")},
         wanted(needs, {"q": "q", "u": "u", "lam": "lam", "lam_0": "lam_0", "H": "H"}, ARGUMENTS),
     )
@@ -4281,13 +2911,10 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
 SIGNATURE = Signature(
     name="mesa_neumann",
     arguments=(
-        Argument("q", "input", ("d",)),
-        Argument("u", "input", ("d",)),
-        Argument("lam", "decay", ()),
-        Argument("lam_0", "parameter", ()),
+        Argument("q", "input", ("d",)), Argument("u", "input", ("d",)),
+        Argument("lam", "decay", ()), Argument("lam_0", "parameter", ()),
     ),
-    states=(("H", ("d", "d")),),
-    outputs=(("o", ("d",)),),
+    states=(("H", ("d", "d")),), outputs=(("o", ("d",)),),
 )
 OP = Op(
     SIGNATURE,
@@ -4301,19 +2928,11 @@ OP = Op(
 
 @OP.named
 def mesa_neumann(
-    q: torch.Tensor,
-    u: torch.Tensor,
-    log_lam: torch.Tensor,
-    lam_0: torch.Tensor,
-    initial_state: torch.Tensor | None = None,
-    output_final_state: bool = False,
-    cu_seqlens: torch.Tensor | None = None,
-    context_parallel: object = None,
-    recompute: str = "auto",
-    precision: str = "default",
-    state_dtype: torch.dtype | None = None,
-    backend: str | None = None,
-    deterministic: bool = False,
+    q: torch.Tensor, u: torch.Tensor, log_lam: torch.Tensor, lam_0: torch.Tensor,
+    initial_state: torch.Tensor | None = None, output_final_state: bool = False,
+    cu_seqlens: torch.Tensor | None = None, context_parallel: object = None,
+    recompute: str = "auto", precision: str = "default", state_dtype: torch.dtype | None = None,
+    backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """The document's iteration as a program: O^(i) = Q + O^(i-1) - H O^(i-1), four rounds from O^(0) = 0.
 
@@ -4340,14 +2959,8 @@ def mesa_neumann(
     Source: Mesa Inverse Recurrence
     """
     return OP(
-        {"q": q, "u": u, "lam": log_lam, "lam_0": lam_0},
-        initial_state=initial_state,
-        output_final_state=output_final_state,
-        cu_seqlens=cu_seqlens,
-        context_parallel=context_parallel,
-        recompute=recompute,
-        precision=precision,
-        state_dtype=state_dtype,
-        backend=backend,
-        deterministic=deterministic,
+        {"q": q, "u": u, "lam": log_lam, "lam_0": lam_0}, initial_state=initial_state,
+        output_final_state=output_final_state, cu_seqlens=cu_seqlens,
+        context_parallel=context_parallel, recompute=recompute, precision=precision,
+        state_dtype=state_dtype, backend=backend, deterministic=deterministic,
     )

@@ -39,16 +39,8 @@ from chunkform.runtime.attention import torch_form as attention_torch
 from chunkform.runtime.attention.arguments import AttentionArgument, AttentionSignature
 from chunkform.runtime.attention.feature_maps import inner
 from chunkform.runtime.attention.kernels import (
-    averaged,
-    held,
-    load_block,
-    log_sum_exp,
-    products,
-    products_and,
-    scaled_online,
-    store_block,
-    three_ones,
-    weighted,
+    averaged, held, load_block, log_sum_exp, products, products_and, scaled_online, store_block,
+    three_ones, weighted,
 )
 from chunkform.runtime.attention.launch import Kernels, backward, forward
 from chunkform.runtime.attention.op import AttentionOp
@@ -64,11 +56,7 @@ def features(given, constants, at):
     size_M = at.sizes["M"]
     mu_k = given["mu"]
     x_j = at.rows(given["x"])
-    return {
-        "query1": at.wide(((mu_k.mT).mT).to(low)),
-        "key1": at.wide(x_j),
-        "value": at.wide(x_j),
-    }
+    return {"query1": at.wide(((mu_k.mT).mT).to(low)), "key1": at.wide(x_j), "value": at.wide(x_j)}
 
 
 def feature_gradients(given, constants, at, cotangents, features, needs):
@@ -100,11 +88,7 @@ def outputs(given, constants, at, averaged):
     t_2 = t_1.sum(-1)
     t_3 = ((-(value1.mT).to(dtype) + t_0).square()).sum(-1)
     t_4 = t_3.sum(-1)
-    return {
-        "B": (value1.mT).mT,
-        "pairwise": t_2,
-        "distance": -t_4,
-    }
+    return {"B": (value1.mT).mT, "pairwise": t_2, "distance": -t_4}
 
 
 def output_gradients(given, constants, at, averaged, cotangents, needs):
@@ -213,15 +197,13 @@ def score_scale():
 
 @triton.jit(do_not_specialize=["T", "S"])
 def forward_kernel(
-    query1, query1_b, query1_t, query1_h,
-    key1, key1_b, key1_t, key1_h,
-    value, value_b, value_t, value_h,
-    average_p, average_b, average_t, average_h, lse_p, mass_p,
+    query1, query1_b, query1_t, query1_h, key1, key1_b, key1_t, key1_h,
+    value, value_b, value_t, value_h, average_p, average_b, average_t, average_h, lse_p, mass_p,
     T, S, H,
     GROUP: tl.constexpr, D1: tl.constexpr, BD1: tl.constexpr, E: tl.constexpr, BE: tl.constexpr,
     CAUSAL: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, HELD: tl.constexpr,
     BESIDE: tl.constexpr,
-):  # fmt: skip
+):
     """Averages, and the log-sum-exp, of one block of rows."""
     blocks = tl.cdiv(T, BM)
     index = tl.program_id(0) // blocks
@@ -282,8 +264,7 @@ def forward_kernel(
 
 @triton.jit(do_not_specialize=["T", "S"])
 def rows_kernel(
-    query1, query1_b, query1_t, query1_h,
-    key1, key1_b, key1_t, key1_h,
+    query1, query1_b, query1_t, query1_h, key1, key1_b, key1_t, key1_h,
     value, value_b, value_t, value_h,
     d_average, d_average_b, d_average_t, d_average_h, shift_p, D_p,
     dquery1_out, dquery1_out_b, dquery1_out_t, dquery1_out_h,
@@ -291,7 +272,7 @@ def rows_kernel(
     GROUP: tl.constexpr, D1: tl.constexpr, BD1: tl.constexpr, E: tl.constexpr, BE: tl.constexpr,
     CAUSAL: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, HELD: tl.constexpr,
     BESIDE: tl.constexpr,
-):  # fmt: skip
+):
     """What rows get of the gradient: cotangents of queries, of rows, and each row's part of those of numbers a head."""
     blocks = tl.cdiv(T, BM)
     index = tl.program_id(0) // blocks
@@ -359,18 +340,15 @@ def rows_kernel(
 
 @triton.jit(do_not_specialize=["T", "S"])
 def keys_kernel(
-    query1, query1_b, query1_t, query1_h,
-    key1, key1_b, key1_t, key1_h,
+    query1, query1_b, query1_t, query1_h, key1, key1_b, key1_t, key1_h,
     value, value_b, value_t, value_h,
-    d_average, d_average_b, d_average_t, d_average_h, shift_p, D_p,
-    beside_p, beside_h,
-    dvalue_p, dvalue_b, dvalue_t, dvalue_h,
-    dkey1_out, dkey1_out_b, dkey1_out_t, dkey1_out_h,
+    d_average, d_average_b, d_average_t, d_average_h, shift_p, D_p, beside_p, beside_h,
+    dvalue_p, dvalue_b, dvalue_t, dvalue_h, dkey1_out, dkey1_out_b, dkey1_out_t, dkey1_out_h,
     T, S, H,
     GROUP: tl.constexpr, D1: tl.constexpr, BD1: tl.constexpr, E: tl.constexpr, BE: tl.constexpr,
     CAUSAL: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, HELD: tl.constexpr,
     BESIDE: tl.constexpr,
-):  # fmt: skip
+):
     """What keys get of the gradient: cotangents of values, of keys and of columns, over all heads of a group."""
     blocks = tl.cdiv(S, BN)
     index = tl.program_id(0) // blocks
@@ -499,17 +477,8 @@ def keys_kernel(
 
 
 KERNELS = Kernels(
-    forward_kernel,
-    rows_kernel,
-    keys_kernel,
-    scores=("1",),
-    columns=(),
-    rows_=(),
-    scalars=(),
-    of_rows=("score1",),
-    of_keys=("score1",),
-    normaliser="softmax",
-    score_scale=score_scale,
+    forward_kernel, rows_kernel, keys_kernel, scores=("1",), columns=(), rows_=(), scalars=(),
+    of_rows=("score1",), of_keys=("score1",), normaliser="softmax", score_scale=score_scale,
     light=True,
 )
 
@@ -527,46 +496,15 @@ def triton_backward(op, features, at, averages, lse, d_averages, D, needs):
 SIGNATURE = AttentionSignature(
     name="relay_nodes",
     arguments=(
-        AttentionArgument("x", "key", ("E",)),
-        AttentionArgument(
-            "mu",
-            "fixed",
-            (
-                "M",
-                "E",
-            ),
-        ),
-        AttentionArgument(
-            "W",
-            "parameter",
-            (
-                "M",
-                "M",
-            ),
-        ),
+        AttentionArgument("x", "key", ("E",)), AttentionArgument("mu", "fixed", ("M", "E")),
+        AttentionArgument("W", "parameter", ("M", "M")),
     ),
-    outputs=(
-        (
-            "B",
-            False,
-            (
-                "M",
-                "E",
-            ),
-        ),
-        ("pairwise", False, ()),
-        ("distance", False, ()),
-    ),
-    values=(("value1", ("E",)),),
-    normaliser="softmax",
-    nodes="M",
-    gradient_of={"x_j": "x", "mu_k": "mu", "W": "W"},
-    scalars={},
+    outputs=(("B", False, ("M", "E")), ("pairwise", False, ()), ("distance", False, ())),
+    values=(("value1", ("E",)),), normaliser="softmax", nodes="M",
+    gradient_of={"x_j": "x", "mu_k": "mu", "W": "W"}, scalars={},
 )
 OP = AttentionOp(
-    SIGNATURE,
-    Maps(features, feature_gradients, outputs, output_gradients),
-    torch_energy,
+    SIGNATURE, Maps(features, feature_gradients, outputs, output_gradients), torch_energy,
     torch_energy_gradients,
     {
         "torch": AttentionBackend(attention_torch.forward, attention_torch.backward),
@@ -578,14 +516,8 @@ OP = AttentionOp(
 
 @OP.named
 def relay_nodes(
-    x: torch.Tensor,
-    mu: torch.Tensor,
-    W: torch.Tensor,
-    *,
-    output_lse: bool = False,
-    context_parallel: object = None,
-    backend: str | None = None,
-    deterministic: bool = False,
+    x: torch.Tensor, mu: torch.Tensor, W: torch.Tensor, *, output_lse: bool = False,
+    context_parallel: object = None, backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor] | tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Relay nodes: B_k, the softmax average of a sequence by a fixed query mu_k, and both displayed energies of the nodes.
 

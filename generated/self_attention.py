@@ -40,17 +40,8 @@ from chunkform.runtime.attention import torch_form as attention_torch
 from chunkform.runtime.attention.arguments import After, AttentionArgument, AttentionSignature
 from chunkform.runtime.attention.feature_maps import later
 from chunkform.runtime.attention.kernels import (
-    averaged,
-    held,
-    load_block,
-    load_matrix,
-    log_sum_exp,
-    products,
-    products_and,
-    scaled_online,
-    store_block,
-    three_ones,
-    weighted,
+    averaged, held, load_block, load_matrix, log_sum_exp, products, products_and, scaled_online,
+    store_block, three_ones, weighted,
 )
 from chunkform.runtime.attention.launch import Kernels, backward, fit, forward, forward_and_output, of_positions
 from chunkform.runtime.attention.op import AttentionOp
@@ -71,23 +62,16 @@ def features(given, constants, at):
     x_i = at.rows(given["x"], spread=True)
     t_0 = contract("ac,bc->ab", x_i, Q, low)
     t_1 = contract("bc,ac->ab", K, x_j, low)
-    return {
-        "query1": at.wide(t_0),
-        "key1": at.wide(t_1),
-        "value": at.wide(x_j),
-    }
+    return {"query1": at.wide(t_0), "key1": at.wide(t_1), "value": at.wide(x_j)}
 
 
 @triton.jit(do_not_specialize=["T", "EACH"])
 def key_features_kernel(
-    x_j_p, x_j_b, x_j_t, x_j_h,
-    K_p, K_h, K_1, K_2,
-    Q_p, Q_h, Q_1, Q_2,
-    query1_1_p, query1_1_b, query1_1_t, query1_1_h,
-    key1_1_p, key1_1_b, key1_1_t, key1_1_h,
+    x_j_p, x_j_b, x_j_t, x_j_h, K_p, K_h, K_1, K_2, Q_p, Q_h, Q_1, Q_2,
+    query1_1_p, query1_1_b, query1_1_t, query1_1_h, key1_1_p, key1_1_b, key1_1_t, key1_1_h,
     T, H, EACH,
     D: tl.constexpr, BD: tl.constexpr, E: tl.constexpr, BE: tl.constexpr, BT: tl.constexpr,
-):  # fmt: skip
+):
     """Features of some positions of one head."""
     blocks = tl.cdiv(T, BT * EACH)
     index = tl.program_id(0) // blocks
@@ -118,19 +102,10 @@ def kernel_features(given, constants, at):
     if not fit(at, size_D, size_E):
         return features(given, constants, at)
     made = of_positions(
-        key_features_kernel,
-        at,
-        at.keys,
-        (x_j,),
-        (K, Q),
-        {"query1_1": size_D, "key1_1": size_D},
+        key_features_kernel, at, at.keys, (x_j,), (K, Q), {"query1_1": size_D, "key1_1": size_D},
         {"D": size_D, "E": size_E},
     )
-    return {
-        "query1": at.wide(made["query1_1"]),
-        "key1": at.wide(made["key1_1"]),
-        "value": at.wide(x_j),
-    }
+    return {"query1": at.wide(made["query1_1"]), "key1": at.wide(made["key1_1"]), "value": at.wide(x_j)}
 
 
 def feature_gradients(given, constants, at, cotangents, features, needs):
@@ -178,21 +153,16 @@ def moved_features(given, constants, at):
     x_i = at.rows(given["x"], spread=True)
     t_0 = contract("ab,ac->bc", K, Q, dtype)
     t_1 = contract("bc,ac->ab", t_0, x_i, low)
-    return {
-        "query1": at.wide(t_1),
-        "key1": at.wide(x_j),
-        "value": at.wide(x_j),
-    }
+    return {"query1": at.wide(t_1), "key1": at.wide(x_j), "value": at.wide(x_j)}
 
 
 @triton.jit(do_not_specialize=["T", "EACH"])
 def moved_key_features_kernel(
-    x_j_p, x_j_b, x_j_t, x_j_h,
-    matrix1_p, matrix1_h, matrix1_1, matrix1_2,
+    x_j_p, x_j_b, x_j_t, x_j_h, matrix1_p, matrix1_h, matrix1_1, matrix1_2,
     query1_1_p, query1_1_b, query1_1_t, query1_1_h,
     T, H, EACH,
     E: tl.constexpr, BE: tl.constexpr, BT: tl.constexpr,
-):  # fmt: skip
+):
     """Features of some positions of one head."""
     blocks = tl.cdiv(T, BT * EACH)
     index = tl.program_id(0) // blocks
@@ -222,11 +192,7 @@ def moved_kernel_features(given, constants, at):
     t_0 = contract("ab,ac->bc", K, Q, dtype)
     matrix1 = t_0
     made = of_positions(moved_key_features_kernel, at, at.keys, (x_j,), (matrix1,), {"query1_1": size_E}, {"E": size_E})
-    return {
-        "query1": at.wide(made["query1_1"]),
-        "key1": at.wide(x_j),
-        "value": at.wide(x_j),
-    }
+    return {"query1": at.wide(made["query1_1"]), "key1": at.wide(x_j), "value": at.wide(x_j)}
 
 
 def moved_feature_gradients(given, constants, at, cotangents, features, needs):
@@ -270,9 +236,7 @@ def outputs(given, constants, at, averaged):
     value1 = averaged["value1"]
     V = given["V"]
     t_0 = contract("ac,bc->ab", value1, V, low)
-    return {
-        "y": t_0,
-    }
+    return {"y": t_0}
 
 
 def output_gradients(given, constants, at, averaged, cotangents, needs):
@@ -370,18 +334,14 @@ def score_scale():
 
 @triton.jit(do_not_specialize=["T", "S"])
 def forward_kernel(
-    query1, query1_b, query1_t, query1_h,
-    key1, key1_b, key1_t, key1_h,
-    value, value_b, value_t, value_h,
-    average_p, average_b, average_t, average_h, lse_p, mass_p,
+    query1, query1_b, query1_t, query1_h, key1, key1_b, key1_t, key1_h,
+    value, value_b, value_t, value_h, average_p, average_b, average_t, average_h, lse_p, mass_p,
     after_p, after_h, after_e, after_f, out_p, out_b, out_t, out_h,
     T, S, H,
     GROUP: tl.constexpr, D1: tl.constexpr, BD1: tl.constexpr, E: tl.constexpr, BE: tl.constexpr,
     CAUSAL: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, HELD: tl.constexpr,
-    BESIDE: tl.constexpr,
-    SAME: tl.constexpr,
-    F: tl.constexpr, BF: tl.constexpr,
-):  # fmt: skip
+    BESIDE: tl.constexpr, SAME: tl.constexpr, F: tl.constexpr, BF: tl.constexpr,
+):
     """Averages, and the log-sum-exp, of one block of rows."""
     blocks = tl.cdiv(T, BM)
     index = tl.program_id(0) // blocks
@@ -454,17 +414,15 @@ def forward_kernel(
 
 @triton.jit(do_not_specialize=["T", "S"])
 def rows_kernel(
-    query1, query1_b, query1_t, query1_h,
-    key1, key1_b, key1_t, key1_h,
+    query1, query1_b, query1_t, query1_h, key1, key1_b, key1_t, key1_h,
     value, value_b, value_t, value_h,
     d_average, d_average_b, d_average_t, d_average_h, shift_p, D_p,
     dquery1_out, dquery1_out_b, dquery1_out_t, dquery1_out_h,
     T, S, H,
     GROUP: tl.constexpr, D1: tl.constexpr, BD1: tl.constexpr, E: tl.constexpr, BE: tl.constexpr,
     CAUSAL: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, HELD: tl.constexpr,
-    BESIDE: tl.constexpr,
-    SAME: tl.constexpr,
-):  # fmt: skip
+    BESIDE: tl.constexpr, SAME: tl.constexpr,
+):
     """What rows get of the gradient: cotangents of queries, of rows, and each row's part of those of numbers a head."""
     blocks = tl.cdiv(T, BM)
     index = tl.program_id(0) // blocks
@@ -538,19 +496,15 @@ def rows_kernel(
 
 @triton.jit(do_not_specialize=["T", "S"])
 def keys_kernel(
-    query1, query1_b, query1_t, query1_h,
-    key1, key1_b, key1_t, key1_h,
+    query1, query1_b, query1_t, query1_h, key1, key1_b, key1_t, key1_h,
     value, value_b, value_t, value_h,
-    d_average, d_average_b, d_average_t, d_average_h, shift_p, D_p,
-    beside_p, beside_h,
-    dvalue_p, dvalue_b, dvalue_t, dvalue_h,
-    dkey1_out, dkey1_out_b, dkey1_out_t, dkey1_out_h,
+    d_average, d_average_b, d_average_t, d_average_h, shift_p, D_p, beside_p, beside_h,
+    dvalue_p, dvalue_b, dvalue_t, dvalue_h, dkey1_out, dkey1_out_b, dkey1_out_t, dkey1_out_h,
     T, S, H,
     GROUP: tl.constexpr, D1: tl.constexpr, BD1: tl.constexpr, E: tl.constexpr, BE: tl.constexpr,
     CAUSAL: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, HELD: tl.constexpr,
-    BESIDE: tl.constexpr,
-    SAME: tl.constexpr,
-):  # fmt: skip
+    BESIDE: tl.constexpr, SAME: tl.constexpr,
+):
     """What keys get of the gradient: cotangents of values, of keys and of columns, over all heads of a group."""
     blocks = tl.cdiv(S, BN)
     index = tl.program_id(0) // blocks
@@ -682,20 +636,9 @@ def keys_kernel(
 
 
 KERNELS = Kernels(
-    forward_kernel,
-    rows_kernel,
-    keys_kernel,
-    scores=("1",),
-    columns=(),
-    rows_=(),
-    scalars=(),
-    of_rows=("score1",),
-    of_keys=("score1",),
-    normaliser="softmax",
-    score_scale=score_scale,
-    same=True,
-    light=True,
-    after=After("y", "V", True),
+    forward_kernel, rows_kernel, keys_kernel, scores=("1",), columns=(), rows_=(), scalars=(),
+    of_rows=("score1",), of_keys=("score1",), normaliser="softmax", score_scale=score_scale,
+    same=True, light=True, after=After("y", "V", True),
 )
 
 
@@ -717,43 +660,16 @@ def triton_backward(op, features, at, averages, lse, d_averages, D, needs):
 SIGNATURE = AttentionSignature(
     name="self_attention",
     arguments=(
-        AttentionArgument("x", "stream", ("E",)),
-        AttentionArgument(
-            "Q",
-            "parameter",
-            (
-                "D",
-                "E",
-            ),
-        ),
-        AttentionArgument(
-            "K",
-            "parameter",
-            (
-                "D",
-                "E",
-            ),
-        ),
-        AttentionArgument(
-            "V",
-            "parameter",
-            (
-                "E",
-                "E",
-            ),
-        ),
+        AttentionArgument("x", "stream", ("E",)), AttentionArgument("Q", "parameter", ("D", "E")),
+        AttentionArgument("K", "parameter", ("D", "E")),
+        AttentionArgument("V", "parameter", ("E", "E")),
     ),
-    outputs=(("y", True, ("E",)),),
-    values=(("value1", ("E",)),),
-    normaliser="softmax",
-    gradient_of={"x_i": "x", "x_j": "x", "Q": "Q", "K": "K", "V": "V"},
-    scalars={},
+    outputs=(("y", True, ("E",)),), values=(("value1", ("E",)),), normaliser="softmax",
+    gradient_of={"x_i": "x", "x_j": "x", "Q": "Q", "K": "K", "V": "V"}, scalars={},
 )
 OP = AttentionOp(
-    SIGNATURE,
-    Maps(features, feature_gradients, outputs, output_gradients, kernel_features),
-    torch_energy,
-    torch_energy_gradients,
+    SIGNATURE, Maps(features, feature_gradients, outputs, output_gradients, kernel_features),
+    torch_energy, torch_energy_gradients,
     {
         "torch": AttentionBackend(attention_torch.forward, attention_torch.backward),
         "triton": AttentionBackend(triton_forward, triton_backward, triton_forward_and_output),
@@ -765,15 +681,8 @@ OP = AttentionOp(
 
 @OP.named
 def self_attention(
-    x: torch.Tensor,
-    Q: torch.Tensor,
-    K: torch.Tensor,
-    V: torch.Tensor,
-    *,
-    causal: bool = False,
-    output_lse: bool = False,
-    context_parallel: object = None,
-    backend: str | None = None,
+    x: torch.Tensor, Q: torch.Tensor, K: torch.Tensor, V: torch.Tensor, *, causal: bool = False,
+    output_lse: bool = False, context_parallel: object = None, backend: str | None = None,
     deterministic: bool = False,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """Self attention of a stream, with the projections as parameters: a_ij = exp(x_i^T Q^T K x_j).

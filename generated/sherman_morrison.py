@@ -46,19 +46,8 @@ from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import dtype_of
 from chunkform.runtime.torch_form.recurrent import (
-    block_of,
-    computed_in,
-    gradient_like,
-    incoming,
-    layout_of,
-    rows_of_tile,
-    segment_length,
-    stacked,
-    strides_of,
-    too_wide,
-    typed_like,
-    warps_for,
-    whole_warps,
+    block_of, computed_in, gradient_like, incoming, layout_of, rows_of_tile, segment_length,
+    stacked, strides_of, too_wide, typed_like, warps_for, whole_warps,
 )
 
 
@@ -84,16 +73,13 @@ def torch_forward(given, states, constants, packed=None):
     like = given["q"].new_zeros((), dtype=dtype)
     size_d = given["q"].shape[-1]
     sequences = {
-        "q": given["q"].to(dtype).unbind(1),
-        "u": given["u"].to(dtype).unbind(1),
+        "q": given["q"].to(dtype).unbind(1), "u": given["u"].to(dtype).unbind(1),
         "lam": given["lam"].to(dtype).exp().unbind(1),
     }
     segment = segment_length(steps)
     start = torch_start(given, states, constants, batch, heads)
     S = start["S"]
-    outputs = {
-        "o": given["q"].new_empty((batch, steps, heads, size_d)),
-    }
+    outputs = {"o": given["q"].new_empty((batch, steps, heads, size_d))}
     checkpoints = {"S": []}
     for t in range(steps):
         if t % segment == 0:
@@ -126,14 +112,11 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     like = given["q"].new_zeros((), dtype=dtype)
     size_d = given["q"].shape[-1]
     sequences = {
-        "q": given["q"].to(dtype).unbind(1),
-        "u": given["u"].to(dtype).unbind(1),
+        "q": given["q"].to(dtype).unbind(1), "u": given["u"].to(dtype).unbind(1),
         "lam": given["lam"].to(dtype).exp().unbind(1),
     }
     segment = segment_length(steps)
-    incoming_sequences = {
-        "o": incoming(cotangents.get("o"), (batch, steps, heads, size_d), like).to(dtype).unbind(1),
-    }
+    incoming_sequences = {"o": incoming(cotangents.get("o"), (batch, steps, heads, size_d), like).to(dtype).unbind(1)}
     dS = incoming(final_cotangents.get("S"), (batch, heads, size_d, size_d), like).to(dtype)
     gradients = {
         "q": given["q"].new_empty((batch, steps, heads, size_d)),
@@ -211,12 +194,11 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
 @triton.jit(do_not_specialize=["heads", "steps", "segment", "lines"])
 def sequential_forward_kernel(
     q_at, u_at, lam_at, S_start_at, S_checkpoints_at, S_final_at, o_at,
-    q_stride0, q_stride1, q_stride2, q_stride3,
-    u_stride0, u_stride1, u_stride2, u_stride3,
+    q_stride0, q_stride1, q_stride2, q_stride3, u_stride0, u_stride1, u_stride2, u_stride3,
     lam_stride0, lam_stride1, lam_stride2,
     table_at, heads, q_group, u_group, lam_group, steps, segment, lines,
     size_d: tl.constexpr, block_d: tl.constexpr,
-):  # fmt: skip
+):
     """Each program: one batch entry and head, from the first step to the last."""
     index = tl.cast(tl.program_id(0), tl.int64)
     batch = index // heads
@@ -280,13 +262,11 @@ def sequential_forward_kernel(
 @triton.jit(do_not_specialize=["heads", "steps", "segment", "lines"])
 def sequential_backward_kernel(
     q_at, u_at, lam_at, do_at, S_checkpoints_at, S_states_at, dS_final_at, dS_start_at, dq_at, du_at, dlam_at,
-    q_stride0, q_stride1, q_stride2, q_stride3,
-    u_stride0, u_stride1, u_stride2, u_stride3,
-    lam_stride0, lam_stride1, lam_stride2,
-    do_stride0, do_stride1, do_stride2, do_stride3,
+    q_stride0, q_stride1, q_stride2, q_stride3, u_stride0, u_stride1, u_stride2, u_stride3,
+    lam_stride0, lam_stride1, lam_stride2, do_stride0, do_stride1, do_stride2, do_stride3,
     table_at, heads, q_group, u_group, lam_group, steps, segment, lines,
     size_d: tl.constexpr, block_d: tl.constexpr,
-):  # fmt: skip
+):
     """Each program: one batch entry and head, segment by segment from the last to the first."""
     index = tl.cast(tl.program_id(0), tl.int64)
     batch = index // heads
@@ -407,13 +387,11 @@ def sequential_backward_kernel(
 @triton.jit(do_not_specialize=["heads", "steps", "segment", "lines"])
 def sequential_forward_rows_kernel(
     q_at, u_at, lam_at, S_start_at, S_checkpoints_at, S_final_at, o_at, scratch_at,
-    q_stride0, q_stride1, q_stride2, q_stride3,
-    u_stride0, u_stride1, u_stride2, u_stride3,
+    q_stride0, q_stride1, q_stride2, q_stride3, u_stride0, u_stride1, u_stride2, u_stride3,
     lam_stride0, lam_stride1, lam_stride2,
     table_at, heads, q_group, u_group, lam_group, steps, segment, lines,
-    size_d: tl.constexpr, block_d: tl.constexpr,
-    slots: tl.constexpr, block_row: tl.constexpr,
-):  # fmt: skip
+    size_d: tl.constexpr, block_d: tl.constexpr, slots: tl.constexpr, block_row: tl.constexpr,
+):
     """Each program: one batch entry and head, from the first step to the last, over blocks of the states' rows."""
     index = tl.cast(tl.program_id(0), tl.int64)
     batch = index // heads
@@ -517,14 +495,11 @@ def sequential_forward_rows_kernel(
 @triton.jit(do_not_specialize=["heads", "steps", "segment", "lines"])
 def sequential_backward_rows_kernel(
     q_at, u_at, lam_at, do_at, S_checkpoints_at, S_states_at, dS_final_at, dS_start_at, S_now_at, scratch_at, dq_at, du_at, dlam_at,
-    q_stride0, q_stride1, q_stride2, q_stride3,
-    u_stride0, u_stride1, u_stride2, u_stride3,
-    lam_stride0, lam_stride1, lam_stride2,
-    do_stride0, do_stride1, do_stride2, do_stride3,
+    q_stride0, q_stride1, q_stride2, q_stride3, u_stride0, u_stride1, u_stride2, u_stride3,
+    lam_stride0, lam_stride1, lam_stride2, do_stride0, do_stride1, do_stride2, do_stride3,
     table_at, heads, q_group, u_group, lam_group, steps, segment, lines,
-    size_d: tl.constexpr, block_d: tl.constexpr,
-    slots: tl.constexpr, block_row: tl.constexpr,
-):  # fmt: skip
+    size_d: tl.constexpr, block_d: tl.constexpr, slots: tl.constexpr, block_row: tl.constexpr,
+):
     """Each program: one batch entry and head, segment by segment from the last to the first, over blocks of the states' rows."""
     index = tl.cast(tl.program_id(0), tl.int64)
     batch = index // heads
@@ -576,8 +551,7 @@ def sequential_backward_rows_kernel(
                 S_now_at + index * (size_d * size_d) + at_row_d,
                 tl.load(
                     S_checkpoints_at + ((slot + checkpoint) * heads + head) * (size_d * size_d) + at_row_d,
-                    mask=in_row_d,
-                    other=0.0,
+                    mask=in_row_d, other=0.0,
                 ),
                 mask=in_row_d,
             )
@@ -653,8 +627,7 @@ def sequential_backward_rows_kernel(
                 in_row_d = in_row[:, None] & in_d[None, :]
                 S = tl.load(
                     S_states_at + ((room + offset) * heads + head) * (size_d * size_d) + at_row_d,
-                    mask=in_row_d,
-                    other=0.0,
+                    mask=in_row_d, other=0.0,
                 ).to(tl.float32)
                 q_row = tl.load(q_at + now * q_stride1 + wide_row * q_stride3, mask=in_row, other=0.0).to(tl.float32)
                 u_row = tl.load(u_at + now * u_stride1 + wide_row * u_stride3, mask=in_row, other=0.0).to(tl.float32)
@@ -689,8 +662,7 @@ def sequential_backward_rows_kernel(
                 )
                 S = tl.load(
                     S_states_at + ((room + offset) * heads + head) * (size_d * size_d) + at_row_d,
-                    mask=in_row_d,
-                    other=0.0,
+                    mask=in_row_d, other=0.0,
                 ).to(tl.float32)
                 q_row = tl.load(q_at + now * q_stride1 + wide_row * q_stride3, mask=in_row, other=0.0).to(tl.float32)
                 sum2_row = tl.load(
@@ -736,8 +708,7 @@ def sequential_backward_rows_kernel(
                 )
                 S = tl.load(
                     S_states_at + ((room + offset) * heads + head) * (size_d * size_d) + at_row_d,
-                    mask=in_row_d,
-                    other=0.0,
+                    mask=in_row_d, other=0.0,
                 ).to(tl.float32)
                 q_row = tl.load(q_at + now * q_stride1 + wide_row * q_stride3, mask=in_row, other=0.0).to(tl.float32)
                 u_row = tl.load(u_at + now * u_stride1 + wide_row * u_stride3, mask=in_row, other=0.0).to(tl.float32)
@@ -759,8 +730,7 @@ def sequential_backward_rows_kernel(
                     + r22[:, None] * u[None, :]
                     - (r20 * r21 * u_row)[:, None] * sum6[None, :]
                     - (r20 * number_5 * r21 * q_row)[:, None] * u[None, :]
-                    - (r20 * number_4 * r21 * u_row)[:, None] * do[None, :],
-                    mask=in_row_d,
+                    - (r20 * number_4 * r21 * u_row)[:, None] * do[None, :], mask=in_row_d,
                 )
             tl.store(scratch_at + (tl.program_id(0) * slots + 10) * (size_d + size_d) + at_d, sum10_all, mask=in_d)
             tl.debug_barrier()
@@ -804,9 +774,7 @@ def triton_forward(given, states, constants, packed=None, needs_backward=True):
     start = {name: x.float().contiguous() for name, x in start.items()}
     outputs, parts = {}, {}
     outputs["o"] = given["q"].new_empty((batch, steps, heads, size_d))
-    finals = {
-        "S": like.new_empty((layout.sequences, heads, size_d, size_d)),
-    }
+    finals = {"S": like.new_empty((layout.sequences, heads, size_d, size_d))}
     saved = {}
     if needs_backward:
         saved["S"] = like.new_empty((layout.slots * heads, size_d, size_d))
@@ -814,54 +782,23 @@ def triton_forward(given, states, constants, packed=None, needs_backward=True):
         block_row = rows_of_tile(block_d, block_d)
         scratch = like.new_empty((layout.sequences * heads, 3, size_d + size_d))
         launch(
-            sequential_forward_rows_kernel,
-            (layout.sequences * heads,),
-            given["q"],
-            given["u"],
-            given["lam"],
-            start["S"],
-            saved.get("S"),
-            finals["S"],
-            outputs["o"],
+            sequential_forward_rows_kernel, (layout.sequences * heads,),
+            given["q"], given["u"], given["lam"], start["S"], saved.get("S"), finals["S"], outputs["o"],
             scratch,
-            *strides_of(given["q"], given["u"], given["lam"]),
-            layout.table,
-            heads,
-            heads // max(given["q"].shape[2], 1),
-            heads // max(given["u"].shape[2], 1),
-            heads // max(given["lam"].shape[2], 1),
-            steps,
-            layout.segment,
-            batch * steps,
-            size_d=size_d,
-            block_d=block_d,
-            slots=3,
-            block_row=block_row,
+            *strides_of(given["q"], given["u"], given["lam"]), layout.table, heads,
+            heads // max(given["q"].shape[2], 1), heads // max(given["u"].shape[2], 1),
+            heads // max(given["lam"].shape[2], 1), steps, layout.segment, batch * steps,
+            size_d=size_d, block_d=block_d, slots=3, block_row=block_row,
             num_warps=warps_for(block_row * block_d),
         )
     else:
         launch(
-            sequential_forward_kernel,
-            (layout.sequences * heads,),
-            given["q"],
-            given["u"],
-            given["lam"],
-            start["S"],
-            saved.get("S"),
-            finals["S"],
-            outputs["o"],
-            *strides_of(given["q"], given["u"], given["lam"]),
-            layout.table,
-            heads,
-            heads // max(given["q"].shape[2], 1),
-            heads // max(given["u"].shape[2], 1),
-            heads // max(given["lam"].shape[2], 1),
-            steps,
-            layout.segment,
-            batch * steps,
-            size_d=size_d,
-            block_d=block_d,
-            num_warps=warps_for(block_d * block_d, 128),
+            sequential_forward_kernel, (layout.sequences * heads,),
+            given["q"], given["u"], given["lam"], start["S"], saved.get("S"), finals["S"], outputs["o"],
+            *strides_of(given["q"], given["u"], given["lam"]), layout.table, heads,
+            heads // max(given["q"].shape[2], 1), heads // max(given["u"].shape[2], 1),
+            heads // max(given["lam"].shape[2], 1), steps, layout.segment, batch * steps,
+            size_d=size_d, block_d=block_d, num_warps=warps_for(block_d * block_d, 128),
         )
     return outputs, finals, saved
 
@@ -874,9 +811,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     size_d = given["q"].shape[-1]
     block_d = block_of(size_d, 1)
     layout = layout_of(batch, steps, packed)
-    incoming_steps = {
-        "o": incoming(cotangents.get("o"), (batch, steps, heads, size_d), like),
-    }
+    incoming_steps = {"o": incoming(cotangents.get("o"), (batch, steps, heads, size_d), like)}
     ends, workspace, moment, initial_gradients, gradients, parts = {}, {}, {}, {}, {}, {}
     ends["S"] = (
         incoming(final_cotangents.get("S"), (layout.sequences, heads, size_d, size_d), like).float().contiguous()
@@ -891,63 +826,25 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         block_row = rows_of_tile(block_d, block_d)
         scratch = like.new_empty((layout.sequences * heads, 11, size_d + size_d))
         launch(
-            sequential_backward_rows_kernel,
-            (layout.sequences * heads,),
-            given["q"],
-            given["u"],
-            given["lam"],
-            incoming_steps["o"],
-            saved["S"],
-            workspace["S"],
-            ends["S"],
-            initial_gradients["S"],
-            moment["S"],
-            scratch,
-            gradients["q"],
-            gradients["u"],
+            sequential_backward_rows_kernel, (layout.sequences * heads,),
+            given["q"], given["u"], given["lam"], incoming_steps["o"], saved["S"], workspace["S"],
+            ends["S"], initial_gradients["S"], moment["S"], scratch, gradients["q"], gradients["u"],
             gradients["lam"],
-            *strides_of(given["q"], given["u"], given["lam"], incoming_steps["o"]),
-            layout.table,
-            heads,
-            heads // max(given["q"].shape[2], 1),
-            heads // max(given["u"].shape[2], 1),
-            heads // max(given["lam"].shape[2], 1),
-            steps,
-            layout.segment,
-            batch * steps,
-            size_d=size_d,
-            block_d=block_d,
-            slots=11,
-            block_row=block_row,
+            *strides_of(given["q"], given["u"], given["lam"], incoming_steps["o"]), layout.table, heads,
+            heads // max(given["q"].shape[2], 1), heads // max(given["u"].shape[2], 1),
+            heads // max(given["lam"].shape[2], 1), steps, layout.segment, batch * steps,
+            size_d=size_d, block_d=block_d, slots=11, block_row=block_row,
             num_warps=warps_for(block_row * block_d),
         )
     else:
         launch(
-            sequential_backward_kernel,
-            (layout.sequences * heads,),
-            given["q"],
-            given["u"],
-            given["lam"],
-            incoming_steps["o"],
-            saved["S"],
-            workspace["S"],
-            ends["S"],
-            initial_gradients["S"],
-            gradients["q"],
-            gradients["u"],
-            gradients["lam"],
-            *strides_of(given["q"], given["u"], given["lam"], incoming_steps["o"]),
-            layout.table,
-            heads,
-            heads // max(given["q"].shape[2], 1),
-            heads // max(given["u"].shape[2], 1),
-            heads // max(given["lam"].shape[2], 1),
-            steps,
-            layout.segment,
-            batch * steps,
-            size_d=size_d,
-            block_d=block_d,
-            num_warps=whole_warps(block_d * block_d),
+            sequential_backward_kernel, (layout.sequences * heads,),
+            given["q"], given["u"], given["lam"], incoming_steps["o"], saved["S"], workspace["S"],
+            ends["S"], initial_gradients["S"], gradients["q"], gradients["u"], gradients["lam"],
+            *strides_of(given["q"], given["u"], given["lam"], incoming_steps["o"]), layout.table, heads,
+            heads // max(given["q"].shape[2], 1), heads // max(given["u"].shape[2], 1),
+            heads // max(given["lam"].shape[2], 1), steps, layout.segment, batch * steps,
+            size_d=size_d, block_d=block_d, num_warps=whole_warps(block_d * block_d),
         )
     for name, part in parts.items():
         gradients[name] = part.sum(0)
@@ -975,17 +872,12 @@ def torch_step(given, states, constants, outputs, following):
 
 @triton.jit(do_not_specialize=["heads"])
 def step_kernel(
-    q_at, u_at, lam_at, S_at, next_S_at, o_at, rows_at,
-    q_stride0, q_stride1, q_stride2,
-    u_stride0, u_stride1, u_stride2,
-    lam_stride0, lam_stride1,
-    S_stride0, S_stride1,
-    next_S_stride0, next_S_stride1,
-    o_stride0, o_stride1,
-    heads, q_group, u_group, lam_group,
+    q_at, u_at, lam_at, S_at, next_S_at, o_at, rows_at, q_stride0, q_stride1, q_stride2,
+    u_stride0, u_stride1, u_stride2, lam_stride0, lam_stride1, S_stride0, S_stride1,
+    next_S_stride0, next_S_stride1, o_stride0, o_stride1, heads, q_group, u_group, lam_group,
     size_d: tl.constexpr, block_d: tl.constexpr,
     parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
-):  # fmt: skip
+):
     """Each program: one batch entry and head, one step."""
     place = tl.program_id(0) // parts
     if flat:  # more batch entries than a grid is high
@@ -1036,17 +928,13 @@ def step_kernel(
 @triton.jit(do_not_specialize=["heads"])
 def step_rows_kernel(
     q_at, u_at, lam_at, S_at, next_S_at, o_at, scratch_at, rows_at,
-    q_stride0, q_stride1, q_stride2,
-    u_stride0, u_stride1, u_stride2,
-    lam_stride0, lam_stride1,
-    S_stride0, S_stride1,
-    next_S_stride0, next_S_stride1,
-    o_stride0, o_stride1,
+    q_stride0, q_stride1, q_stride2, u_stride0, u_stride1, u_stride2, lam_stride0, lam_stride1,
+    S_stride0, S_stride1, next_S_stride0, next_S_stride1, o_stride0, o_stride1,
     heads, q_group, u_group, lam_group,
     size_d: tl.constexpr, block_d: tl.constexpr,
     parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
     slots: tl.constexpr, block_row: tl.constexpr,
-):  # fmt: skip
+):
     """Each program: one batch entry and head, one step over blocks of the states' rows."""
     place = tl.program_id(0) // parts
     if flat:  # more batch entries than a grid is high
@@ -1120,17 +1008,14 @@ def step_rows_kernel(
 @triton.jit(do_not_specialize=["heads", "steps"])
 def steps_kernel(
     q_at, u_at, lam_at, S_at, kept_S_at, o_at, rows_at, each_at, counts_at, starts_at,
-    q_stride0, q_stride1, q_stride2, q_stride3,
-    u_stride0, u_stride1, u_stride2, u_stride3,
-    lam_stride0, lam_stride1, lam_stride2,
-    S_stride0, S_stride1, S_stride2, S_stride3,
+    q_stride0, q_stride1, q_stride2, q_stride3, u_stride0, u_stride1, u_stride2, u_stride3,
+    lam_stride0, lam_stride1, lam_stride2, S_stride0, S_stride1, S_stride2, S_stride3,
     kept_S_stride0, kept_S_stride1, kept_S_stride2, kept_S_stride3,
-    o_stride0, o_stride1, o_stride2,
-    heads, q_group, u_group, lam_group, steps,
+    o_stride0, o_stride1, o_stride2, heads, q_group, u_group, lam_group, steps,
     size_d: tl.constexpr, block_d: tl.constexpr,
     parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
     yields: tl.constexpr, keeps: tl.constexpr, ends: tl.constexpr,
-):  # fmt: skip
+):
     """Each program: one sequence and head, one step after the other, with the state in registers."""
     place = tl.program_id(0) // parts
     if flat:  # more batch entries than a grid is high
@@ -1198,9 +1083,7 @@ def steps_kernel(
                     + kept_row * kept_S_stride0
                     + head * kept_S_stride1
                     + at_d[:, None] * kept_S_stride2
-                    + at_d[None, :] * kept_S_stride3,
-                    next_S,
-                    mask=in_d_d,
+                    + at_d[None, :] * kept_S_stride3, next_S, mask=in_d_d,
                 )
         S = next_S.to(tl.float32)
     if ends:
@@ -1209,62 +1092,20 @@ def steps_kernel(
 
 SIGNATURE = Signature(
     name="sherman_morrison",
-    arguments=(
-        Argument("q", "input", ("d",)),
-        Argument("u", "input", ("d",)),
-        Argument("lam", "decay", ()),
-    ),
-    states=(("S", ("d", "d")),),
-    outputs=(("o", ("d",)),),
+    arguments=(Argument("q", "input", ("d",)), Argument("u", "input", ("d",)), Argument("lam", "decay", ())),
+    states=(("S", ("d", "d")),), outputs=(("o", ("d",)),),
 )
 OP = Op(
     SIGNATURE,
     {
-        "torch": Backend(
-            torch_forward,
-            torch_backward,
-            frozenset(
-                (
-                    "packed",
-                    "mixed",
-                )
-            ),
-        ),
-        "triton": Backend(
-            triton_forward,
-            triton_backward,
-            frozenset(
-                (
-                    "packed",
-                    "groups",
-                    "inference",
-                    "replays",
-                )
-            ),
-        ),
+        "torch": Backend(torch_forward, torch_backward, frozenset(("packed", "mixed"))),
+        "triton": Backend(triton_forward, triton_backward, frozenset(("packed", "groups", "inference", "replays"))),
     },
     Step(
-        SIGNATURE,
-        torch_step,
+        SIGNATURE, torch_step,
         StepKernel(
-            step_kernel,
-            steps_kernel,
-            reads=(
-                "q",
-                "u",
-                "lam",
-            ),
-            constants=(),
-            dims=("d",),
-            tiled=None,
-            shared=False,
-            held=(
-                (
-                    "d",
-                    "d",
-                ),
-            ),
-            smallest=1,
+            step_kernel, steps_kernel, reads=("q", "u", "lam"), constants=(), dims=("d",),
+            tiled=None, shared=False, held=(("d", "d"),), smallest=1,
             rows=RowKernel(step_rows_kernel, "d", "d", 3),
         ),
         torch_start,
@@ -1275,18 +1116,11 @@ OP = Op(
 
 @OP.named
 def sherman_morrison(
-    q: torch.Tensor,
-    u: torch.Tensor,
-    log_lam: torch.Tensor,
-    initial_state: torch.Tensor | None = None,
-    output_final_state: bool = False,
-    cu_seqlens: torch.Tensor | None = None,
-    context_parallel: object = None,
-    recompute: str = "auto",
-    precision: str = "default",
-    state_dtype: torch.dtype | None = None,
-    backend: str | None = None,
-    deterministic: bool = False,
+    q: torch.Tensor, u: torch.Tensor, log_lam: torch.Tensor,
+    initial_state: torch.Tensor | None = None, output_final_state: bool = False,
+    cu_seqlens: torch.Tensor | None = None, context_parallel: object = None,
+    recompute: str = "auto", precision: str = "default", state_dtype: torch.dtype | None = None,
+    backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     r"""The Sherman-Morrison step of the mesa recurrence: S_t is the inverse of lam_t S_{t-1}^-1 + u u^T; quadratic in S.
 
@@ -1342,30 +1176,18 @@ def sherman_morrison(
     Source: Mesa Inverse Recurrence
     """
     return OP(
-        {"q": q, "u": u, "lam": log_lam},
-        initial_state=initial_state,
-        output_final_state=output_final_state,
-        cu_seqlens=cu_seqlens,
-        context_parallel=context_parallel,
-        recompute=recompute,
-        precision=precision,
-        state_dtype=state_dtype,
-        backend=backend,
-        deterministic=deterministic,
+        {"q": q, "u": u, "lam": log_lam}, initial_state=initial_state,
+        output_final_state=output_final_state, cu_seqlens=cu_seqlens,
+        context_parallel=context_parallel, recompute=recompute, precision=precision,
+        state_dtype=state_dtype, backend=backend, deterministic=deterministic,
     )
 
 
 @OP.named
 def sherman_morrison_step(
-    state: torch.Tensor | None,
-    q: torch.Tensor,
-    u: torch.Tensor,
-    log_lam: torch.Tensor,
-    inplace: bool = False,
-    out: torch.Tensor | None = None,
-    state_dtype: torch.dtype | None = None,
-    backend: str | None = None,
-    deterministic: bool = False,
+    state: torch.Tensor | None, q: torch.Tensor, u: torch.Tensor, log_lam: torch.Tensor,
+    inplace: bool = False, out: torch.Tensor | None = None, state_dtype: torch.dtype | None = None,
+    backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """One step of sherman_morrison, for generation: one launch, no gradient.
 

@@ -68,22 +68,8 @@ written_for("0.1", __file__)
 
 from chunkform.runtime.chunk_kernels.chunk_layout import GROUP, LEVELS, parts_for, places
 from chunkform.runtime.chunk_kernels.kernels import (
-    adds_steep,
-    chained,
-    chunk_of,
-    cumulate,
-    decayed_product,
-    decayed_sum,
-    first_steep,
-    is_flat,
-    lasting,
-    over_block,
-    part_of,
-    place_of,
-    reach,
-    span,
-    steep,
-    summed,
+    adds_steep, chained, chunk_of, cumulate, decayed_product, decayed_sum, first_steep, is_flat,
+    lasting, over_block, part_of, place_of, reach, span, steep, summed,
 )
 from chunkform.runtime.chunk_kernels.segment_maps import map_of_all
 from chunkform.runtime.chunk_kernels.split_precision import rounded_and_rest
@@ -93,22 +79,10 @@ from chunkform.runtime.op.decode import Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK,
-    dtype_of,
-    from_chunks,
-    from_steps,
-    in_parts,
-    in_segments,
-    steps_first,
-    to_chunks,
+    CHUNK, dtype_of, from_chunks, from_steps, in_parts, in_segments, steps_first, to_chunks,
 )
 from chunkform.runtime.torch_form.decays import (
-    channel_apply,
-    channel_product,
-    decay_all,
-    decay_in,
-    decay_out,
-    order_mask,
+    channel_apply, channel_product, decay_all, decay_in, decay_out, order_mask,
 )
 from chunkform.runtime.torch_form.segment_maps import PIECE, Segment, in_pieces, over_chunks
 
@@ -349,38 +323,14 @@ def _forward_states_1_chunks(s1, s2, s3, lead, size, dtype, device, size_d, size
     a1 = decay_out(x2, True, 1, dim=-2)
     a2 = x1.mT @ (x3 * a1)
     return (
-        over_chunks(
-            a0,
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_e,
-            ),
-            dtype,
-            device,
-        ),
-        over_chunks(
-            a2,
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_d,
-                size_e,
-            ),
-            dtype,
-            device,
-        ),
+        over_chunks(a0, (lead[0], lead[1], count, size_e), dtype, device),
+        over_chunks(a2, (lead[0], lead[1], count, size_d, size_e), dtype, device),
     )
 
 
 def _forward_states_1_law(later, earlier):
     """The map of two segments from the map of each."""
-    return (
-        later[0] * earlier[0],
-        ((later[0])[..., None, :] * earlier[1] + later[1]),
-    )
+    return (later[0] * earlier[0], ((later[0])[..., None, :] * earlier[1] + later[1]))
 
 
 def _forward_states_1_apply(parts, states):
@@ -423,38 +373,14 @@ def _backward_states_1_chunks(s1, s2, s3, lead, size, dtype, device, size_d, siz
     a1 = decay_out(x2, False, -1, dim=-2)
     a2 = x1.mT @ (a1 * x3)
     return (
-        over_chunks(
-            a0,
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_e,
-            ),
-            dtype,
-            device,
-        ),
-        over_chunks(
-            a2,
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_d,
-                size_e,
-            ),
-            dtype,
-            device,
-        ),
+        over_chunks(a0, (lead[0], lead[1], count, size_e), dtype, device),
+        over_chunks(a2, (lead[0], lead[1], count, size_d, size_e), dtype, device),
     )
 
 
 def _backward_states_1_law(later, earlier):
     """The map of two segments from the map of each."""
-    return (
-        later[0] * earlier[0],
-        (earlier[1] * (later[0])[..., None, :] + later[1]),
-    )
+    return (later[0] * earlier[0], (earlier[1] * (later[0])[..., None, :] + later[1]))
 
 
 def _backward_states_1_apply(parts, states):
@@ -489,16 +415,8 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
         else steps_first(do, dtype)
     )
     map_3 = in_pieces(
-        _backward_states_1_chunks,
-        _backward_states_1_law,
-        (q, log_beta, do),
-        lead,
-        -1,
-        PIECE,
-        dtype,
-        device,
-        size_d,
-        size_e,
+        _backward_states_1_chunks, _backward_states_1_law, (q, log_beta, do), lead, -1, PIECE,
+        dtype, device, size_d, size_e,
     )
     # what enters, of dS
     ((dS_last,),) = exchange(
@@ -509,44 +427,12 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def forward_prepare_1(
-    scaled1_p,
-    beta_sums,
-    beta_rests,
-    v_p,
-    v_b,
-    v_t,
-    v_h,
-    v_g,
-    intra1_p,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    beta_extents,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    D: tl.constexpr,
-    E: tl.constexpr,
-    block_d: tl.constexpr,
-    part_e: tl.constexpr,
-    FLAT: tl.constexpr,
-    GROUP: tl.constexpr,
-    CHUNK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    scaled1_p, beta_sums, beta_rests, v_p, v_b, v_t, v_h, v_g, intra1_p,
+    q_p, q_b, q_t, q_h, q_g, k_p, k_b, k_t, k_h, k_g, beta_extents,
+    T, H, chunks, begins, stops, programs,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, part_e: tl.constexpr,
+    FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -572,25 +458,12 @@ def forward_prepare_1(
         e_ok = e < E
         beta_a = over_block(
             tl.load(beta_sums + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0),
-            beta_sums + step * E,
-            (row)[:, None],
-            e[None, :],
-            e_ok[None, :],
-            last,
-            H * E,
-            C,
-            CHUNK,
+            beta_sums + step * E, (row)[:, None], e[None, :], e_ok[None, :], last, H * E, C, CHUNK,
         )
         beta_n = (
             over_block(
                 tl.load(beta_rests + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0),
-                beta_rests + step * E,
-                (row)[:, None],
-                e[None, :],
-                e_ok[None, :],
-                last,
-                H * E,
-                C,
+                beta_rests + step * E, (row)[:, None], e[None, :], e_ok[None, :], last, H * E, C,
                 CHUNK,
             )
             if EXACT
@@ -598,26 +471,12 @@ def forward_prepare_1(
         )
         beta_a_end = over_block(
             tl.load(beta_sums + step * E + last * (H * E) + e, mask=e_ok, other=0),
-            beta_sums + step * E,
-            (last),
-            e,
-            e_ok,
-            last,
-            H * E,
-            C,
-            CHUNK,
+            beta_sums + step * E, (last), e, e_ok, last, H * E, C, CHUNK,
         )
         beta_n_end = (
             over_block(
                 tl.load(beta_rests + step * E + last * (H * E) + e, mask=e_ok, other=0),
-                beta_rests + step * E,
-                (last),
-                e,
-                e_ok,
-                last,
-                H * E,
-                C,
-                CHUNK,
+                beta_rests + step * E, (last), e, e_ok, last, H * E, C, CHUNK,
             )
             if EXACT
             else tl.full([1], 0, tl.int32)
@@ -625,8 +484,7 @@ def forward_prepare_1(
         until = span(beta_a_end[None, :], beta_n_end[None, :], beta_a, beta_n)
         v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         tl.store(
-            scaled1_p + at * E + i[:, None] * E + e[None, :],
-            (until * v.to(tl.float32)),
+            scaled1_p + at * E + i[:, None] * E + e[None, :], (until * v.to(tl.float32)),
             mask=i_new[:, None] & e_ok[None, :],
         )  # v . until
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
@@ -639,51 +497,21 @@ def forward_prepare_1(
         v2 = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         beta_a2 = over_block(
             tl.load(beta_sums + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0),
-            beta_sums + step * E,
-            (row)[:, None],
-            e[None, :],
-            e_ok[None, :],
-            last,
-            H * E,
-            C,
-            CHUNK,
+            beta_sums + step * E, (row)[:, None], e[None, :], e_ok[None, :], last, H * E, C, CHUNK,
         )
         beta_n2 = (
             over_block(
                 tl.load(beta_rests + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0),
-                beta_rests + step * E,
-                (row)[:, None],
-                e[None, :],
-                e_ok[None, :],
-                last,
-                H * E,
-                C,
+                beta_rests + step * E, (row)[:, None], e[None, :], e_ok[None, :], last, H * E, C,
                 CHUNK,
             )
             if EXACT
             else 0
         )
         p3 = decayed_sum(
-            p2,
-            v2.to(tl.float32),
-            beta_sums + step * E,
-            beta_rests + step * E if EXACT else None,
-            beta_a2,
-            beta_n2,
-            beta_a2,
-            beta_n2,
-            e,
-            e_ok,
-            last,
-            H * E,
-            C,
-            CHUNK,
-            LEVELS,
-            True,
-            True,
-            FLAT,
-            EXACT,
-            DT,
+            p2, v2.to(tl.float32), beta_sums + step * E, beta_rests + step * E if EXACT else None,
+            beta_a2, beta_n2, beta_a2, beta_n2, e, e_ok, last, H * E, C, CHUNK, LEVELS, True, True,
+            FLAT, EXACT, DT,
         )  # sum_{j} v_{j,e} [q k^T]_{i,j} m_{i,j,e}
         if not FLAT:
             steep_from = first_steep(steep_from, beta_a2, beta_n2, e_ok, C, DT)
@@ -693,44 +521,12 @@ def forward_prepare_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def forward_prepare_1_others(
-    scaled1_p,
-    beta_sums,
-    beta_rests,
-    v_p,
-    v_b,
-    v_t,
-    v_h,
-    v_g,
-    intra1_p,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    beta_extents,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    D: tl.constexpr,
-    E: tl.constexpr,
-    block_d: tl.constexpr,
-    part_e: tl.constexpr,
-    FLAT: tl.constexpr,
-    GROUP: tl.constexpr,
-    CHUNK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    scaled1_p, beta_sums, beta_rests, v_p, v_b, v_t, v_h, v_g, intra1_p,
+    q_p, q_b, q_t, q_h, q_g, k_p, k_b, k_t, k_h, k_g, beta_extents,
+    T, H, chunks, begins, stops, programs,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, part_e: tl.constexpr,
+    FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The same, of chunks that aren't flat: a program looks at some together, and takes one after the other."""
     i = tl.arange(0, C)
@@ -764,56 +560,29 @@ def forward_prepare_1_others(
                         tl.load(
                             beta_sums + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0
                         ),
-                        beta_sums + step * E,
-                        (row)[:, None],
-                        e[None, :],
-                        e_ok[None, :],
-                        last,
-                        H * E,
-                        C,
-                        CHUNK,
+                        beta_sums + step * E, (row)[:, None], e[None, :], e_ok[None, :], last,
+                        H * E, C, CHUNK,
                     )
                     beta_n = (
                         over_block(
                             tl.load(
                                 beta_rests + step * E + (row)[:, None] * (H * E) + e[None, :],
-                                mask=(e_ok)[None, :],
-                                other=0,
+                                mask=(e_ok)[None, :], other=0,
                             ),
-                            beta_rests + step * E,
-                            (row)[:, None],
-                            e[None, :],
-                            e_ok[None, :],
-                            last,
-                            H * E,
-                            C,
-                            CHUNK,
+                            beta_rests + step * E, (row)[:, None], e[None, :], e_ok[None, :], last,
+                            H * E, C, CHUNK,
                         )
                         if EXACT
                         else 0
                     )
                     beta_a_end = over_block(
                         tl.load(beta_sums + step * E + last * (H * E) + e, mask=e_ok, other=0),
-                        beta_sums + step * E,
-                        (last),
-                        e,
-                        e_ok,
-                        last,
-                        H * E,
-                        C,
-                        CHUNK,
+                        beta_sums + step * E, (last), e, e_ok, last, H * E, C, CHUNK,
                     )
                     beta_n_end = (
                         over_block(
                             tl.load(beta_rests + step * E + last * (H * E) + e, mask=e_ok, other=0),
-                            beta_rests + step * E,
-                            (last),
-                            e,
-                            e_ok,
-                            last,
-                            H * E,
-                            C,
-                            CHUNK,
+                            beta_rests + step * E, (last), e, e_ok, last, H * E, C, CHUNK,
                         )
                         if EXACT
                         else tl.full([1], 0, tl.int32)
@@ -824,8 +593,7 @@ def forward_prepare_1_others(
                     )
                     tl.store(
                         scaled1_p + at * E + i[:, None] * E + e[None, :],
-                        (until * v.to(tl.float32)),
-                        mask=i_new[:, None] & e_ok[None, :],
+                        (until * v.to(tl.float32)), mask=i_new[:, None] & e_ok[None, :],
                     )  # v . until
                 q = tl.load(
                     q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
@@ -845,54 +613,25 @@ def forward_prepare_1_others(
                         tl.load(
                             beta_sums + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0
                         ),
-                        beta_sums + step * E,
-                        (row)[:, None],
-                        e[None, :],
-                        e_ok[None, :],
-                        last,
-                        H * E,
-                        C,
-                        CHUNK,
+                        beta_sums + step * E, (row)[:, None], e[None, :], e_ok[None, :], last,
+                        H * E, C, CHUNK,
                     )
                     beta_n2 = (
                         over_block(
                             tl.load(
                                 beta_rests + step * E + (row)[:, None] * (H * E) + e[None, :],
-                                mask=(e_ok)[None, :],
-                                other=0,
+                                mask=(e_ok)[None, :], other=0,
                             ),
-                            beta_rests + step * E,
-                            (row)[:, None],
-                            e[None, :],
-                            e_ok[None, :],
-                            last,
-                            H * E,
-                            C,
-                            CHUNK,
+                            beta_rests + step * E, (row)[:, None], e[None, :], e_ok[None, :], last,
+                            H * E, C, CHUNK,
                         )
                         if EXACT
                         else 0
                     )
                     p3 = decayed_sum(
-                        p2,
-                        v2.to(tl.float32),
-                        beta_sums + step * E,
-                        beta_rests + step * E if EXACT else None,
-                        beta_a2,
-                        beta_n2,
-                        beta_a2,
-                        beta_n2,
-                        e,
-                        e_ok,
-                        last,
-                        H * E,
-                        C,
-                        CHUNK,
-                        LEVELS,
-                        True,
-                        True,
-                        FLAT,
-                        EXACT,
+                        p2, v2.to(tl.float32), beta_sums + step * E,
+                        beta_rests + step * E if EXACT else None, beta_a2, beta_n2, beta_a2,
+                        beta_n2, e, e_ok, last, H * E, C, CHUNK, LEVELS, True, True, FLAT, EXACT,
                         DT,
                     )  # sum_{j} v_{j,e} [q k^T]_{i,j} m_{i,j,e}
                     if not FLAT:
@@ -903,41 +642,12 @@ def forward_prepare_1_others(
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def forward_sweep_1(
-    S_first,
-    S_last,
-    intra1_p,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    beta_sums,
-    beta_rests,
-    o_out,
-    scaled1_p,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    D: tl.constexpr,
-    E: tl.constexpr,
-    block_d: tl.constexpr,
-    block_e: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    PRODUCTS: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
+    S_first, S_last, intra1_p, q_p, q_b, q_t, q_h, q_g, beta_sums, beta_rests, o_out, scaled1_p,
+    k_p, k_b, k_t, k_h, k_g,
+    T, H, chunks, starts, parts, length,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of S."""
@@ -960,8 +670,7 @@ def forward_sweep_1(
         if S_first is not None:
             S_slice += tl.load(
                 S_first + sh * D * E + d_slice[None, :] * E + e[:, None],
-                mask=d_ok_slice[None, :] & e_ok[:, None],
-                other=0.0,
+                mask=d_ok_slice[None, :] & e_ok[:, None], other=0.0,
             )
         S = S + (S_slice,)
         d = d + (d_slice,)
@@ -970,16 +679,8 @@ def forward_sweep_1(
     k_p += b * k_b + h // k_g * k_h
     if not YIELD:
         reached = lasting(
-            beta_sums + (b * T * H + h) * E,
-            beta_rests + (b * T * H + h) * E if EXACT else None,
-            H * E,
-            e,
-            e < E,
-            begin,
-            stop,
-            count,
-            C,
-            True,
+            beta_sums + (b * T * H + h) * E, beta_rests + (b * T * H + h) * E if EXACT else None,
+            H * E, e, e < E, begin, stop, count, C, True,
         )
         begin, first, count = begin + (count - reached) * C, first + (count - reached), reached
     identity = tl.where(i[:, None] == i[None, :], 1.0, 0.0).to(DT)
@@ -1044,8 +745,7 @@ def forward_sweep_1(
                 if part == parts - 1:
                     tl.store(
                         S_last + (sh // H // parts * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
-                        S[n_d],
-                        mask=d_ok[n_d][None, :] & e_ok[:, None],
+                        S[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         else:
             tl.store(
@@ -1073,67 +773,23 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     scaled1 = some.new_empty((B, H, T, E))
     intra1 = some.new_empty((B, H, T, E), dtype=torch.float32)
     launch(
-        forward_prepare_1,
-        (lay.programs,),
-        scaled1,
-        beta_sums,
-        beta_rests,
-        v,
-        *strides(v, H),
-        intra1,
-        q,
-        *strides(q, H),
-        k,
-        *strides(k, H),
-        beta_extents,
-        *lay.at_once,
-        lay.programs,
-        D=D,
-        E=E,
-        block_d=config.padded(D),
-        part_e=min(config.block, config.padded(E)),
-        FLAT=True,
-        GROUP=GROUP,
-        CHUNK=config.chunk,
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=config.ahead,
-        num_stages=1,
+        forward_prepare_1, (lay.programs,),
+        scaled1, beta_sums, beta_rests, v, *strides(v, H), intra1, q, *strides(q, H),
+        k, *strides(k, H), beta_extents,
+        *lay.at_once, lay.programs,
+        D=D, E=E, block_d=config.padded(D), part_e=min(config.block, config.padded(E)), FLAT=True,
+        GROUP=GROUP, CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
+        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1,
         maxnreg=config.registers,
     )
     launch(
-        forward_prepare_1_others,
-        (cdiv(lay.programs, GROUP),),
-        scaled1,
-        beta_sums,
-        beta_rests,
-        v,
-        *strides(v, H),
-        intra1,
-        q,
-        *strides(q, H),
-        k,
-        *strides(k, H),
-        beta_extents,
-        *lay.at_once,
-        lay.programs,
-        D=D,
-        E=E,
-        block_d=config.padded(D),
-        part_e=min(config.block, config.padded(E)),
-        FLAT=False,
-        GROUP=GROUP,
-        CHUNK=config.chunk,
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=config.ahead,
-        num_stages=1,
+        forward_prepare_1_others, (cdiv(lay.programs, GROUP),),
+        scaled1, beta_sums, beta_rests, v, *strides(v, H), intra1, q, *strides(q, H),
+        k, *strides(k, H), beta_extents,
+        *lay.at_once, lay.programs,
+        D=D, E=E, block_d=config.padded(D), part_e=min(config.block, config.padded(E)), FLAT=False,
+        GROUP=GROUP, CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
+        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1,
         maxnreg=config.registers,
     )
     beta_extents = None
@@ -1143,52 +799,21 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             E, config.padded(D) * k.element_size(), 0, scaled1.element_size() + beta_sums.element_size(), elements=True
         )
         launch(
-            forward_sweep_1,
-            (lay.sequences * parts * H * cdiv(E, walk.tile),),
-            None,
-            S_ends,
-            intra1,
-            q,
-            *strides(q, H),
-            beta_sums,
-            beta_rests,
-            None,
-            scaled1,
-            k,
-            *strides(k, H),
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            D=D,
-            E=E,
-            block_d=min(config.slice, config.padded(D)),
-            block_e=walk.tile,
-            YIELD=False,
-            WARPS=walk.warps,
-            STAGES=walk.stages,
-            PRODUCTS=walk.products,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=walk.warps,
-            num_stages=2,
-            maxnreg=walk.registers,
+            forward_sweep_1, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+            None, S_ends, intra1, q, *strides(q, H), beta_sums, beta_rests, None, scaled1,
+            k, *strides(k, H),
+            *lay.walked, parts, lay.length(parts),
+            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=False,
+            WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
+            LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
         )
         if exchange is not None:  # other parts of the sequence are elsewhere
             S_coming = exchange.begin(
                 (
                     map_of_all(
-                        "S",
-                        S_first,
-                        S_ends,
-                        lay,
-                        parts,
-                        True,
-                        decay=(beta_sums, beta_rests),
-                        axis=1,
-                        exact=config.exact,
+                        "S", S_first, S_ends, lay, parts, True, decay=(beta_sums, beta_rests),
+                        axis=1, exact=config.exact,
                     ),
                 )
             )
@@ -1201,45 +826,18 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     o = some.new_empty((B, T, H, E), dtype=some.dtype)
     S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if finals else None
     walk = config.walk(
-        E,
-        config.padded(D) * (q.element_size() + k.element_size()),
-        0,
-        intra1.element_size() + scaled1.element_size() + beta_sums.element_size(),
-        elements=True,
+        E, config.padded(D) * (q.element_size() + k.element_size()), 0,
+        intra1.element_size() + scaled1.element_size() + beta_sums.element_size(), elements=True,
     )
     launch(
-        forward_sweep_1,
-        (lay.sequences * parts * H * cdiv(E, walk.tile),),
-        S_starts,
-        S_last,
-        intra1,
-        q,
-        *strides(q, H),
-        beta_sums,
-        beta_rests,
-        o,
-        scaled1,
-        k,
-        *strides(k, H),
-        *lay.walked,
-        parts,
-        lay.length(parts),
-        D=D,
-        E=E,
-        block_d=min(config.slice, config.padded(D)),
-        block_e=walk.tile,
-        YIELD=True,
-        WARPS=walk.warps,
-        STAGES=walk.stages,
-        PRODUCTS=walk.products,
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=walk.warps,
-        num_stages=2,
-        maxnreg=walk.registers,
+        forward_sweep_1, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+        S_starts, S_last, intra1, q, *strides(q, H), beta_sums, beta_rests, o, scaled1,
+        k, *strides(k, H),
+        *lay.walked, parts, lay.length(parts),
+        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=True,
+        WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
+        LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
     )
     beta_rests = beta_sums = intra1 = scaled1 = None
     saved = {}
@@ -1250,38 +848,12 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prepare_1(
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    v_p,
-    v_b,
-    v_t,
-    v_h,
-    v_g,
-    beta_sums,
-    beta_rests,
-    beta_extents,
-    scaled1_p,
-    scaled2_p,
-    matrix1,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    E: tl.constexpr,
-    part_e: tl.constexpr,
-    FLAT: tl.constexpr,
-    GROUP: tl.constexpr,
-    CHUNK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    do_p, do_b, do_t, do_h, do_g, v_p, v_b, v_t, v_h, v_g, beta_sums, beta_rests, beta_extents,
+    scaled1_p, scaled2_p, matrix1,
+    T, H, chunks, begins, stops, programs,
+    E: tl.constexpr, part_e: tl.constexpr, FLAT: tl.constexpr, GROUP: tl.constexpr,
+    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -1308,135 +880,61 @@ def backward_prepare_1(
         # sum_{e} v_{j,e} do_{i,e} m_{i,j,e}
         beta_a = over_block(
             tl.load(beta_sums + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0),
-            beta_sums + step * E,
-            (row)[:, None],
-            e[None, :],
-            e_ok[None, :],
-            last,
-            H * E,
-            C,
-            CHUNK,
+            beta_sums + step * E, (row)[:, None], e[None, :], e_ok[None, :], last, H * E, C, CHUNK,
         )
         beta_n = (
             over_block(
                 tl.load(beta_rests + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0),
-                beta_rests + step * E,
-                (row)[:, None],
-                e[None, :],
-                e_ok[None, :],
-                last,
-                H * E,
-                C,
+                beta_rests + step * E, (row)[:, None], e[None, :], e_ok[None, :], last, H * E, C,
                 CHUNK,
             )
             if EXACT
             else 0
         )
         t = decayed_product(
-            t,
-            do.to(tl.float32),
-            v.to(tl.float32),
-            beta_sums + step * E,
-            beta_rests + step * E if EXACT else None,
-            beta_a,
-            beta_n,
-            beta_a,
-            beta_n,
-            e,
-            e_ok,
-            last,
-            H * E,
-            C,
-            CHUNK,
-            LEVELS,
-            True,
-            True,
-            FLAT,
-            EXACT,
-            DT,
+            t, do.to(tl.float32), v.to(tl.float32), beta_sums + step * E,
+            beta_rests + step * E if EXACT else None, beta_a, beta_n, beta_a, beta_n, e, e_ok, last,
+            H * E, C, CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
         )
         if not FLAT:
             steep_from = first_steep(steep_from, beta_a, beta_n, e_ok, C, DT)
             i_new = i_ok & ((i >= steep_from) | (again > 0))
         since = span(beta_a, beta_n, 0.0, 0)
         tl.store(
-            scaled1_p + at * E + i[:, None] * E + e[None, :],
-            (do.to(tl.float32) * since),
+            scaled1_p + at * E + i[:, None] * E + e[None, :], (do.to(tl.float32) * since),
             mask=i_new[:, None] & e_ok[None, :],
         )  # do . since
         beta_a_end = over_block(
             tl.load(beta_sums + step * E + last * (H * E) + e, mask=e_ok, other=0),
-            beta_sums + step * E,
-            (last),
-            e,
-            e_ok,
-            last,
-            H * E,
-            C,
-            CHUNK,
+            beta_sums + step * E, (last), e, e_ok, last, H * E, C, CHUNK,
         )
         beta_n_end = (
             over_block(
                 tl.load(beta_rests + step * E + last * (H * E) + e, mask=e_ok, other=0),
-                beta_rests + step * E,
-                (last),
-                e,
-                e_ok,
-                last,
-                H * E,
-                C,
-                CHUNK,
+                beta_rests + step * E, (last), e, e_ok, last, H * E, C, CHUNK,
             )
             if EXACT
             else tl.full([1], 0, tl.int32)
         )
         until = span(beta_a_end[None, :], beta_n_end[None, :], beta_a, beta_n)
         tl.store(
-            scaled2_p + at * E + i[:, None] * E + e[None, :],
-            (until * v.to(tl.float32)),
+            scaled2_p + at * E + i[:, None] * E + e[None, :], (until * v.to(tl.float32)),
             mask=i_new[:, None] & e_ok[None, :],
         )  # v . until
     tl.store(
-        matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-        t,
+        matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t,
         mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
     )  # t
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prepare_1_others(
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    v_p,
-    v_b,
-    v_t,
-    v_h,
-    v_g,
-    beta_sums,
-    beta_rests,
-    beta_extents,
-    scaled1_p,
-    scaled2_p,
-    matrix1,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    E: tl.constexpr,
-    part_e: tl.constexpr,
-    FLAT: tl.constexpr,
-    GROUP: tl.constexpr,
-    CHUNK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    do_p, do_b, do_t, do_h, do_g, v_p, v_b, v_t, v_h, v_g, beta_sums, beta_rests, beta_extents,
+    scaled1_p, scaled2_p, matrix1,
+    T, H, chunks, begins, stops, programs,
+    E: tl.constexpr, part_e: tl.constexpr, FLAT: tl.constexpr, GROUP: tl.constexpr,
+    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The same, of chunks that aren't flat: a program looks at some together, and takes one after the other."""
     i = tl.arange(0, C)
@@ -1474,56 +972,25 @@ def backward_prepare_1_others(
                         tl.load(
                             beta_sums + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0
                         ),
-                        beta_sums + step * E,
-                        (row)[:, None],
-                        e[None, :],
-                        e_ok[None, :],
-                        last,
-                        H * E,
-                        C,
-                        CHUNK,
+                        beta_sums + step * E, (row)[:, None], e[None, :], e_ok[None, :], last,
+                        H * E, C, CHUNK,
                     )
                     beta_n = (
                         over_block(
                             tl.load(
                                 beta_rests + step * E + (row)[:, None] * (H * E) + e[None, :],
-                                mask=(e_ok)[None, :],
-                                other=0,
+                                mask=(e_ok)[None, :], other=0,
                             ),
-                            beta_rests + step * E,
-                            (row)[:, None],
-                            e[None, :],
-                            e_ok[None, :],
-                            last,
-                            H * E,
-                            C,
-                            CHUNK,
+                            beta_rests + step * E, (row)[:, None], e[None, :], e_ok[None, :], last,
+                            H * E, C, CHUNK,
                         )
                         if EXACT
                         else 0
                     )
                     t = decayed_product(
-                        t,
-                        do.to(tl.float32),
-                        v.to(tl.float32),
-                        beta_sums + step * E,
-                        beta_rests + step * E if EXACT else None,
-                        beta_a,
-                        beta_n,
-                        beta_a,
-                        beta_n,
-                        e,
-                        e_ok,
-                        last,
-                        H * E,
-                        C,
-                        CHUNK,
-                        LEVELS,
-                        True,
-                        True,
-                        FLAT,
-                        EXACT,
-                        DT,
+                        t, do.to(tl.float32), v.to(tl.float32), beta_sums + step * E,
+                        beta_rests + step * E if EXACT else None, beta_a, beta_n, beta_a, beta_n, e,
+                        e_ok, last, H * E, C, CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
                     )
                     if not FLAT:
                         steep_from = first_steep(steep_from, beta_a, beta_n, e_ok, C, DT)
@@ -1531,31 +998,16 @@ def backward_prepare_1_others(
                     since = span(beta_a, beta_n, 0.0, 0)
                     tl.store(
                         scaled1_p + at * E + i[:, None] * E + e[None, :],
-                        (do.to(tl.float32) * since),
-                        mask=i_new[:, None] & e_ok[None, :],
+                        (do.to(tl.float32) * since), mask=i_new[:, None] & e_ok[None, :],
                     )  # do . since
                     beta_a_end = over_block(
                         tl.load(beta_sums + step * E + last * (H * E) + e, mask=e_ok, other=0),
-                        beta_sums + step * E,
-                        (last),
-                        e,
-                        e_ok,
-                        last,
-                        H * E,
-                        C,
-                        CHUNK,
+                        beta_sums + step * E, (last), e, e_ok, last, H * E, C, CHUNK,
                     )
                     beta_n_end = (
                         over_block(
                             tl.load(beta_rests + step * E + last * (H * E) + e, mask=e_ok, other=0),
-                            beta_rests + step * E,
-                            (last),
-                            e,
-                            e_ok,
-                            last,
-                            H * E,
-                            C,
-                            CHUNK,
+                            beta_rests + step * E, (last), e, e_ok, last, H * E, C, CHUNK,
                         )
                         if EXACT
                         else tl.full([1], 0, tl.int32)
@@ -1563,50 +1015,22 @@ def backward_prepare_1_others(
                     until = span(beta_a_end[None, :], beta_n_end[None, :], beta_a, beta_n)
                     tl.store(
                         scaled2_p + at * E + i[:, None] * E + e[None, :],
-                        (until * v.to(tl.float32)),
-                        mask=i_new[:, None] & e_ok[None, :],
+                        (until * v.to(tl.float32)), mask=i_new[:, None] & e_ok[None, :],
                     )  # v . until
                 tl.store(
-                    matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-                    t,
+                    matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t,
                     mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
                 )  # t
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_1(
-    S_first,
-    S_borders,
-    scaled1_p,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    matrix1,
-    dq_out,
-    beta_sums,
-    beta_rests,
-    scaled2_p,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    blocks,
-    E: tl.constexpr,
-    D: tl.constexpr,
-    block_e: tl.constexpr,
-    block_d: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    BLOCK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
+    S_first, S_borders, scaled1_p, k_p, k_b, k_t, k_h, k_g, matrix1, dq_out, beta_sums,
+    beta_rests, scaled2_p,
+    T, H, chunks, starts, parts, length, blocks,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, BLOCK: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of S."""
@@ -1629,8 +1053,7 @@ def backward_sweep_1(
         if S_first is not None:
             S_slice += tl.load(
                 S_first + sh * D * E + d[:, None] * E + e_slice[None, :],
-                mask=d_ok[:, None] & e_ok_slice[None, :],
-                other=0.0,
+                mask=d_ok[:, None] & e_ok_slice[None, :], other=0.0,
             )
         S = S + (S_slice,)
         e = e + (e_slice,)
@@ -1662,21 +1085,17 @@ def backward_sweep_1(
                         S_borders
                         + (bh * blocks + first_block + n // (BLOCK // C)) * D * E
                         + d[:, None] * E
-                        + e[n_e][None, :],
-                        S[n_e],
-                        mask=d_ok[:, None] & e_ok[n_e][None, :],
+                        + e[n_e][None, :], S[n_e], mask=d_ok[:, None] & e_ok[n_e][None, :],
                     )
             scaled1 = tl.load(
                 scaled1_p + at * E + i[:, None] * E + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
             p = tl.dot(S[n_e].to(DT), tl.trans(scaled1.to(DT)), p, input_precision="tf32x3")  # scaled1 S^T
             kept = span(beta_a_end, beta_n_end, 0.0, 0)
             scaled2 = tl.load(
                 scaled2_p + at * E + i[:, None] * E + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
             p3 = tl.dot(
                 k.to(DT), scaled2.to(DT), (kept[None, :] * S[n_e]), input_precision="tf32x3"
@@ -1697,44 +1116,12 @@ def backward_sweep_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prepare_2(
-    scaled3_p,
-    beta_sums,
-    beta_rests,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    intra1_p,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    beta_extents,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    D: tl.constexpr,
-    E: tl.constexpr,
-    block_d: tl.constexpr,
-    part_e: tl.constexpr,
-    FLAT: tl.constexpr,
-    GROUP: tl.constexpr,
-    CHUNK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    scaled3_p, beta_sums, beta_rests, do_p, do_b, do_t, do_h, do_g, intra1_p,
+    k_p, k_b, k_t, k_h, k_g, q_p, q_b, q_t, q_h, q_g, beta_extents,
+    T, H, chunks, begins, stops, programs,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, part_e: tl.constexpr,
+    FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -1760,25 +1147,12 @@ def backward_prepare_2(
         e_ok = e < E
         beta_a = over_block(
             tl.load(beta_sums + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0),
-            beta_sums + step * E,
-            (row)[:, None],
-            e[None, :],
-            e_ok[None, :],
-            last,
-            H * E,
-            C,
-            CHUNK,
+            beta_sums + step * E, (row)[:, None], e[None, :], e_ok[None, :], last, H * E, C, CHUNK,
         )
         beta_n = (
             over_block(
                 tl.load(beta_rests + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0),
-                beta_rests + step * E,
-                (row)[:, None],
-                e[None, :],
-                e_ok[None, :],
-                last,
-                H * E,
-                C,
+                beta_rests + step * E, (row)[:, None], e[None, :], e_ok[None, :], last, H * E, C,
                 CHUNK,
             )
             if EXACT
@@ -1787,8 +1161,7 @@ def backward_prepare_2(
         until = span(beta_a, beta_n, 0.0, 0)
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         tl.store(
-            scaled3_p + at * E + i[:, None] * E + e[None, :],
-            (until * do.to(tl.float32)),
+            scaled3_p + at * E + i[:, None] * E + e[None, :], (until * do.to(tl.float32)),
             mask=i_new[:, None] & e_ok[None, :],
         )  # do . until
     k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
@@ -1801,51 +1174,21 @@ def backward_prepare_2(
         do2 = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         beta_a2 = over_block(
             tl.load(beta_sums + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0),
-            beta_sums + step * E,
-            (row)[:, None],
-            e[None, :],
-            e_ok[None, :],
-            last,
-            H * E,
-            C,
-            CHUNK,
+            beta_sums + step * E, (row)[:, None], e[None, :], e_ok[None, :], last, H * E, C, CHUNK,
         )
         beta_n2 = (
             over_block(
                 tl.load(beta_rests + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0),
-                beta_rests + step * E,
-                (row)[:, None],
-                e[None, :],
-                e_ok[None, :],
-                last,
-                H * E,
-                C,
+                beta_rests + step * E, (row)[:, None], e[None, :], e_ok[None, :], last, H * E, C,
                 CHUNK,
             )
             if EXACT
             else 0
         )
         p3 = decayed_sum(
-            p2,
-            do2.to(tl.float32),
-            beta_sums + step * E,
-            beta_rests + step * E if EXACT else None,
-            beta_a2,
-            beta_n2,
-            beta_a2,
-            beta_n2,
-            e,
-            e_ok,
-            last,
-            H * E,
-            C,
-            CHUNK,
-            LEVELS,
-            False,
-            True,
-            FLAT,
-            EXACT,
-            DT,
+            p2, do2.to(tl.float32), beta_sums + step * E, beta_rests + step * E if EXACT else None,
+            beta_a2, beta_n2, beta_a2, beta_n2, e, e_ok, last, H * E, C, CHUNK, LEVELS, False, True,
+            FLAT, EXACT, DT,
         )  # sum_{j} [k q^T]_{i,j} do_{j,e} m_{i,j,e}
         if not FLAT:
             steep_from = first_steep(steep_from, beta_a2, beta_n2, e_ok, C, DT)
@@ -1856,44 +1199,12 @@ def backward_prepare_2(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prepare_2_others(
-    scaled3_p,
-    beta_sums,
-    beta_rests,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    intra1_p,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    beta_extents,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    D: tl.constexpr,
-    E: tl.constexpr,
-    block_d: tl.constexpr,
-    part_e: tl.constexpr,
-    FLAT: tl.constexpr,
-    GROUP: tl.constexpr,
-    CHUNK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    scaled3_p, beta_sums, beta_rests, do_p, do_b, do_t, do_h, do_g, intra1_p,
+    k_p, k_b, k_t, k_h, k_g, q_p, q_b, q_t, q_h, q_g, beta_extents,
+    T, H, chunks, begins, stops, programs,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, part_e: tl.constexpr,
+    FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The same, of chunks that aren't flat: a program looks at some together, and takes one after the other."""
     i = tl.arange(0, C)
@@ -1927,30 +1238,17 @@ def backward_prepare_2_others(
                         tl.load(
                             beta_sums + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0
                         ),
-                        beta_sums + step * E,
-                        (row)[:, None],
-                        e[None, :],
-                        e_ok[None, :],
-                        last,
-                        H * E,
-                        C,
-                        CHUNK,
+                        beta_sums + step * E, (row)[:, None], e[None, :], e_ok[None, :], last,
+                        H * E, C, CHUNK,
                     )
                     beta_n = (
                         over_block(
                             tl.load(
                                 beta_rests + step * E + (row)[:, None] * (H * E) + e[None, :],
-                                mask=(e_ok)[None, :],
-                                other=0,
+                                mask=(e_ok)[None, :], other=0,
                             ),
-                            beta_rests + step * E,
-                            (row)[:, None],
-                            e[None, :],
-                            e_ok[None, :],
-                            last,
-                            H * E,
-                            C,
-                            CHUNK,
+                            beta_rests + step * E, (row)[:, None], e[None, :], e_ok[None, :], last,
+                            H * E, C, CHUNK,
                         )
                         if EXACT
                         else 0
@@ -1961,8 +1259,7 @@ def backward_prepare_2_others(
                     )
                     tl.store(
                         scaled3_p + at * E + i[:, None] * E + e[None, :],
-                        (until * do.to(tl.float32)),
-                        mask=i_new[:, None] & e_ok[None, :],
+                        (until * do.to(tl.float32)), mask=i_new[:, None] & e_ok[None, :],
                     )  # do . until
                 k = tl.load(
                     k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
@@ -1982,54 +1279,25 @@ def backward_prepare_2_others(
                         tl.load(
                             beta_sums + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0
                         ),
-                        beta_sums + step * E,
-                        (row)[:, None],
-                        e[None, :],
-                        e_ok[None, :],
-                        last,
-                        H * E,
-                        C,
-                        CHUNK,
+                        beta_sums + step * E, (row)[:, None], e[None, :], e_ok[None, :], last,
+                        H * E, C, CHUNK,
                     )
                     beta_n2 = (
                         over_block(
                             tl.load(
                                 beta_rests + step * E + (row)[:, None] * (H * E) + e[None, :],
-                                mask=(e_ok)[None, :],
-                                other=0,
+                                mask=(e_ok)[None, :], other=0,
                             ),
-                            beta_rests + step * E,
-                            (row)[:, None],
-                            e[None, :],
-                            e_ok[None, :],
-                            last,
-                            H * E,
-                            C,
-                            CHUNK,
+                            beta_rests + step * E, (row)[:, None], e[None, :], e_ok[None, :], last,
+                            H * E, C, CHUNK,
                         )
                         if EXACT
                         else 0
                     )
                     p3 = decayed_sum(
-                        p2,
-                        do2.to(tl.float32),
-                        beta_sums + step * E,
-                        beta_rests + step * E if EXACT else None,
-                        beta_a2,
-                        beta_n2,
-                        beta_a2,
-                        beta_n2,
-                        e,
-                        e_ok,
-                        last,
-                        H * E,
-                        C,
-                        CHUNK,
-                        LEVELS,
-                        False,
-                        True,
-                        FLAT,
-                        EXACT,
+                        p2, do2.to(tl.float32), beta_sums + step * E,
+                        beta_rests + step * E if EXACT else None, beta_a2, beta_n2, beta_a2,
+                        beta_n2, e, e_ok, last, H * E, C, CHUNK, LEVELS, False, True, FLAT, EXACT,
                         DT,
                     )  # sum_{j} [k q^T]_{i,j} do_{j,e} m_{i,j,e}
                     if not FLAT:
@@ -2041,45 +1309,13 @@ def backward_prepare_2_others(
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_2(
-    dS_first,
-    dS_last,
-    dS_borders,
-    intra1_p,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    beta_sums,
-    beta_rests,
-    dv_out,
-    scaled3_p,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    blocks,
-    D: tl.constexpr,
-    E: tl.constexpr,
-    block_d: tl.constexpr,
-    block_e: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    PRODUCTS: tl.constexpr,
-    BLOCK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    dS_first, dS_last, dS_borders, intra1_p, k_p, k_b, k_t, k_h, k_g, beta_sums, beta_rests,
+    dv_out, scaled3_p, q_p, q_b, q_t, q_h, q_g,
+    T, H, chunks, starts, parts, length, blocks,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
+    BLOCK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """A walk backwards over chunks, carrying a tile of dS."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
@@ -2101,8 +1337,7 @@ def backward_sweep_2(
         if dS_first is not None:
             dS_slice += tl.load(
                 dS_first + sh * D * E + d_slice[None, :] * E + e[:, None],
-                mask=d_ok_slice[None, :] & e_ok[:, None],
-                other=0.0,
+                mask=d_ok_slice[None, :] & e_ok[:, None], other=0.0,
             )
         d = d + (d_slice,)
         dS = dS + (dS_slice,)
@@ -2112,16 +1347,8 @@ def backward_sweep_2(
     q_p += b * q_b + h // q_g * q_h
     if not YIELD:
         reached = lasting(
-            beta_sums + (b * T * H + h) * E,
-            beta_rests + (b * T * H + h) * E if EXACT else None,
-            H * E,
-            e,
-            e < E,
-            begin,
-            stop,
-            count,
-            C,
-            False,
+            beta_sums + (b * T * H + h) * E, beta_rests + (b * T * H + h) * E if EXACT else None,
+            H * E, e, e < E, begin, stop, count, C, False,
         )
         stop, count = tl.minimum(stop, begin + reached * C), reached
     identity = tl.where(i[:, None] == i[None, :], 1.0, 0.0).to(DT)
@@ -2153,9 +1380,7 @@ def backward_sweep_2(
                         dS_borders
                         + (bh * blocks + first_block + (count - 1 - n) // (BLOCK // C)) * D * E
                         + d[n_d][None, :] * E
-                        + e[:, None],
-                        dS[n_d],
-                        mask=d_ok[n_d][None, :] & e_ok[:, None],
+                        + e[:, None], dS[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
             k = tl.load(
                 k_p + t0 * k_t + i[:, None] * k_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
@@ -2196,50 +1421,23 @@ def backward_sweep_2(
                 if part == 0:
                     tl.store(
                         dS_last + (sh // H // parts * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
-                        dS[n_d],
-                        mask=d_ok[n_d][None, :] & e_ok[:, None],
+                        dS[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         else:
             tl.store(
-                dS_last + sh * D * E + d[n_d][None, :] * E + e[:, None],
-                dS[n_d],
+                dS_last + sh * D * E + d[n_d][None, :] * E + e[:, None], dS[n_d],
                 mask=d_ok[n_d][None, :] & e_ok[:, None],
             )
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prepare_3(
-    v_p,
-    v_b,
-    v_t,
-    v_h,
-    v_g,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    beta_sums,
-    beta_rests,
-    beta_extents,
-    scaled4_p,
-    matrix2,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    E: tl.constexpr,
-    part_e: tl.constexpr,
-    FLAT: tl.constexpr,
-    GROUP: tl.constexpr,
-    CHUNK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    v_p, v_b, v_t, v_h, v_g, do_p, do_b, do_t, do_h, do_g, beta_sums, beta_rests, beta_extents,
+    scaled4_p, matrix2,
+    T, H, chunks, begins, stops, programs,
+    E: tl.constexpr, part_e: tl.constexpr, FLAT: tl.constexpr, GROUP: tl.constexpr,
+    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -2266,128 +1464,56 @@ def backward_prepare_3(
         # sum_{e} v_{i,e} do_{j,e} m_{i,j,e}
         beta_a = over_block(
             tl.load(beta_sums + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0),
-            beta_sums + step * E,
-            (row)[:, None],
-            e[None, :],
-            e_ok[None, :],
-            last,
-            H * E,
-            C,
-            CHUNK,
+            beta_sums + step * E, (row)[:, None], e[None, :], e_ok[None, :], last, H * E, C, CHUNK,
         )
         beta_n = (
             over_block(
                 tl.load(beta_rests + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0),
-                beta_rests + step * E,
-                (row)[:, None],
-                e[None, :],
-                e_ok[None, :],
-                last,
-                H * E,
-                C,
+                beta_rests + step * E, (row)[:, None], e[None, :], e_ok[None, :], last, H * E, C,
                 CHUNK,
             )
             if EXACT
             else 0
         )
         t = decayed_product(
-            t,
-            v.to(tl.float32),
-            do.to(tl.float32),
-            beta_sums + step * E,
-            beta_rests + step * E if EXACT else None,
-            beta_a,
-            beta_n,
-            beta_a,
-            beta_n,
-            e,
-            e_ok,
-            last,
-            H * E,
-            C,
-            CHUNK,
-            LEVELS,
-            False,
-            True,
-            FLAT,
-            EXACT,
-            DT,
+            t, v.to(tl.float32), do.to(tl.float32), beta_sums + step * E,
+            beta_rests + step * E if EXACT else None, beta_a, beta_n, beta_a, beta_n, e, e_ok, last,
+            H * E, C, CHUNK, LEVELS, False, True, FLAT, EXACT, DT,
         )
         if not FLAT:
             steep_from = first_steep(steep_from, beta_a, beta_n, e_ok, C, DT)
             i_new = i_ok & ((i >= steep_from) | (again > 0))
         beta_a_end = over_block(
             tl.load(beta_sums + step * E + last * (H * E) + e, mask=e_ok, other=0),
-            beta_sums + step * E,
-            (last),
-            e,
-            e_ok,
-            last,
-            H * E,
-            C,
-            CHUNK,
+            beta_sums + step * E, (last), e, e_ok, last, H * E, C, CHUNK,
         )
         beta_n_end = (
             over_block(
                 tl.load(beta_rests + step * E + last * (H * E) + e, mask=e_ok, other=0),
-                beta_rests + step * E,
-                (last),
-                e,
-                e_ok,
-                last,
-                H * E,
-                C,
-                CHUNK,
+                beta_rests + step * E, (last), e, e_ok, last, H * E, C, CHUNK,
             )
             if EXACT
             else tl.full([1], 0, tl.int32)
         )
         since = span(beta_a_end[None, :], beta_n_end[None, :], beta_a, beta_n)
         tl.store(
-            scaled4_p + at * E + i[:, None] * E + e[None, :],
-            (since * v.to(tl.float32)),
+            scaled4_p + at * E + i[:, None] * E + e[None, :], (since * v.to(tl.float32)),
             mask=i_new[:, None] & e_ok[None, :],
         )  # v . since
     tl.store(
-        matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-        t,
+        matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t,
         mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
     )  # t
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prepare_3_others(
-    v_p,
-    v_b,
-    v_t,
-    v_h,
-    v_g,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    beta_sums,
-    beta_rests,
-    beta_extents,
-    scaled4_p,
-    matrix2,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    E: tl.constexpr,
-    part_e: tl.constexpr,
-    FLAT: tl.constexpr,
-    GROUP: tl.constexpr,
-    CHUNK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    v_p, v_b, v_t, v_h, v_g, do_p, do_b, do_t, do_h, do_g, beta_sums, beta_rests, beta_extents,
+    scaled4_p, matrix2,
+    T, H, chunks, begins, stops, programs,
+    E: tl.constexpr, part_e: tl.constexpr, FLAT: tl.constexpr, GROUP: tl.constexpr,
+    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The same, of chunks that aren't flat: a program looks at some together, and takes one after the other."""
     i = tl.arange(0, C)
@@ -2425,82 +1551,37 @@ def backward_prepare_3_others(
                         tl.load(
                             beta_sums + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0
                         ),
-                        beta_sums + step * E,
-                        (row)[:, None],
-                        e[None, :],
-                        e_ok[None, :],
-                        last,
-                        H * E,
-                        C,
-                        CHUNK,
+                        beta_sums + step * E, (row)[:, None], e[None, :], e_ok[None, :], last,
+                        H * E, C, CHUNK,
                     )
                     beta_n = (
                         over_block(
                             tl.load(
                                 beta_rests + step * E + (row)[:, None] * (H * E) + e[None, :],
-                                mask=(e_ok)[None, :],
-                                other=0,
+                                mask=(e_ok)[None, :], other=0,
                             ),
-                            beta_rests + step * E,
-                            (row)[:, None],
-                            e[None, :],
-                            e_ok[None, :],
-                            last,
-                            H * E,
-                            C,
-                            CHUNK,
+                            beta_rests + step * E, (row)[:, None], e[None, :], e_ok[None, :], last,
+                            H * E, C, CHUNK,
                         )
                         if EXACT
                         else 0
                     )
                     t = decayed_product(
-                        t,
-                        v.to(tl.float32),
-                        do.to(tl.float32),
-                        beta_sums + step * E,
-                        beta_rests + step * E if EXACT else None,
-                        beta_a,
-                        beta_n,
-                        beta_a,
-                        beta_n,
-                        e,
-                        e_ok,
-                        last,
-                        H * E,
-                        C,
-                        CHUNK,
-                        LEVELS,
-                        False,
-                        True,
-                        FLAT,
-                        EXACT,
-                        DT,
+                        t, v.to(tl.float32), do.to(tl.float32), beta_sums + step * E,
+                        beta_rests + step * E if EXACT else None, beta_a, beta_n, beta_a, beta_n, e,
+                        e_ok, last, H * E, C, CHUNK, LEVELS, False, True, FLAT, EXACT, DT,
                     )
                     if not FLAT:
                         steep_from = first_steep(steep_from, beta_a, beta_n, e_ok, C, DT)
                         i_new = i_ok & ((i >= steep_from) | (again > 0))
                     beta_a_end = over_block(
                         tl.load(beta_sums + step * E + last * (H * E) + e, mask=e_ok, other=0),
-                        beta_sums + step * E,
-                        (last),
-                        e,
-                        e_ok,
-                        last,
-                        H * E,
-                        C,
-                        CHUNK,
+                        beta_sums + step * E, (last), e, e_ok, last, H * E, C, CHUNK,
                     )
                     beta_n_end = (
                         over_block(
                             tl.load(beta_rests + step * E + last * (H * E) + e, mask=e_ok, other=0),
-                            beta_rests + step * E,
-                            (last),
-                            e,
-                            e_ok,
-                            last,
-                            H * E,
-                            C,
-                            CHUNK,
+                            beta_rests + step * E, (last), e, e_ok, last, H * E, C, CHUNK,
                         )
                         if EXACT
                         else tl.full([1], 0, tl.int32)
@@ -2508,48 +1589,22 @@ def backward_prepare_3_others(
                     since = span(beta_a_end[None, :], beta_n_end[None, :], beta_a, beta_n)
                     tl.store(
                         scaled4_p + at * E + i[:, None] * E + e[None, :],
-                        (since * v.to(tl.float32)),
-                        mask=i_new[:, None] & e_ok[None, :],
+                        (since * v.to(tl.float32)), mask=i_new[:, None] & e_ok[None, :],
                     )  # v . since
                 tl.store(
-                    matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-                    t,
+                    matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t,
                     mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
                 )  # t
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_3(
-    dS_first,
-    scaled4_p,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    matrix2,
-    dk_out,
-    beta_sums,
-    beta_rests,
+    dS_first, scaled4_p, q_p, q_b, q_t, q_h, q_g, matrix2, dk_out, beta_sums, beta_rests,
     scaled3_p,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    E: tl.constexpr,
-    D: tl.constexpr,
-    block_e: tl.constexpr,
-    block_d: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    T, H, chunks, starts, parts, length,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """A walk backwards over chunks, carrying a tile of dS."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
@@ -2571,8 +1626,7 @@ def backward_sweep_3(
         if dS_first is not None:
             dS_slice += tl.load(
                 dS_first + sh * D * E + d[:, None] * E + e_slice[None, :],
-                mask=d_ok[:, None] & e_ok_slice[None, :],
-                other=0.0,
+                mask=d_ok[:, None] & e_ok_slice[None, :], other=0.0,
             )
         dS = dS + (dS_slice,)
         e = e + (e_slice,)
@@ -2599,15 +1653,13 @@ def backward_sweep_3(
             )
             scaled4 = tl.load(
                 scaled4_p + at * E + i[:, None] * E + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
             p = tl.dot(dS[n_e].to(DT), tl.trans(scaled4.to(DT)), p, input_precision="tf32x3")  # scaled4 dS^T
             kept = span(beta_a_end, beta_n_end, 0.0, 0)
             scaled3 = tl.load(
                 scaled3_p + at * E + i[:, None] * E + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
             p3 = tl.dot(
                 q.to(DT), scaled3.to(DT), (kept[None, :] * dS[n_e]), input_precision="tf32x3"
@@ -2628,50 +1680,13 @@ def backward_sweep_3(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_unroll_1(
-    S_borders,
-    dS_borders,
-    beta_sums,
-    beta_rests,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    v_p,
-    v_b,
-    v_t,
-    v_h,
-    v_g,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    beta_extents,
-    S__out,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    D: tl.constexpr,
-    E: tl.constexpr,
-    block_d: tl.constexpr,
-    block_e: tl.constexpr,
-    FLAT: tl.constexpr,
-    GROUP: tl.constexpr,
-    CHUNK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    S_borders, dS_borders, beta_sums, beta_rests, k_p, k_b, k_t, k_h, k_g,
+    v_p, v_b, v_t, v_h, v_g, q_p, q_b, q_t, q_h, q_g, do_p, do_b, do_t, do_h, do_g,
+    beta_extents, S__out,
+    T, H, chunks, begins, stops, programs,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
+    FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """Products of the states and their gradients at each step, for all blocks at once."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
@@ -2698,37 +1713,21 @@ def backward_unroll_1(
         steep_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
     s = tl.load(
         S_borders + (bh * chunks + c) * D * E + d[:, None] * E + e[None, :],
-        mask=d_ok[:, None] & e_ok[None, :],
-        other=0.0,
+        mask=d_ok[:, None] & e_ok[None, :], other=0.0,
     )  # S
     s2 = tl.load(
         dS_borders + (bh * chunks + c) * D * E + d[:, None] * E + e[None, :],
-        mask=d_ok[:, None] & e_ok[None, :],
-        other=0.0,
+        mask=d_ok[:, None] & e_ok[None, :], other=0.0,
     )  # dS
     s3 = tl.sum((s.to(tl.float32) * s2.to(tl.float32)), axis=0)  # (S . dS)^T 1
     beta_a_end = over_block(
         tl.load(beta_sums + step * E + last * (H * E) + e, mask=e_ok, other=0),
-        beta_sums + step * E,
-        (last),
-        e,
-        e_ok,
-        last,
-        H * E,
-        C,
-        CHUNK,
+        beta_sums + step * E, (last), e, e_ok, last, H * E, C, CHUNK,
     )
     beta_n_end = (
         over_block(
             tl.load(beta_rests + step * E + last * (H * E) + e, mask=e_ok, other=0),
-            beta_rests + step * E,
-            (last),
-            e,
-            e_ok,
-            last,
-            H * E,
-            C,
-            CHUNK,
+            beta_rests + step * E, (last), e, e_ok, last, H * E, C, CHUNK,
         )
         if EXACT
         else tl.full([1], 0, tl.int32)
@@ -2739,26 +1738,12 @@ def backward_unroll_1(
     v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
     beta_a = over_block(
         tl.load(beta_sums + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0),
-        beta_sums + step * E,
-        (row)[:, None],
-        e[None, :],
-        e_ok[None, :],
-        last,
-        H * E,
-        C,
-        CHUNK,
+        beta_sums + step * E, (row)[:, None], e[None, :], e_ok[None, :], last, H * E, C, CHUNK,
     )
     beta_n = (
         over_block(
             tl.load(beta_rests + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0),
-            beta_rests + step * E,
-            (row)[:, None],
-            e[None, :],
-            e_ok[None, :],
-            last,
-            H * E,
-            C,
-            CHUNK,
+            beta_rests + step * E, (row)[:, None], e[None, :], e_ok[None, :], last, H * E, C, CHUNK,
         )
         if EXACT
         else 0
@@ -2772,52 +1757,18 @@ def backward_unroll_1(
     since2 = span(beta_a, beta_n, 0.0, 0)
     p3 = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # (q) (k)^T
     p4 = decayed_sum(
-        p3,
-        v.to(tl.float32),
-        beta_sums + step * E,
-        beta_rests + step * E if EXACT else None,
-        beta_a,
-        beta_n,
-        beta_a,
-        beta_n,
-        e,
-        e_ok,
-        last,
-        H * E,
-        C,
-        CHUNK,
-        LEVELS,
-        True,
-        False,
-        FLAT,
-        EXACT,
-        DT,
+        p3, v.to(tl.float32), beta_sums + step * E, beta_rests + step * E if EXACT else None,
+        beta_a, beta_n, beta_a, beta_n, e, e_ok, last, H * E, C, CHUNK, LEVELS, True, False, FLAT,
+        EXACT, DT,
     )  # sum_{j} m_{i,j,e} (v)_{j,e} [(q) (k)^T]_{i,j}
     if not FLAT:
         steep_from = first_steep(steep_from, beta_a, beta_n, e_ok, C, DT)
         i_new = i_ok & ((i >= steep_from) | (again > 0))
     p5 = tl.dot(k.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # (k) (q)^T
     p6 = decayed_sum(
-        p5,
-        do.to(tl.float32),
-        beta_sums + step * E,
-        beta_rests + step * E if EXACT else None,
-        beta_a,
-        beta_n,
-        beta_a,
-        beta_n,
-        e,
-        e_ok,
-        last,
-        H * E,
-        C,
-        CHUNK,
-        LEVELS,
-        False,
-        False,
-        FLAT,
-        EXACT,
-        DT,
+        p5, do.to(tl.float32), beta_sums + step * E, beta_rests + step * E if EXACT else None,
+        beta_a, beta_n, beta_a, beta_n, e, e_ok, last, H * E, C, CHUNK, LEVELS, False, False, FLAT,
+        EXACT, DT,
     )  # sum_{j} m_{i,j,e} (do)_{j,e} [(k) (q)^T]_{i,j}
     if not FLAT:
         steep_from = first_steep(steep_from, beta_a, beta_n, e_ok, C, DT)
@@ -2827,57 +1778,19 @@ def backward_unroll_1(
     sums2 = summed(w2, C, False, True, DT)  # [order_{mask}]_{i,j} w
     tl.store(
         S__out + step * E + i[:, None] * (H * E) + e[None, :],
-        ((s3 * kept)[None, :] + sums + sums2),
-        mask=i_new[:, None] & e_ok[None, :],
+        ((s3 * kept)[None, :] + sums + sums2), mask=i_new[:, None] & e_ok[None, :],
     )  # S
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_unroll_1_others(
-    S_borders,
-    dS_borders,
-    beta_sums,
-    beta_rests,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    v_p,
-    v_b,
-    v_t,
-    v_h,
-    v_g,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    beta_extents,
-    S__out,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    D: tl.constexpr,
-    E: tl.constexpr,
-    block_d: tl.constexpr,
-    block_e: tl.constexpr,
-    FLAT: tl.constexpr,
-    GROUP: tl.constexpr,
-    CHUNK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    S_borders, dS_borders, beta_sums, beta_rests, k_p, k_b, k_t, k_h, k_g,
+    v_p, v_b, v_t, v_h, v_g, q_p, q_b, q_t, q_h, q_g, do_p, do_b, do_t, do_h, do_g,
+    beta_extents, S__out,
+    T, H, chunks, begins, stops, programs,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
+    FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The same, of chunks that aren't flat: a program looks at some together, and takes one after the other."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
@@ -2911,37 +1824,21 @@ def backward_unroll_1_others(
                 steep_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
                 s = tl.load(
                     S_borders + (bh * chunks + c) * D * E + d[:, None] * E + e[None, :],
-                    mask=d_ok[:, None] & e_ok[None, :],
-                    other=0.0,
+                    mask=d_ok[:, None] & e_ok[None, :], other=0.0,
                 )  # S
                 s2 = tl.load(
                     dS_borders + (bh * chunks + c) * D * E + d[:, None] * E + e[None, :],
-                    mask=d_ok[:, None] & e_ok[None, :],
-                    other=0.0,
+                    mask=d_ok[:, None] & e_ok[None, :], other=0.0,
                 )  # dS
                 s3 = tl.sum((s.to(tl.float32) * s2.to(tl.float32)), axis=0)  # (S . dS)^T 1
                 beta_a_end = over_block(
                     tl.load(beta_sums + step * E + last * (H * E) + e, mask=e_ok, other=0),
-                    beta_sums + step * E,
-                    (last),
-                    e,
-                    e_ok,
-                    last,
-                    H * E,
-                    C,
-                    CHUNK,
+                    beta_sums + step * E, (last), e, e_ok, last, H * E, C, CHUNK,
                 )
                 beta_n_end = (
                     over_block(
                         tl.load(beta_rests + step * E + last * (H * E) + e, mask=e_ok, other=0),
-                        beta_rests + step * E,
-                        (last),
-                        e,
-                        e_ok,
-                        last,
-                        H * E,
-                        C,
-                        CHUNK,
+                        beta_rests + step * E, (last), e, e_ok, last, H * E, C, CHUNK,
                     )
                     if EXACT
                     else tl.full([1], 0, tl.int32)
@@ -2958,13 +1855,7 @@ def backward_unroll_1_others(
                     tl.load(
                         beta_sums + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0
                     ),
-                    beta_sums + step * E,
-                    (row)[:, None],
-                    e[None, :],
-                    e_ok[None, :],
-                    last,
-                    H * E,
-                    C,
+                    beta_sums + step * E, (row)[:, None], e[None, :], e_ok[None, :], last, H * E, C,
                     CHUNK,
                 )
                 beta_n = (
@@ -2972,14 +1863,8 @@ def backward_unroll_1_others(
                         tl.load(
                             beta_rests + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0
                         ),
-                        beta_rests + step * E,
-                        (row)[:, None],
-                        e[None, :],
-                        e_ok[None, :],
-                        last,
-                        H * E,
-                        C,
-                        CHUNK,
+                        beta_rests + step * E, (row)[:, None], e[None, :], e_ok[None, :], last,
+                        H * E, C, CHUNK,
                     )
                     if EXACT
                     else 0
@@ -2997,52 +1882,18 @@ def backward_unroll_1_others(
                 since2 = span(beta_a, beta_n, 0.0, 0)
                 p3 = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # (q) (k)^T
                 p4 = decayed_sum(
-                    p3,
-                    v.to(tl.float32),
-                    beta_sums + step * E,
-                    beta_rests + step * E if EXACT else None,
-                    beta_a,
-                    beta_n,
-                    beta_a,
-                    beta_n,
-                    e,
-                    e_ok,
-                    last,
-                    H * E,
-                    C,
-                    CHUNK,
-                    LEVELS,
-                    True,
-                    False,
-                    FLAT,
-                    EXACT,
-                    DT,
+                    p3, v.to(tl.float32), beta_sums + step * E,
+                    beta_rests + step * E if EXACT else None, beta_a, beta_n, beta_a, beta_n, e,
+                    e_ok, last, H * E, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
                 )  # sum_{j} m_{i,j,e} (v)_{j,e} [(q) (k)^T]_{i,j}
                 if not FLAT:
                     steep_from = first_steep(steep_from, beta_a, beta_n, e_ok, C, DT)
                     i_new = i_ok & ((i >= steep_from) | (again > 0))
                 p5 = tl.dot(k.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # (k) (q)^T
                 p6 = decayed_sum(
-                    p5,
-                    do.to(tl.float32),
-                    beta_sums + step * E,
-                    beta_rests + step * E if EXACT else None,
-                    beta_a,
-                    beta_n,
-                    beta_a,
-                    beta_n,
-                    e,
-                    e_ok,
-                    last,
-                    H * E,
-                    C,
-                    CHUNK,
-                    LEVELS,
-                    False,
-                    False,
-                    FLAT,
-                    EXACT,
-                    DT,
+                    p5, do.to(tl.float32), beta_sums + step * E,
+                    beta_rests + step * E if EXACT else None, beta_a, beta_n, beta_a, beta_n, e,
+                    e_ok, last, H * E, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
                 )  # sum_{j} m_{i,j,e} (do)_{j,e} [(k) (q)^T]_{i,j}
                 if not FLAT:
                     steep_from = first_steep(steep_from, beta_a, beta_n, e_ok, C, DT)
@@ -3052,8 +1903,7 @@ def backward_unroll_1_others(
                 sums2 = summed(w2, C, False, True, DT)  # [order_{mask}]_{i,j} w
                 tl.store(
                     S__out + step * E + i[:, None] * (H * E) + e[None, :],
-                    ((s3 * kept)[None, :] + sums + sums2),
-                    mask=i_new[:, None] & e_ok[None, :],
+                    ((s3 * kept)[None, :] + sums + sums2), mask=i_new[:, None] & e_ok[None, :],
                 )  # S
 
 
@@ -3082,190 +1932,69 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         scaled1 = some.new_empty((B, H, T, E))
         scaled2 = some.new_empty((B, H, T, E))
         launch(
-            backward_prepare_1,
-            (lay.programs,),
-            do,
-            *strides(do, H),
-            v,
-            *strides(v, H),
-            beta_sums,
-            beta_rests,
-            beta_extents,
-            scaled1,
-            scaled2,
-            matrix1,
-            *lay.at_once,
-            lay.programs,
-            E=E,
-            part_e=min(config.block, config.padded(E)),
-            FLAT=True,
-            GROUP=GROUP,
-            CHUNK=config.chunk,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.ahead,
-            num_stages=1,
-            maxnreg=config.registers,
+            backward_prepare_1, (lay.programs,),
+            do, *strides(do, H), v, *strides(v, H), beta_sums, beta_rests, beta_extents, scaled1,
+            scaled2, matrix1,
+            *lay.at_once, lay.programs,
+            E=E, part_e=min(config.block, config.padded(E)), FLAT=True, GROUP=GROUP, CHUNK=config.chunk,
+            C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=config.registers,
         )
         launch(
-            backward_prepare_1_others,
-            (cdiv(lay.programs, GROUP),),
-            do,
-            *strides(do, H),
-            v,
-            *strides(v, H),
-            beta_sums,
-            beta_rests,
-            beta_extents,
-            scaled1,
-            scaled2,
-            matrix1,
-            *lay.at_once,
-            lay.programs,
-            E=E,
-            part_e=min(config.block, config.padded(E)),
-            FLAT=False,
-            GROUP=GROUP,
-            CHUNK=config.chunk,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.ahead,
-            num_stages=1,
-            maxnreg=config.registers,
+            backward_prepare_1_others, (cdiv(lay.programs, GROUP),),
+            do, *strides(do, H), v, *strides(v, H), beta_sums, beta_rests, beta_extents, scaled1,
+            scaled2, matrix1,
+            *lay.at_once, lay.programs,
+            E=E, part_e=min(config.block, config.padded(E)), FLAT=False, GROUP=GROUP,
+            CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=config.registers,
         )
     if needs & {"S", "beta", "k", "v"}:
         scaled3 = some.new_empty((B, H, T, E))
         intra1 = some.new_empty((B, H, T, E), dtype=torch.float32)
         launch(
-            backward_prepare_2,
-            (lay.programs,),
-            scaled3,
-            beta_sums,
-            beta_rests,
-            do,
-            *strides(do, H),
-            intra1,
-            k,
-            *strides(k, H),
-            q,
-            *strides(q, H),
-            beta_extents,
-            *lay.at_once,
-            lay.programs,
-            D=D,
-            E=E,
-            block_d=config.padded(D),
-            part_e=min(config.block, config.padded(E)),
-            FLAT=True,
-            GROUP=GROUP,
-            CHUNK=config.chunk,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.ahead,
-            num_stages=1,
+            backward_prepare_2, (lay.programs,),
+            scaled3, beta_sums, beta_rests, do, *strides(do, H), intra1, k, *strides(k, H),
+            q, *strides(q, H), beta_extents,
+            *lay.at_once, lay.programs,
+            D=D, E=E, block_d=config.padded(D), part_e=min(config.block, config.padded(E)), FLAT=True,
+            GROUP=GROUP, CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1,
             maxnreg=config.registers,
         )
         launch(
-            backward_prepare_2_others,
-            (cdiv(lay.programs, GROUP),),
-            scaled3,
-            beta_sums,
-            beta_rests,
-            do,
-            *strides(do, H),
-            intra1,
-            k,
-            *strides(k, H),
-            q,
-            *strides(q, H),
-            beta_extents,
-            *lay.at_once,
-            lay.programs,
-            D=D,
-            E=E,
-            block_d=config.padded(D),
-            part_e=min(config.block, config.padded(E)),
-            FLAT=False,
-            GROUP=GROUP,
-            CHUNK=config.chunk,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.ahead,
-            num_stages=1,
+            backward_prepare_2_others, (cdiv(lay.programs, GROUP),),
+            scaled3, beta_sums, beta_rests, do, *strides(do, H), intra1, k, *strides(k, H),
+            q, *strides(q, H), beta_extents,
+            *lay.at_once, lay.programs,
+            D=D, E=E, block_d=config.padded(D), part_e=min(config.block, config.padded(E)), FLAT=False,
+            GROUP=GROUP, CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1,
             maxnreg=config.registers,
         )
     if needs & {"S", "beta", "k", "v"}:
         if parts > 1 or exchange is not None:
             dS_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
             walk = config.walk(
-                E,
-                config.padded(D) * q.element_size(),
-                0,
-                scaled3.element_size() + beta_sums.element_size(),
-                elements=True,
+                E, config.padded(D) * q.element_size(), 0,
+                scaled3.element_size() + beta_sums.element_size(), elements=True,
             )
             launch(
-                backward_sweep_2,
-                (lay.sequences * parts * H * cdiv(E, walk.tile),),
-                None,
-                dS_ends,
-                None,
-                intra1,
-                k,
-                *strides(k, H),
-                beta_sums,
-                beta_rests,
-                None,
-                scaled3,
-                q,
-                *strides(q, H),
-                *lay.walked,
-                parts,
-                lay.length(parts),
-                blocks.chunks,
-                D=D,
-                E=E,
-                block_d=min(config.slice, config.padded(D)),
-                block_e=walk.tile,
-                YIELD=False,
-                WARPS=walk.warps,
-                STAGES=walk.stages,
-                PRODUCTS=walk.products,
-                BLOCK=config.span,
-                C=config.chunk,
-                LEVELS=config.levels,
-                EVEN=lay.even,
-                EXACT=config.exact,
-                DT=DTYPES[some.dtype],
-                num_warps=walk.warps,
-                num_stages=2,
-                maxnreg=walk.registers,
+                backward_sweep_2, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+                None, dS_ends, None, intra1, k, *strides(k, H), beta_sums, beta_rests, None, scaled3,
+                q, *strides(q, H),
+                *lay.walked, parts, lay.length(parts), blocks.chunks,
+                D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=False,
+                WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, BLOCK=config.span,
+                C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+                DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
             )
             if exchange is not None:  # other parts of the sequence are elsewhere
                 dS_coming = exchange.begin(
                     (
                         map_of_all(
-                            "S",
-                            dS_first,
-                            dS_ends,
-                            lay,
-                            parts,
-                            False,
-                            decay=(beta_sums, beta_rests),
-                            axis=1,
-                            exact=config.exact,
+                            "S", dS_first, dS_ends, lay, parts, False,
+                            decay=(beta_sums, beta_rests), axis=1, exact=config.exact,
                         ),
                     )
                 )
@@ -3273,44 +2002,18 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         dq = some.new_empty((B, T, H, D), dtype=some.dtype)
         S_borders = some.new_empty((B, H, blocks.chunks, D, E), dtype=some.dtype)
         walk = config.walk(
-            D,
-            config.padded(E) * (scaled1.element_size() + scaled2.element_size()),
-            config.chunk * matrix1.element_size(),
-            k.element_size(),
+            D, config.padded(E) * (scaled1.element_size() + scaled2.element_size()),
+            config.chunk * matrix1.element_size(), k.element_size(),
         )
         launch(
-            backward_sweep_1,
-            (lay.sequences * parts * H * cdiv(D, walk.tile),),
-            S_starts,
-            S_borders,
-            scaled1,
-            k,
-            *strides(k, H),
-            matrix1,
-            dq,
-            beta_sums,
-            beta_rests,
+            backward_sweep_1, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+            S_starts, S_borders, scaled1, k, *strides(k, H), matrix1, dq, beta_sums, beta_rests,
             scaled2,
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            blocks.chunks,
-            E=E,
-            D=D,
-            block_e=min(config.slice, config.padded(E)),
-            block_d=walk.tile,
-            YIELD=True,
-            WARPS=walk.warps,
-            STAGES=walk.stages,
-            BLOCK=config.span,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=walk.warps,
-            num_stages=2,
-            maxnreg=walk.registers,
+            *lay.walked, parts, lay.length(parts), blocks.chunks,
+            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=walk.tile, YIELD=True,
+            WARPS=walk.warps, STAGES=walk.stages, BLOCK=config.span, C=config.chunk,
+            LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
         )
     matrix1 = scaled1 = scaled2 = None
     if needs & {"S", "beta", "k", "v"}:
@@ -3325,146 +2028,55 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         dS_borders = some.new_empty((B, H, blocks.chunks, D, E), dtype=some.dtype)
         dS_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if needs & {"S"} else None
         walk = config.walk(
-            E,
-            config.padded(D) * (k.element_size() + q.element_size()),
-            0,
+            E, config.padded(D) * (k.element_size() + q.element_size()), 0,
             intra1.element_size() + scaled3.element_size() + beta_sums.element_size(),
             elements=True,
         )
         launch(
-            backward_sweep_2,
-            (lay.sequences * parts * H * cdiv(E, walk.tile),),
-            dS_starts,
-            dS_last,
-            dS_borders,
-            intra1,
-            k,
-            *strides(k, H),
-            beta_sums,
-            beta_rests,
-            dv,
-            scaled3,
-            q,
-            *strides(q, H),
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            blocks.chunks,
-            D=D,
-            E=E,
-            block_d=min(config.slice, config.padded(D)),
-            block_e=walk.tile,
-            YIELD=True,
-            WARPS=walk.warps,
-            STAGES=walk.stages,
-            PRODUCTS=walk.products,
-            BLOCK=config.span,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=walk.warps,
-            num_stages=2,
-            maxnreg=walk.registers,
+            backward_sweep_2, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+            dS_starts, dS_last, dS_borders, intra1, k, *strides(k, H), beta_sums, beta_rests, dv,
+            scaled3, q, *strides(q, H),
+            *lay.walked, parts, lay.length(parts), blocks.chunks,
+            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=True,
+            WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, BLOCK=config.span,
+            C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
         )
     intra1 = None
     if needs & {"beta", "k"}:
         matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
         scaled4 = some.new_empty((B, H, T, E))
         launch(
-            backward_prepare_3,
-            (lay.programs,),
-            v,
-            *strides(v, H),
-            do,
-            *strides(do, H),
-            beta_sums,
-            beta_rests,
-            beta_extents,
-            scaled4,
+            backward_prepare_3, (lay.programs,),
+            v, *strides(v, H), do, *strides(do, H), beta_sums, beta_rests, beta_extents, scaled4,
             matrix2,
-            *lay.at_once,
-            lay.programs,
-            E=E,
-            part_e=min(config.block, config.padded(E)),
-            FLAT=True,
-            GROUP=GROUP,
-            CHUNK=config.chunk,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.ahead,
-            num_stages=1,
-            maxnreg=config.registers,
+            *lay.at_once, lay.programs,
+            E=E, part_e=min(config.block, config.padded(E)), FLAT=True, GROUP=GROUP, CHUNK=config.chunk,
+            C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=config.registers,
         )
         launch(
-            backward_prepare_3_others,
-            (cdiv(lay.programs, GROUP),),
-            v,
-            *strides(v, H),
-            do,
-            *strides(do, H),
-            beta_sums,
-            beta_rests,
-            beta_extents,
-            scaled4,
+            backward_prepare_3_others, (cdiv(lay.programs, GROUP),),
+            v, *strides(v, H), do, *strides(do, H), beta_sums, beta_rests, beta_extents, scaled4,
             matrix2,
-            *lay.at_once,
-            lay.programs,
-            E=E,
-            part_e=min(config.block, config.padded(E)),
-            FLAT=False,
-            GROUP=GROUP,
-            CHUNK=config.chunk,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.ahead,
-            num_stages=1,
-            maxnreg=config.registers,
+            *lay.at_once, lay.programs,
+            E=E, part_e=min(config.block, config.padded(E)), FLAT=False, GROUP=GROUP,
+            CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=config.registers,
         )
     if needs & {"beta", "k"}:
         dk = some.new_empty((B, T, H, D), dtype=some.dtype)
         walk = config.walk(
-            D,
-            config.padded(E) * (scaled4.element_size() + scaled3.element_size()),
-            config.chunk * matrix2.element_size(),
-            q.element_size(),
+            D, config.padded(E) * (scaled4.element_size() + scaled3.element_size()),
+            config.chunk * matrix2.element_size(), q.element_size(),
         )
         launch(
-            backward_sweep_3,
-            (lay.sequences * parts * H * cdiv(D, walk.tile),),
-            dS_starts,
-            scaled4,
-            q,
-            *strides(q, H),
-            matrix2,
-            dk,
-            beta_sums,
-            beta_rests,
-            scaled3,
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            E=E,
-            D=D,
-            block_e=min(config.slice, config.padded(E)),
-            block_d=walk.tile,
-            YIELD=True,
-            WARPS=walk.warps,
-            STAGES=walk.stages,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=walk.warps,
-            num_stages=2,
+            backward_sweep_3, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+            dS_starts, scaled4, q, *strides(q, H), matrix2, dk, beta_sums, beta_rests, scaled3,
+            *lay.walked, parts, lay.length(parts),
+            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=walk.tile, YIELD=True,
+            WARPS=walk.warps, STAGES=walk.stages, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2,
             maxnreg=walk.registers,
         )
     matrix2 = scaled3 = scaled4 = None
@@ -3472,74 +2084,24 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     if needs & {"beta"}:
         S_ = some.new_empty((B, T, H, E), dtype=torch.float32)
         launch(
-            backward_unroll_1,
-            (blocks.programs * cdiv(E, min(config.read_tile, config.padded(E))),),
-            S_borders,
-            dS_borders,
-            beta_sums,
-            beta_rests,
-            k,
-            *strides(k, H),
-            v,
-            *strides(v, H),
-            q,
-            *strides(q, H),
-            do,
-            *strides(do, H),
-            beta_extents,
-            S_,
-            *blocks.at_once,
-            blocks.programs,
-            D=D,
-            E=E,
-            block_d=config.padded(D),
-            block_e=min(config.read_tile, config.padded(E)),
-            FLAT=True,
-            GROUP=GROUP,
-            CHUNK=config.chunk,
-            C=config.span,
-            LEVELS=LEVELS,
-            EVEN=blocks.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.read_warps(config.padded(D)),
-            num_stages=1,
-            maxnreg=config.most,
+            backward_unroll_1, (blocks.programs * cdiv(E, min(config.read_tile, config.padded(E))),),
+            S_borders, dS_borders, beta_sums, beta_rests, k, *strides(k, H), v, *strides(v, H),
+            q, *strides(q, H), do, *strides(do, H), beta_extents, S_,
+            *blocks.at_once, blocks.programs,
+            D=D, E=E, block_d=config.padded(D), block_e=min(config.read_tile, config.padded(E)),
+            FLAT=True, GROUP=GROUP, CHUNK=config.chunk, C=config.span, LEVELS=LEVELS, EVEN=blocks.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.read_warps(config.padded(D)),
+            num_stages=1, maxnreg=config.most,
         )
         launch(
-            backward_unroll_1_others,
-            (cdiv(blocks.programs, GROUP) * cdiv(E, min(config.read_tile, config.padded(E))),),
-            S_borders,
-            dS_borders,
-            beta_sums,
-            beta_rests,
-            k,
-            *strides(k, H),
-            v,
-            *strides(v, H),
-            q,
-            *strides(q, H),
-            do,
-            *strides(do, H),
-            beta_extents,
-            S_,
-            *blocks.at_once,
-            blocks.programs,
-            D=D,
-            E=E,
-            block_d=config.padded(D),
-            block_e=min(config.read_tile, config.padded(E)),
-            FLAT=False,
-            GROUP=GROUP,
-            CHUNK=config.chunk,
-            C=config.span,
-            LEVELS=LEVELS,
-            EVEN=blocks.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.read_warps(config.padded(D)),
-            num_stages=1,
-            maxnreg=config.most,
+            backward_unroll_1_others, (cdiv(blocks.programs, GROUP) * cdiv(E, min(config.read_tile, config.padded(E))),),
+            S_borders, dS_borders, beta_sums, beta_rests, k, *strides(k, H), v, *strides(v, H),
+            q, *strides(q, H), do, *strides(do, H), beta_extents, S_,
+            *blocks.at_once, blocks.programs,
+            D=D, E=E, block_d=config.padded(D), block_e=min(config.read_tile, config.padded(E)),
+            FLAT=False, GROUP=GROUP, CHUNK=config.chunk, C=config.span, LEVELS=LEVELS, EVEN=blocks.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.read_warps(config.padded(D)),
+            num_stages=1, maxnreg=config.most,
         )
         S_pairing = S_
     S_ = S_borders = beta_extents = beta_rests = beta_sums = dS_borders = None
@@ -3577,19 +2139,14 @@ def torch_step(given, states, constants, outputs, following):
 
 @triton.jit(do_not_specialize=["heads"])
 def step_kernel(
-    q_at, k_at, v_at, beta_at, S_at, next_S_at, o_at, rows_at,
-    q_stride0, q_stride1, q_stride2,
-    k_stride0, k_stride1, k_stride2,
-    v_stride0, v_stride1, v_stride2,
-    beta_stride0, beta_stride1, beta_stride2,
-    S_stride0, S_stride1,
-    next_S_stride0, next_S_stride1,
-    o_stride0, o_stride1,
+    q_at, k_at, v_at, beta_at, S_at, next_S_at, o_at, rows_at, q_stride0, q_stride1, q_stride2,
+    k_stride0, k_stride1, k_stride2, v_stride0, v_stride1, v_stride2,
+    beta_stride0, beta_stride1, beta_stride2, S_stride0, S_stride1,
+    next_S_stride0, next_S_stride1, o_stride0, o_stride1,
     heads, q_group, k_group, v_group, beta_group,
-    size_d: tl.constexpr, block_d: tl.constexpr,
-    size_e: tl.constexpr, block_e: tl.constexpr,
+    size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
     parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
-):  # fmt: skip
+):
     """Each program: one batch entry and head and a tile of e, one step."""
     place = tl.program_id(0) // parts
     if flat:  # more batch entries than a grid is high
@@ -3645,19 +2202,16 @@ def step_kernel(
 @triton.jit(do_not_specialize=["heads", "steps"])
 def steps_kernel(
     q_at, k_at, v_at, beta_at, S_at, kept_S_at, o_at, rows_at, each_at, counts_at, starts_at,
-    q_stride0, q_stride1, q_stride2, q_stride3,
-    k_stride0, k_stride1, k_stride2, k_stride3,
+    q_stride0, q_stride1, q_stride2, q_stride3, k_stride0, k_stride1, k_stride2, k_stride3,
     v_stride0, v_stride1, v_stride2, v_stride3,
     beta_stride0, beta_stride1, beta_stride2, beta_stride3,
     S_stride0, S_stride1, S_stride2, S_stride3,
     kept_S_stride0, kept_S_stride1, kept_S_stride2, kept_S_stride3,
-    o_stride0, o_stride1, o_stride2,
-    heads, q_group, k_group, v_group, beta_group, steps,
-    size_d: tl.constexpr, block_d: tl.constexpr,
-    size_e: tl.constexpr, block_e: tl.constexpr,
+    o_stride0, o_stride1, o_stride2, heads, q_group, k_group, v_group, beta_group, steps,
+    size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
     parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
     yields: tl.constexpr, keeps: tl.constexpr, ends: tl.constexpr,
-):  # fmt: skip
+):
     """Each program: one sequence and head and a tile of e, one step after the other, with the state in registers."""
     place = tl.program_id(0) // parts
     if flat:  # more batch entries than a grid is high
@@ -3731,9 +2285,7 @@ def steps_kernel(
                         + kept_row * kept_S_stride0
                         + head * kept_S_stride1
                         + at_d[:, None] * kept_S_stride2
-                        + at_e[None, :] * kept_S_stride3,
-                        next_S,
-                        mask=in_d_e,
+                        + at_e[None, :] * kept_S_stride3, next_S, mask=in_d_e,
                     )
             S = next_S.to(tl.float32)
         if ends:
@@ -3743,73 +2295,29 @@ def steps_kernel(
 SIGNATURE = Signature(
     name="value_decay_attention",
     arguments=(
-        Argument("q", "input", ("d",)),
-        Argument("k", "input", ("d",)),
-        Argument("v", "input", ("e",)),
-        Argument("beta", "decay", ("e",)),
+        Argument("q", "input", ("d",)), Argument("k", "input", ("d",)),
+        Argument("v", "input", ("e",)), Argument("beta", "decay", ("e",)),
     ),
-    states=(("S", ("d", "e")),),
-    outputs=(("o", ("e",)),),
+    states=(("S", ("d", "e")),), outputs=(("o", ("e",)),),
 )
 OP = Op(
     SIGNATURE,
     {
         "torch": Backend(
-            torch_forward,
-            torch_backward,
-            frozenset(
-                (
-                    "packed",
-                    "mixed",
-                )
-            ),
-            forward_states=torch_forward_states,
-            backward_states=torch_backward_states,
-            saved={},
+            torch_forward, torch_backward, frozenset(("packed", "mixed")),
+            forward_states=torch_forward_states, backward_states=torch_backward_states, saved={},
         ),
         "triton": Backend(
-            triton_forward,
-            triton_backward,
-            frozenset(
-                (
-                    "packed",
-                    "groups",
-                    "inference",
-                    "finals",
-                    "replays",
-                    "exchange",
-                )
-            ),
-            saved={},
+            triton_forward, triton_backward,
+            frozenset(("packed", "groups", "inference", "finals", "replays", "exchange")), saved={},
             saved_packed=True,
         ),
     },
     Step(
-        SIGNATURE,
-        torch_step,
+        SIGNATURE, torch_step,
         StepKernel(
-            step_kernel,
-            steps_kernel,
-            reads=(
-                "q",
-                "k",
-                "v",
-                "beta",
-            ),
-            constants=(),
-            dims=(
-                "d",
-                "e",
-            ),
-            tiled="e",
-            shared=False,
-            held=(
-                (
-                    "d",
-                    "e",
-                ),
-            ),
-            smallest=1,
+            step_kernel, steps_kernel, reads=("q", "k", "v", "beta"), constants=(), dims=("d", "e"),
+            tiled="e", shared=False, held=(("d", "e"),), smallest=1,
         ),
     ),
     __name__,
@@ -3818,19 +2326,11 @@ OP = Op(
 
 @OP.named
 def value_decay_attention(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    log_beta: torch.Tensor,
-    initial_state: torch.Tensor | None = None,
-    output_final_state: bool = False,
-    cu_seqlens: torch.Tensor | None = None,
-    context_parallel: object = None,
-    recompute: str = "auto",
-    precision: str = "default",
-    state_dtype: torch.dtype | None = None,
-    backend: str | None = None,
-    deterministic: bool = False,
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, log_beta: torch.Tensor,
+    initial_state: torch.Tensor | None = None, output_final_state: bool = False,
+    cu_seqlens: torch.Tensor | None = None, context_parallel: object = None,
+    recompute: str = "auto", precision: str = "default", state_dtype: torch.dtype | None = None,
+    backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     r"""Linear attention with a decay for each value channel.
 
@@ -3880,31 +2380,18 @@ def value_decay_attention(
         [(1, 100, 2, 32)]
     """
     return OP(
-        {"q": q, "k": k, "v": v, "beta": log_beta},
-        initial_state=initial_state,
-        output_final_state=output_final_state,
-        cu_seqlens=cu_seqlens,
-        context_parallel=context_parallel,
-        recompute=recompute,
-        precision=precision,
-        state_dtype=state_dtype,
-        backend=backend,
-        deterministic=deterministic,
+        {"q": q, "k": k, "v": v, "beta": log_beta}, initial_state=initial_state,
+        output_final_state=output_final_state, cu_seqlens=cu_seqlens,
+        context_parallel=context_parallel, recompute=recompute, precision=precision,
+        state_dtype=state_dtype, backend=backend, deterministic=deterministic,
     )
 
 
 @OP.named
 def value_decay_attention_step(
-    state: torch.Tensor | None,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    log_beta: torch.Tensor,
-    inplace: bool = False,
-    out: torch.Tensor | None = None,
-    state_dtype: torch.dtype | None = None,
-    backend: str | None = None,
-    deterministic: bool = False,
+    state: torch.Tensor | None, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
+    log_beta: torch.Tensor, inplace: bool = False, out: torch.Tensor | None = None,
+    state_dtype: torch.dtype | None = None, backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """One step of value_decay_attention, for generation: one launch, no gradient.
 

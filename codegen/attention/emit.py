@@ -14,13 +14,14 @@ from chunkform.spec.language.attention import Attention
 from ..ir.expr import Node, leaves, walk
 from ..ir.launch_ir import Expr, Function, If, Return, Set, joined, py, ref
 from ..printing.code_passes import finished_function, told
+from ..printing.formatting import formatted
 from ..printing.launch_text import launch_text
 from ..printing.parameters import OPTIONS, TENSOR, Parameter, constant, listed, result
 from ..printing.spelling import spelled
 from ..printing.stub import Results, Stub
 from ..printing.templates import render
 from ..recurrence.compiler_fault import blaming
-from ..recurrence.emit import check_name, escaped, formatted, names_from_outside, title_of, version_lines, wrapped
+from ..recurrence.emit import check_name, escaped, names_from_outside, title_of, version_lines, wrapped
 from .compiled import CompiledAttention
 from .derivation import derivation_lines, formulas
 from .feature_maps import Map

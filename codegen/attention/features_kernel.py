@@ -213,7 +213,6 @@ def features_kernel(m: Made) -> KernelFunction:
             ),
         ),
         unspecialised=("T", "EACH"),
-        as_laid=True,
     )
 
 

@@ -54,7 +54,6 @@ def pair_kernel(
         body,
         unspecialised=("T", "S"),
         more_words=(blocks, *flags, *words),
-        as_laid=True,
     )
 
 

@@ -12,8 +12,8 @@ from chunkform.runtime.launch.files import folder_made, write_whole
 from chunkform.spec.language import Declaration, catalogue
 from chunkform.spec.language.load import CATALOGUE, published, row_maps
 
+from ..printing.formatting import formatted
 from ..printing.stub import Stub, stub_text
-from ..recurrence.emit import formatted
 from .kinds import kind_of
 
 GENERATED = Path(__file__).resolve().parents[2] / "generated"

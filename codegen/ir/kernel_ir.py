@@ -123,9 +123,9 @@ class Slices:
 
 @dataclass(frozen=True)
 class KernelFunction:
-    """A kernel. `parameters` are of tensors and constants, as many to a line as here; then come `integers`, such as lengths, on
-    a line, `counts` on one more, and `words` that a kernel is compiled for, with `more_words`, as many to a line as here; it
-    isn't compiled for integers that are `unspecialised`. `as_laid`: formatters leave the lines of the parameters alone."""
+    """A kernel. `parameters` are of tensors and constants, with those of a tensor's strides beside it; then come `integers`, such
+    as lengths, `counts`, and `words` that a kernel is compiled for, with `more_words`, of which those of an axis are together;
+    it isn't compiled for integers that are `unspecialised`."""
 
     name: str
     parameters: tuple[tuple[Parameter, ...], ...]
@@ -136,7 +136,6 @@ class KernelFunction:
     unspecialised: tuple[str, ...] = ()
     counts: tuple[str, ...] = ()
     more_words: tuple[tuple[str, ...], ...] = ()
-    as_laid: bool = False
     slices: tuple[Slices, ...] = ()
 
     @property

@@ -49,6 +49,7 @@ from ..ir.warp_schedule import (
     WithRoles,
     flat,
 )
+from .formatting import AS_LAID
 from .kernel_text import indented, signature
 
 STAGES, WARPS = "STAGES", "WARPS"
@@ -89,7 +90,7 @@ def _kernel(x: WithRoles) -> str:
         f"def {x.name}(",
         *(f"    {line.replace('tl.constexpr', 'gl.constexpr')}" for line in signature(k)),
         f"    {words},",
-        "):",
+        f"):{AS_LAID}",
         f'    """{k.doc} Its warps have roles: {", ".join(r.name for r in s.roles)}."""',
         *indented(_setup(s)),
         "    gl.warp_specialize(",

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from ..ir.code import Call
 from ..ir.kernel_ir import Barrier, Body, Do, For, If, KernelFunction, Let, Note, Return, Statement, Store, TileFunction
+from .formatting import AS_LAID, in_lines
 
 
 def kernel_function_text(k: KernelFunction) -> str:
@@ -15,7 +16,7 @@ def kernel_function_text(k: KernelFunction) -> str:
         f"@triton.jit(do_not_specialize=[{unspecialised}])",
         f"def {k.name}(",
         *(f"    {line}" for line in signature(k)),
-        "):  # fmt: skip" if k.as_laid else "):",
+        f"):{AS_LAID}",
         f'    """{k.doc}"""',
         *indented(lines_of(k.body)),
     ]
@@ -29,10 +30,10 @@ def tile_function_text(f: TileFunction) -> str:
 
 
 def signature(k: KernelFunction) -> list[str]:
-    """The parameters, some to a line."""
-    lines = [*(tuple(p.name for p in line) for line in k.parameters), k.integers, k.counts]
-    lines += [tuple(f"{w}: tl.constexpr" for w in line) for line in (k.words, *k.more_words)]
-    return [f"{', '.join(line)}," for line in lines if line]
+    """The parameters, some to a line: tensors, each with its strides, then integers, then words."""
+    tensors = [[p.name for p in some] for some in k.parameters]
+    words = [[f"{w}: tl.constexpr" for w in some] for some in (*((w,) for w in k.words), *k.more_words)]
+    return [*in_lines(tensors), *in_lines((k.integers, k.counts)), *in_lines(words)]
 
 
 def lines_of(body: Body) -> list[str]:

@@ -21,6 +21,7 @@ from ..ir.launch_ir import (
     Update,
 )
 from ..ir.warp_schedule import with_roles_name
+from .formatting import AS_LAID, in_lines
 
 INDENT = "    "
 
@@ -99,13 +100,11 @@ def _launch(x: Launch) -> list[str]:
     if x.roles:
         words = ", ".join(f'"{n}"' for n in x.roles)
         kernels = f"config, {x.kernel}, {with_roles_name(x.kernel)}, ({words})"
-        lines = ["launch_with_roles(", f"{INDENT}{kernels}, ({x.grid.text},),"]
-    lines += [f"{INDENT}{a.value.text}," for a in x.arguments]
-    places = [*(p.text for p in x.places), *map(_word, x.words)]
-    lines.append(f"{INDENT}{', '.join(places)},")
-    if x.more:
-        lines.append(f"{INDENT}{', '.join(map(_word, x.more))},")
-    return [*lines, ")"]
+        lines = ["launch_with_roles(", f"{INDENT}{kernels},", f"{INDENT}({x.grid.text},),"]
+    tensors, places = ([(a.value.text,) for a in x.arguments], [(p.text,) for p in x.places])
+    words = [(_word(w),) for w in (*x.words, *x.more)]
+    lines += [f"{INDENT}{line}" for some in (tensors, places, words) for line in in_lines(some)]
+    return [*lines, f"){AS_LAID}"]
 
 
 def _word(word: tuple[str, Expr]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 
 from ..printing.code_passes import told
+from ..printing.formatting import formatted
 from ..printing.parameters import OPTIONS, Parameter, constant, last_states, listed, options, result, tensor
 from ..printing.spelling import spelled, with_names
 from ..printing.stub import Results, Stub
@@ -15,7 +16,6 @@ from ..recurrence.emit import (
     check_name,
     dims_text,
     escaped,
-    formatted,
     import_lines,
     imported_names,
     key_of,

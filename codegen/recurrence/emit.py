@@ -6,12 +6,10 @@ import ast
 import hashlib
 import itertools
 import re
-import subprocess
 import symtable
-import sys
 
 from chunkform import __version__
-from chunkform.errors import BuildError, CompilerError, NameError_
+from chunkform.errors import CompilerError, NameError_
 from chunkform.runtime.op.version import release
 from chunkform.spec.language import Declaration, Recurrence
 
@@ -19,6 +17,7 @@ from ..ir.expr import dim_of
 from ..ir.letters import Alphabet, is_lettered, step_names
 from ..ir.step_program import StepProgram
 from ..printing.code_passes import told
+from ..printing.formatting import LINE, formatted
 from ..printing.parameters import Parameter, constant, last_states, listed, options, result, tensor
 from ..printing.spelling import spelled, with_names
 from ..printing.stub import Results, Stub
@@ -33,7 +32,6 @@ from .step.lower import lower
 from .stepwise.decode import MODULES as DECODE_IMPORTS
 from .stepwise.decode import Decoding, decoding, public_step, step_parameters
 
-LINE = 120
 MARGIN = re.compile(
     r"^[^\W\d][^(=\n]*", re.MULTILINE
 )  # where a statement outside of functions begins, with what it binds
@@ -118,29 +116,6 @@ def program_hash(p: StepProgram) -> str:
     said += [f"{n} {x.key}" for n, x in (*p.updates.items(), *p.outputs.items())]
     said += [f"wide {n}" for n in sorted(p.handed)]
     return hashlib.sha256("\n".join(said).encode()).hexdigest()[:16]
-
-
-def formatted(text: str, name: str = "generated.py") -> str:
-    """The text as `ruff format` lays it out, as a file of this name."""
-    command = [
-        sys.executable,
-        "-m",
-        "ruff",
-        "format",
-        "--isolated",
-        f"--line-length={LINE}",
-        f"--stdin-filename={name}",
-        "-",
-    ]
-    try:
-        done = subprocess.run(command, input=text, capture_output=True, encoding="utf-8", check=True)
-    except FileNotFoundError as error:
-        raise BuildError(f"can't run ruff to format the generated file: {error}") from error
-    except subprocess.CalledProcessError as error:
-        if "No module named ruff" in error.stderr:
-            raise BuildError("ruff, which formats generated files, isn't installed: pip install ruff") from error
-        raise BuildError(f"the generated text isn't valid Python: {error.stderr.strip()}") from error
-    return done.stdout
 
 
 # --- parts ----------------------------------------------------------------------------------------------------------

@@ -75,45 +75,21 @@ written_for("0.1", __file__)
 
 from chunkform.runtime.chunk_kernels.chunk_layout import parts_for, places
 from chunkform.runtime.chunk_kernels.kernels import (
-    border_sums,
-    chained_matrix,
-    chunk_of,
-    cumulate_beside,
-    inverse,
-    part_of,
-    place_of,
-    power,
-    span,
+    border_sums, chained_matrix, chunk_of, cumulate_beside, inverse, part_of, place_of, power, span,
 )
 from chunkform.runtime.chunk_kernels.reductions import pair, total
 from chunkform.runtime.chunk_kernels.segment_maps import map_of_all
 from chunkform.runtime.chunk_kernels.segment_tails import LATE, is_zero, join_pieces, late_pieces
 from chunkform.runtime.chunk_kernels.split_precision import rounded_and_rest, rounded_to
 from chunkform.runtime.launch.launch import (
-    DTYPES,
-    by_launch,
-    cdiv,
-    choose,
-    cotangent,
-    launch,
-    spread,
-    steps,
-    strides,
-    whole,
+    DTYPES, by_launch, cdiv, choose, cotangent, launch, spread, steps, strides, whole,
 )
 from chunkform.runtime.launch.varlen import backward_by_length, forward_by_length
 from chunkform.runtime.op.decode import Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK,
-    dtype_of,
-    from_chunks,
-    from_steps,
-    in_parts,
-    in_segments,
-    steps_first,
-    to_chunks,
+    CHUNK, dtype_of, from_chunks, from_steps, in_parts, in_segments, steps_first, to_chunks,
 )
 from chunkform.runtime.torch_form.decays import decay_all, decay_in, decay_mask, decay_out, triangular_inverse
 from chunkform.runtime.torch_form.segment_maps import Segment, in_pieces, over_chunks
@@ -178,16 +154,8 @@ def torch_forward(given, states, constants, packed=None):
     # w: v_t - g_t S.prev.row.4b43e8b137_t
     # y: S_t^T q_t
     w, y, S_last = in_segments(
-        _forward_sweep_1,
-        (log_g, k * beta[..., None], -p * g[..., None], v, q),
-        (S_first,),
-        lead,
-        1,
-        CHUNK,
-        dtype,
-        device,
-        size_d,
-        size_e,
+        _forward_sweep_1, (log_g, k * beta[..., None], -p * g[..., None], v, q), (S_first,), lead,
+        1, CHUNK, dtype, device, size_d, size_e,
     )
     return {"o": from_steps(y, lead, 1, given["q"].dtype)}, {"S": S_last}, {"c0fe03e412": w}
 
@@ -288,9 +256,7 @@ def _backward_sweep_3(s1, s2, s3, s4, s5, S_0, lead, size, dtype, device, size_d
     c1 = x5 @ S_in.mT
     return (
         from_chunks((c0 * a3[..., :, None] + a6), lead, 1),
-        from_chunks((a7[..., :, None] * c1 + a10), lead, 1),
-        S_in,
-        S_now,
+        from_chunks((a7[..., :, None] * c1 + a10), lead, 1), S_in, S_now,
     )
 
 
@@ -373,16 +339,8 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     k = steps_first(given["k"], dtype)
     # w: dS.mid.row.3cb68fc052_t
     w, dS_edges, dS_first = in_segments(
-        _backward_sweep_1,
-        (log_g, q, do, -p * beta[..., None] * g[..., None], k),
-        (dS_last,),
-        lead,
-        -1,
-        CHUNK,
-        dtype,
-        device,
-        size_d,
-        size_e,
+        _backward_sweep_1, (log_g, q, do, -p * beta[..., None] * g[..., None], k), (dS_last,), lead,
+        -1, CHUNK, dtype, device, size_d, size_e,
     )
     t18 = -p * beta[..., None] * g[..., None]
     w_2 = saved["c0fe03e412"]
@@ -393,28 +351,13 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     # y_2: S_t do_t
     # y_3: S_(t-1) w_t
     y_2, y_3, S_edges, S_end = in_segments(
-        _backward_sweep_3,
-        (log_g, w_2, k * beta[..., None], do, w),
-        (S_first,),
-        lead,
-        1,
-        CHUNK,
-        dtype,
-        device,
-        size_d,
-        size_e,
+        _backward_sweep_3, (log_g, w_2, k * beta[..., None], do, w), (S_first,), lead, 1, CHUNK,
+        dtype, device, size_d, size_e,
     )
     # pairing_S: <S_(t-1), dS_t> at each step, with the scalars that multiply the state
     (pairing_S,) = in_parts(
-        _backward_unroll_4,
-        (g, log_g, beta, p, k, w, w_2, -beta * g, do, q),
-        (S_edges, dS_edges),
-        lead,
-        CHUNK,
-        dtype,
-        device,
-        size_d,
-        size_e,
+        _backward_unroll_4, (g, log_g, beta, p, k, w, w_2, -beta * g, do, q), (S_edges, dS_edges),
+        lead, CHUNK, dtype, device, size_d, size_e,
     )
     gradients = {}
     gradients["q"] = from_steps(y_2, lead, 1, given["q"].dtype)
@@ -447,30 +390,8 @@ def _forward_states_1_chunks(s1, s2, s3, s4, lead, size, dtype, device, size_d, 
     a9 = a4 @ x1
     a10 = (a0[..., :, None] * x4).mT @ a9
     return (
-        over_chunks(
-            (a6 + a7[..., None, None] * a8),
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_d,
-                size_d,
-            ),
-            dtype,
-            device,
-        ),
-        over_chunks(
-            a10,
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_d,
-                size_e,
-            ),
-            dtype,
-            device,
-        ),
+        over_chunks((a6 + a7[..., None, None] * a8), (lead[0], lead[1], count, size_d, size_d), dtype, device),
+        over_chunks(a10, (lead[0], lead[1], count, size_d, size_e), dtype, device),
     )
 
 
@@ -478,10 +399,7 @@ def _forward_states_1_law(later, earlier):
     """The map of two segments from the map of each."""
     a0 = (later[0]) @ (earlier[0].mT).mT
     a1 = (later[0]) @ (earlier[1])
-    return (
-        a0,
-        (later[1] + a1),
-    )
+    return (a0, (later[1] + a1))
 
 
 def _forward_states_1_apply(parts, states):
@@ -509,15 +427,8 @@ def torch_forward_states(given, states, constants, exchange):
     k = steps_first(given["k"], dtype)
     beta = steps_first(given["beta"], dtype)
     map_3 = in_pieces(
-        _forward_states_1_chunks,
-        _forward_states_1_law,
-        (v, log_g, -p * g[..., None], k * beta[..., None]),
-        lead,
-        1,
-        CHUNK,
-        dtype,
-        device,
-        size_d,
+        _forward_states_1_chunks, _forward_states_1_law,
+        (v, log_g, -p * g[..., None], k * beta[..., None]), lead, 1, CHUNK, dtype, device, size_d,
         size_e,
     )
     # what enters, of S
@@ -552,30 +463,8 @@ def _backward_states_1_chunks(s1, s2, s3, s4, s5, lead, size, dtype, device, siz
     a14 = a5 @ a13
     a15 = (a2[..., :, None] * x3).mT @ a14
     return (
-        over_chunks(
-            (a0[..., None, None] * a1 + a8),
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_d,
-                size_d,
-            ),
-            dtype,
-            device,
-        ),
-        over_chunks(
-            (a10 + a15),
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_d,
-                size_e,
-            ),
-            dtype,
-            device,
-        ),
+        over_chunks((a0[..., None, None] * a1 + a8), (lead[0], lead[1], count, size_d, size_d), dtype, device),
+        over_chunks((a10 + a15), (lead[0], lead[1], count, size_d, size_e), dtype, device),
     )
 
 
@@ -583,10 +472,7 @@ def _backward_states_1_law(later, earlier):
     """The map of two segments from the map of each."""
     a0 = (later[0]) @ (earlier[0].mT).mT
     a1 = (later[0]) @ (earlier[1])
-    return (
-        a0,
-        (later[1] + a1),
-    )
+    return (a0, (later[1] + a1))
 
 
 def _backward_states_1_apply(parts, states):
@@ -626,16 +512,9 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
         else steps_first(do, dtype)
     )
     map_3 = in_pieces(
-        _backward_states_1_chunks,
-        _backward_states_1_law,
-        (k, log_g, -p * beta[..., None] * g[..., None], q, do),
-        lead,
-        -1,
-        CHUNK,
-        dtype,
-        device,
-        size_d,
-        size_e,
+        _backward_states_1_chunks, _backward_states_1_law,
+        (k, log_g, -p * beta[..., None] * g[..., None], q, do), lead, -1, CHUNK, dtype, device,
+        size_d, size_e,
     )
     # what enters, of dS
     ((dS_last,),) = exchange(
@@ -646,40 +525,11 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def forward_prepare_1(
-    matrix1,
-    g_sums,
-    g_rests,
-    p_p,
-    p_b,
-    p_t,
-    p_h,
-    p_g,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    beta_by_head,
-    matrix2,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    D: tl.constexpr,
-    block_d: tl.constexpr,
-    CHUNK: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
+    matrix1, g_sums, g_rests, p_p, p_b, p_t, p_h, p_g, k_p, k_b, k_t, k_h, k_g, beta_by_head,
+    matrix2, q_p, q_b, q_t, q_h, q_g,
+    T, H, chunks, begins, stops, programs,
+    D: tl.constexpr, block_d: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
@@ -730,59 +580,14 @@ def forward_prepare_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def forward_sweep_1(
-    S_first,
-    S_last,
-    S_linear,
-    S_late,
-    S_late_map,
-    S_live,
-    g_sums,
-    g_rests,
-    p_p,
-    p_b,
-    p_t,
-    p_h,
-    p_g,
-    v_p,
-    v_b,
-    v_t,
-    v_h,
-    v_g,
-    matrix1,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    matrix2,
-    write1_out,
-    o_out,
-    beta_by_head,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    D: tl.constexpr,
-    E: tl.constexpr,
-    block_d: tl.constexpr,
-    block_e: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    PRODUCTS: tl.constexpr,
-    PIECE: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    S_first, S_last, S_linear, S_late, S_late_map, S_live, g_sums, g_rests,
+    p_p, p_b, p_t, p_h, p_g, v_p, v_b, v_t, v_h, v_g, matrix1, q_p, q_b, q_t, q_h, q_g, matrix2,
+    write1_out, o_out, beta_by_head, k_p, k_b, k_t, k_h, k_g,
+    T, H, chunks, starts, parts, length,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
+    PIECE: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of S."""
     tiles = tl.cdiv(E, block_e)
@@ -812,8 +617,7 @@ def forward_sweep_1(
         if S_first is not None:
             S_slice += tl.load(
                 S_first + sh * D * E + d_slice[None, :] * E + e[:, None],
-                mask=d_ok_slice[None, :] & e_ok[:, None],
-                other=0.0,
+                mask=d_ok_slice[None, :] & e_ok[:, None], other=0.0,
             )
         if S_linear is not None:
             S_slice += tl.where(column[:, None] == d_slice[None, :], 1.0, 0.0)
@@ -898,8 +702,7 @@ def forward_sweep_1(
                 if part == parts - 1:
                     tl.store(
                         S_last + (sh // H // parts * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
-                        S[n_d],
-                        mask=d_ok[n_d][None, :] & e_ok[:, None],
+                        S[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         elif S_last is not None:
             tl.store(
@@ -907,8 +710,7 @@ def forward_sweep_1(
             )
         if S_linear is not None:
             tl.store(
-                S_linear + sh * D * D + d[n_d][None, :] * D + column[:, None],
-                S[n_d],
+                S_linear + sh * D * D + d[n_d][None, :] * D + column[:, None], S[n_d],
                 mask=column_ok[:, None] & d_ok[n_d][None, :],
             )
         if PIECE == 1 and S_last is not None:
@@ -917,8 +719,7 @@ def forward_sweep_1(
             )
         if PIECE == 1 and S_linear is not None:
             tl.store(
-                S_late_map + sh * D * D + d[n_d][None, :] * D + column[:, None],
-                S[n_d],
+                S_late_map + sh * D * D + d[n_d][None, :] * D + column[:, None], S[n_d],
                 mask=column_ok[:, None] & d_ok[n_d][None, :],
             )
             live = tl.maximum(live, tl.max(tl.where(S[n_d] != 0.0, 1, 0)))
@@ -953,96 +754,35 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     launch(
-        forward_prepare_1,
-        (config.queues(lay.programs),),
-        matrix1,
-        g_sums,
-        g_rests,
-        p,
-        *strides(p, H),
-        k,
-        *strides(k, H),
-        beta_by_head,
-        matrix2,
-        q,
-        *strides(q, H),
-        *lay.at_once,
-        lay.programs,
-        D=D,
-        block_d=config.padded(D),
-        CHUNK=config.chunk,
+        forward_prepare_1, (config.queues(lay.programs),),
+        matrix1, g_sums, g_rests, p, *strides(p, H), k, *strides(k, H), beta_by_head, matrix2,
+        q, *strides(q, H),
+        *lay.at_once, lay.programs,
+        D=D, block_d=config.padded(D), CHUNK=config.chunk,
         STAGES=config.queued(config.padded(D) * (p.element_size() + k.element_size() + q.element_size()), config.chunk),
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=config.ahead,
-        num_stages=1,
-        maxnreg=255,
+        C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=255,
     )
     if parts > 1 or exchange is not None:
         S_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
         S_linear = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
         walk = config.walk(
-            E,
-            config.padded(D) * (p.element_size() + k.element_size()),
+            E, config.padded(D) * (p.element_size() + k.element_size()),
             g_sums.element_size() + beta_by_head.element_size() + config.chunk * matrix1.element_size(),
-            v.element_size(),
-            elements=True,
-            programs=config.crowd(config.padded(D)),
+            v.element_size(), elements=True, programs=config.crowd(config.padded(D)),
         )
         late = late_pieces(S_ends, S_linear, lay.length(parts), walk.tile)
         for piece, ends, linear in by_launch(S_ends, S_linear, walk.programs, late):
             launch(
-                forward_sweep_1,
-                (
-                    lay.sequences
-                    * parts
-                    * H
-                    * (cdiv(E, walk.tile) * (ends is not None) + cdiv(D, walk.tile) * (linear is not None)),
-                ),
-                None,
-                ends,
-                linear,
-                late and late.ends,
-                late and late.linear,
-                late and late.live,
-                g_sums,
-                g_rests,
-                p,
-                *strides(p, H),
-                v,
-                *strides(v, H),
-                matrix1,
-                q,
-                *strides(q, H),
-                matrix2,
-                None,
-                None,
-                beta_by_head,
-                k,
-                *strides(k, H),
-                *lay.walked,
-                parts,
-                lay.length(parts),
-                D=D,
-                E=E,
-                block_d=min(config.slice, config.padded(D)),
-                block_e=walk.tile,
-                YIELD=False,
-                WARPS=walk.warps,
-                STAGES=walk.stages,
-                PRODUCTS=walk.products,
-                PIECE=piece,
-                C=config.chunk,
-                LEVELS=config.levels,
-                EVEN=lay.even,
-                EXACT=config.exact,
-                DT=DTYPES[some.dtype],
-                num_warps=walk.warps,
-                num_stages=2,
-                maxnreg=walk.registers,
+                forward_sweep_1, (lay.sequences * parts * H * (cdiv(E, walk.tile) * (ends is not None) + cdiv(D, walk.tile) * (linear is not None)),),
+                None, ends, linear, late and late.ends, late and late.linear, late and late.live, g_sums,
+                g_rests, p, *strides(p, H), v, *strides(v, H), matrix1, q, *strides(q, H), matrix2, None,
+                None, beta_by_head, k, *strides(k, H),
+                *lay.walked, parts, lay.length(parts),
+                D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=False,
+                WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, PIECE=piece, C=config.chunk,
+                LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+                num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
             )
         join_pieces(late, S_ends, S_linear, 0)
         late = None
@@ -1058,58 +798,22 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     o = some.new_empty((B, T, H, E), dtype=some.dtype)
     S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if finals else None
     walk = config.walk(
-        E,
-        config.padded(D) * (p.element_size() + q.element_size() + k.element_size()),
+        E, config.padded(D) * (p.element_size() + q.element_size() + k.element_size()),
         g_sums.element_size()
         + beta_by_head.element_size()
-        + config.chunk * (matrix1.element_size() + matrix2.element_size()),
-        v.element_size(),
+        + config.chunk * (matrix1.element_size() + matrix2.element_size()), v.element_size(),
         elements=True,
     )
     launch(
-        forward_sweep_1,
-        (lay.sequences * parts * H * cdiv(E, walk.tile),),
-        S_starts,
-        S_last,
-        None,
-        None,
-        None,
-        None,
-        g_sums,
-        g_rests,
-        p,
-        *strides(p, H),
-        v,
-        *strides(v, H),
-        matrix1,
-        q,
-        *strides(q, H),
-        matrix2,
-        write1,
-        o,
-        beta_by_head,
-        k,
-        *strides(k, H),
-        *lay.walked,
-        parts,
-        lay.length(parts),
-        D=D,
-        E=E,
-        block_d=min(config.slice, config.padded(D)),
-        block_e=walk.tile,
-        YIELD=True,
-        WARPS=walk.warps,
-        STAGES=walk.stages,
-        PRODUCTS=walk.products,
-        PIECE=0,
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=walk.warps,
-        num_stages=2,
-        maxnreg=walk.registers,
+        forward_sweep_1, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+        S_starts, S_last, None, None, None, None, g_sums, g_rests, p, *strides(p, H),
+        v, *strides(v, H), matrix1, q, *strides(q, H), matrix2, write1, o, beta_by_head,
+        k, *strides(k, H),
+        *lay.walked, parts, lay.length(parts),
+        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=True,
+        WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, PIECE=0, C=config.chunk,
+        LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
     )
     g_rests = matrix1 = matrix2 = None
     saved = {}
@@ -1129,54 +833,13 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prepare_1(
-    matrix2,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    g_sums,
-    g_rests,
-    matrix1,
-    p_p,
-    p_b,
-    p_t,
-    p_h,
-    p_g,
-    beta_by_head,
-    matrix3,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    own1_out,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    D: tl.constexpr,
-    E: tl.constexpr,
-    block_d: tl.constexpr,
-    block_e: tl.constexpr,
-    CHUNK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    matrix2, q_p, q_b, q_t, q_h, q_g, k_p, k_b, k_t, k_h, k_g, g_sums, g_rests, matrix1,
+    p_p, p_b, p_t, p_h, p_g, beta_by_head, matrix3, do_p, do_b, do_t, do_h, do_g,
+    write1_p, write1_b, write1_t, write1_h, write1_g, own1_out,
+    T, H, chunks, begins, stops, programs,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
+    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -1241,58 +904,13 @@ def backward_prepare_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_1(
-    dS_first,
-    dS_last,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    g_sums,
-    g_rests,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    matrix2,
-    matrix1,
-    beta_by_head,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    dv_out,
-    dbeta_0_out,
-    p_p,
-    p_b,
-    p_t,
-    p_h,
-    p_g,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    D: tl.constexpr,
-    E: tl.constexpr,
-    block_d: tl.constexpr,
-    block_e: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    PRODUCTS: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
+    dS_first, dS_last, k_p, k_b, k_t, k_h, k_g, g_sums, g_rests, do_p, do_b, do_t, do_h, do_g,
+    matrix2, matrix1, beta_by_head, write1_p, write1_b, write1_t, write1_h, write1_g, dv_out,
+    dbeta_0_out, p_p, p_b, p_t, p_h, p_g, q_p, q_b, q_t, q_h, q_g,
+    T, H, chunks, starts, parts, length,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk backwards over chunks, carrying a tile of dS."""
@@ -1315,8 +933,7 @@ def backward_sweep_1(
         if dS_first is not None:
             dS_slice += tl.load(
                 dS_first + sh * D * E + d_slice[None, :] * E + e[:, None],
-                mask=d_ok_slice[None, :] & e_ok[:, None],
-                other=0.0,
+                mask=d_ok_slice[None, :] & e_ok[:, None], other=0.0,
             )
         d = d + (d_slice,)
         dS = dS + (dS_slice,)
@@ -1373,8 +990,7 @@ def backward_sweep_1(
         p3 = tl.dot(p2.to(DT), tl.trans(t2.to(DT)), input_precision="tf32x3")  # matrix1 p2
         if YIELD:
             tl.store(
-                dv_out + step * E + i[None, :] * (H * E) + e[:, None],
-                (beta[None, :] * p3),
+                dv_out + step * E + i[None, :] * (H * E) + e[:, None], (beta[None, :] * p3),
                 mask=e_ok[:, None] & i_ok[None, :],
             )  # dv
             tl.store(
@@ -1412,47 +1028,22 @@ def backward_sweep_1(
                 if part == 0:
                     tl.store(
                         dS_last + (sh // H // parts * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
-                        dS[n_d],
-                        mask=d_ok[n_d][None, :] & e_ok[:, None],
+                        dS[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         else:
             tl.store(
-                dS_last + sh * D * E + d[n_d][None, :] * E + e[:, None],
-                dS[n_d],
+                dS_last + sh * D * E + d[n_d][None, :] * E + e[:, None], dS[n_d],
                 mask=d_ok[n_d][None, :] & e_ok[:, None],
             )
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prepare_2(
-    matrix4,
-    g_sums,
-    g_rests,
-    dv_p,
-    dv_b,
-    dv_t,
-    dv_h,
-    dv_g,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    beta_by_head,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    E: tl.constexpr,
-    block_e: tl.constexpr,
-    CHUNK: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
+    matrix4, g_sums, g_rests, dv_p, dv_b, dv_t, dv_h, dv_g,
+    write1_p, write1_b, write1_t, write1_h, write1_g, beta_by_head,
+    T, H, chunks, begins, stops, programs,
+    E: tl.constexpr, block_e: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
@@ -1493,62 +1084,14 @@ def backward_prepare_2(
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_2(
-    dS_first,
-    beta_by_head,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    g_sums,
-    g_rests,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    S_out_late__out,
-    p_p,
-    p_b,
-    p_t,
-    p_h,
-    p_g,
-    matrix4,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    matrix3,
-    dk_out,
-    dv_p,
-    dv_b,
-    dv_t,
-    dv_h,
-    dv_g,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    E: tl.constexpr,
-    D: tl.constexpr,
-    block_e: tl.constexpr,
-    block_d: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    PRODUCTS: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
+    dS_first, beta_by_head, k_p, k_b, k_t, k_h, k_g, g_sums, g_rests,
+    write1_p, write1_b, write1_t, write1_h, write1_g, S_out_late__out, p_p, p_b, p_t, p_h, p_g,
+    matrix4, q_p, q_b, q_t, q_h, q_g, matrix3, dk_out, dv_p, dv_b, dv_t, dv_h, dv_g,
+    do_p, do_b, do_t, do_h, do_g,
+    T, H, chunks, starts, parts, length,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk backwards over chunks, carrying a tile of dS."""
@@ -1571,8 +1114,7 @@ def backward_sweep_2(
         if dS_first is not None:
             dS_slice += tl.load(
                 dS_first + sh * D * E + d[:, None] * E + e_slice[None, :],
-                mask=d_ok[:, None] & e_ok_slice[None, :],
-                other=0.0,
+                mask=d_ok[:, None] & e_ok_slice[None, :], other=0.0,
             )
         dS = dS + (dS_slice,)
         e = e + (e_slice,)
@@ -1624,8 +1166,7 @@ def backward_sweep_2(
         for n_e in tl.static_range((E + block_e - 1) // block_e):
             write1 = tl.load(
                 write1_p + t0 * write1_t + i[:, None] * write1_t + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
             rounded, rest = rounded_and_rest(dS[n_e], DT)
             p = tl.dot(rounded.to(DT), tl.trans(write1.to(DT)), p, input_precision="tf32x3")  # write1 dS^T
@@ -1633,16 +1174,14 @@ def backward_sweep_2(
                 p = tl.dot(rest.to(DT), tl.trans(write1.to(DT)), p)
             dv = tl.load(
                 dv_p + t0 * dv_t + i[:, None] * dv_t + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
             p5 = tl.dot(
                 (-until[None, :] * p2_each.to(tl.float32)).to(DT), dv.to(DT), (kept * dS[n_e]), input_precision="tf32x3"
             )  # ... + -p^T diag(until) dv
             do = tl.load(
                 do_p + t0 * do_t + i[:, None] * do_t + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
             p6 = tl.dot(
                 (until[None, :] * q_each.to(tl.float32)).to(DT), do.to(DT), p5, input_precision="tf32x3"
@@ -1670,56 +1209,19 @@ def backward_sweep_2(
                 S_out_late__out
                 + ((bh * tl.cdiv(D, block_d) + tile) * WARPS + tl.arange(0, WARPS))[:, None] * T
                 + t0
-                + i[None, :],
-                sums,
-                mask=i_ok[None, :],
+                + i[None, :], sums, mask=i_ok[None, :],
             )  # S: out.late
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prepare_3(
-    g_sums,
-    g_rests,
-    dv_p,
-    dv_b,
-    dv_t,
-    dv_h,
-    dv_g,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    p_p,
-    p_b,
-    p_t,
-    p_h,
-    p_g,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    beta_by_head,
-    own2_out,
-    own1_out,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    E: tl.constexpr,
-    D: tl.constexpr,
-    block_e: tl.constexpr,
-    block_d: tl.constexpr,
-    CHUNK: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    g_sums, g_rests, dv_p, dv_b, dv_t, dv_h, dv_g,
+    write1_p, write1_b, write1_t, write1_h, write1_g, p_p, p_b, p_t, p_h, p_g,
+    k_p, k_b, k_t, k_h, k_g, beta_by_head, own2_out, own1_out,
+    T, H, chunks, begins, stops, programs,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
+    CHUNK: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
+    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -1774,67 +1276,15 @@ def backward_prepare_3(
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_3(
-    S_first,
-    S_last,
-    g_sums,
-    g_rests,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    p_p,
-    p_b,
-    p_t,
-    p_h,
-    p_g,
-    dv_p,
-    dv_b,
-    dv_t,
-    dv_h,
-    dv_g,
-    S_in_late__out,
-    S_in_early__out,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    matrix3,
-    matrix4,
-    dq_out,
-    dp_out,
-    beta_by_head,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    E: tl.constexpr,
-    D: tl.constexpr,
-    block_e: tl.constexpr,
-    block_d: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    PRODUCTS: tl.constexpr,
-    READ: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    S_first, S_last, g_sums, g_rests, q_p, q_b, q_t, q_h, q_g, do_p, do_b, do_t, do_h, do_g,
+    p_p, p_b, p_t, p_h, p_g, dv_p, dv_b, dv_t, dv_h, dv_g, S_in_late__out, S_in_early__out,
+    k_p, k_b, k_t, k_h, k_g, matrix3, matrix4, dq_out, dp_out, beta_by_head,
+    write1_p, write1_b, write1_t, write1_h, write1_g,
+    T, H, chunks, starts, parts, length,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
+    READ: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of S."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
@@ -1856,8 +1306,7 @@ def backward_sweep_3(
         if S_first is not None:
             S_slice += tl.load(
                 S_first + sh * D * E + d[:, None] * E + e_slice[None, :],
-                mask=d_ok[:, None] & e_ok_slice[None, :],
-                other=0.0,
+                mask=d_ok[:, None] & e_ok_slice[None, :], other=0.0,
             )
         S = S + (S_slice,)
         e = e + (e_slice,)
@@ -1904,8 +1353,7 @@ def backward_sweep_3(
         for n_e in tl.static_range((E + block_e - 1) // block_e):
             do = tl.load(
                 do_p + t0 * do_t + i[:, None] * do_t + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
             rounded, rest = rounded_and_rest(S[n_e], DT)
             p = tl.dot(rounded.to(DT), tl.trans(do.to(DT)), p, input_precision="tf32x3")  # do S^T
@@ -1913,22 +1361,18 @@ def backward_sweep_3(
                 p = tl.dot(rest.to(DT), tl.trans(do.to(DT)), p)
             dv = tl.load(
                 dv_p + t0 * dv_t + i[:, None] * dv_t + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
             p3 = tl.dot(rounded.to(DT), tl.trans(dv.to(DT)), p3, input_precision="tf32x3")  # dv S^T
             if not EXACT:
                 p3 = tl.dot(rest.to(DT), tl.trans(dv.to(DT)), p3)
             write1 = tl.load(
                 write1_p + t0 * write1_t + i[:, None] * write1_t + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
             p6 = tl.dot(
-                ((until * beta)[None, :] * k_each.to(tl.float32)).to(DT),
-                write1.to(DT),
-                (kept * S[n_e]),
-                input_precision="tf32x3",
+                ((until * beta)[None, :] * k_each.to(tl.float32)).to(DT), write1.to(DT),
+                (kept * S[n_e]), input_precision="tf32x3",
             )  # ... + k^T diag(beta . until) write1
             S_slice2 = p6  # kept S + k^T diag(beta . until) write1
             S_next = S_next + (S_slice2,)
@@ -1963,9 +1407,7 @@ def backward_sweep_3(
                 S_in_late__out
                 + ((bh * tl.cdiv(D, block_d) + tile) * WARPS + tl.arange(0, WARPS))[:, None] * T
                 + t0
-                + i[None, :],
-                sums,
-                mask=i_ok[None, :],
+                + i[None, :], sums, mask=i_ok[None, :],
             )  # S: in.late
         if YIELD and (READ == 0 or READ == 2):
             tl.store(
@@ -1975,9 +1417,7 @@ def backward_sweep_3(
                 S_in_early__out
                 + ((bh * tl.cdiv(D, block_d) + tile) * WARPS + tl.arange(0, WARPS))[:, None] * T
                 + t0
-                + i[None, :],
-                sums2,
-                mask=i_ok[None, :],
+                + i[None, :], sums2, mask=i_ok[None, :],
             )  # S: in.early
     for n_e in tl.static_range((E + block_e - 1) // block_e):
         if S_last is not None:
@@ -2018,94 +1458,33 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     matrix3 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     launch(
-        backward_prepare_1,
-        (lay.programs,),
-        matrix2,
-        q,
-        *strides(q, H),
-        k,
-        *strides(k, H),
-        g_sums,
-        g_rests,
-        matrix1,
-        p,
-        *strides(p, H),
-        beta_by_head,
-        matrix3,
-        do,
-        *strides(do, H),
-        write1,
-        *strides(write1, H),
-        own1,
-        *lay.at_once,
-        lay.programs,
-        D=D,
-        E=E,
-        block_d=config.padded(D),
-        block_e=config.padded(E),
-        CHUNK=config.chunk,
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=config.ahead,
-        num_stages=1,
-        maxnreg=config.most,
+        backward_prepare_1, (lay.programs,),
+        matrix2, q, *strides(q, H), k, *strides(k, H), g_sums, g_rests, matrix1, p, *strides(p, H),
+        beta_by_head, matrix3, do, *strides(do, H), write1, *strides(write1, H), own1,
+        *lay.at_once, lay.programs,
+        D=D, E=E, block_d=config.padded(D), block_e=config.padded(E), CHUNK=config.chunk,
+        C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=config.most,
     )
     if parts > 1 or exchange is not None:
         dS_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
         dS_linear = saved["S linear"].mT
         walk = config.walk(
-            E,
-            config.padded(D) * (k.element_size() + p.element_size() + q.element_size()),
+            E, config.padded(D) * (k.element_size() + p.element_size() + q.element_size()),
             g_sums.element_size()
             + beta_by_head.element_size()
-            + config.chunk * (matrix2.element_size() + matrix1.element_size()),
-            do.element_size(),
+            + config.chunk * (matrix2.element_size() + matrix1.element_size()), do.element_size(),
             elements=True,
         )
         launch(
-            backward_sweep_1,
-            (lay.sequences * parts * H * cdiv(E, walk.tile),),
-            None,
-            dS_ends,
-            k,
-            *strides(k, H),
-            g_sums,
-            g_rests,
-            do,
-            *strides(do, H),
-            matrix2,
-            matrix1,
-            beta_by_head,
-            write1,
-            *strides(write1, H),
-            None,
-            None,
-            p,
-            *strides(p, H),
-            q,
-            *strides(q, H),
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            D=D,
-            E=E,
-            block_d=min(config.slice, config.padded(D)),
-            block_e=walk.tile,
-            YIELD=False,
-            WARPS=walk.warps,
-            STAGES=walk.stages,
-            PRODUCTS=walk.products,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=walk.warps,
-            num_stages=2,
-            maxnreg=walk.registers,
+            backward_sweep_1, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+            None, dS_ends, k, *strides(k, H), g_sums, g_rests, do, *strides(do, H), matrix2, matrix1,
+            beta_by_head, write1, *strides(write1, H), None, None, p, *strides(p, H), q, *strides(q, H),
+            *lay.walked, parts, lay.length(parts),
+            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=False,
+            WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
+            LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
         )
         if exchange is not None:  # other parts of the sequence are elsewhere
             dS_coming = exchange.begin(
@@ -2121,84 +1500,34 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     dbeta_0 = some.new_empty((B, H, cdiv(E, min(config.tile, config.padded(E))) * config.warps, T), dtype=torch.float32)
     dS_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if needs & {"S"} else None
     walk = config.walk(
-        E,
-        config.padded(D) * (k.element_size() + p.element_size() + q.element_size()),
+        E, config.padded(D) * (k.element_size() + p.element_size() + q.element_size()),
         g_sums.element_size()
         + beta_by_head.element_size()
         + config.chunk * (matrix2.element_size() + matrix1.element_size()),
-        do.element_size() + write1.element_size(),
-        elements=True,
+        do.element_size() + write1.element_size(), elements=True,
     )
     launch(
-        backward_sweep_1,
-        (lay.sequences * parts * H * cdiv(E, walk.tile),),
-        dS_starts,
-        dS_last,
-        k,
-        *strides(k, H),
-        g_sums,
-        g_rests,
-        do,
-        *strides(do, H),
-        matrix2,
-        matrix1,
-        beta_by_head,
-        write1,
-        *strides(write1, H),
-        dv,
-        dbeta_0,
-        p,
-        *strides(p, H),
-        q,
-        *strides(q, H),
-        *lay.walked,
-        parts,
-        lay.length(parts),
-        D=D,
-        E=E,
-        block_d=min(config.slice, config.padded(D)),
-        block_e=walk.tile,
-        YIELD=True,
-        WARPS=walk.warps,
-        STAGES=walk.stages,
-        PRODUCTS=walk.products,
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=walk.warps,
-        num_stages=2,
-        maxnreg=walk.registers,
+        backward_sweep_1, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+        dS_starts, dS_last, k, *strides(k, H), g_sums, g_rests, do, *strides(do, H), matrix2,
+        matrix1, beta_by_head, write1, *strides(write1, H), dv, dbeta_0, p, *strides(p, H),
+        q, *strides(q, H),
+        *lay.walked, parts, lay.length(parts),
+        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=True,
+        WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
+        LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
     )
     matrix1 = matrix2 = None
     if needs & {"g", "k", "p", "q"}:
         matrix4 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
         launch(
-            backward_prepare_2,
-            (config.queues(lay.programs),),
-            matrix4,
-            g_sums,
-            g_rests,
-            dv,
-            *strides(dv, H),
-            write1,
-            *strides(write1, H),
-            beta_by_head,
-            *lay.at_once,
-            lay.programs,
-            E=E,
-            block_e=config.padded(E),
-            CHUNK=config.chunk,
+            backward_prepare_2, (config.queues(lay.programs),),
+            matrix4, g_sums, g_rests, dv, *strides(dv, H), write1, *strides(write1, H), beta_by_head,
+            *lay.at_once, lay.programs,
+            E=E, block_e=config.padded(E), CHUNK=config.chunk,
             STAGES=config.queued(config.padded(E) * (dv.element_size() + write1.element_size()), config.chunk),
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.ahead,
-            num_stages=1,
-            maxnreg=255,
+            C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=255,
         )
     if needs & {"g", "k"}:
         dk = some.new_empty((B, T, H, D), dtype=some.dtype)
@@ -2206,94 +1535,33 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             (B, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps, T), dtype=torch.float32
         )
         walk = config.walk(
-            D,
-            config.padded(E) * (write1.element_size() + dv.element_size() + do.element_size()),
+            D, config.padded(E) * (write1.element_size() + dv.element_size() + do.element_size()),
             beta_by_head.element_size()
             + g_sums.element_size()
             + config.chunk * (matrix4.element_size() + matrix3.element_size()),
-            k.element_size() + p.element_size() + q.element_size(),
-            elements=True,
+            k.element_size() + p.element_size() + q.element_size(), elements=True,
         )
         launch(
-            backward_sweep_2,
-            (lay.sequences * parts * H * cdiv(D, walk.tile),),
-            dS_starts,
-            beta_by_head,
-            k,
-            *strides(k, H),
-            g_sums,
-            g_rests,
-            write1,
-            *strides(write1, H),
-            S_out_late_,
-            p,
-            *strides(p, H),
-            matrix4,
-            q,
-            *strides(q, H),
-            matrix3,
-            dk,
-            dv,
-            *strides(dv, H),
-            do,
-            *strides(do, H),
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            E=E,
-            D=D,
-            block_e=min(config.slice, config.padded(E)),
-            block_d=walk.tile,
-            YIELD=True,
-            WARPS=walk.warps,
-            STAGES=walk.stages,
-            PRODUCTS=walk.products,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=walk.warps,
-            num_stages=2,
-            maxnreg=walk.registers,
+            backward_sweep_2, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+            dS_starts, beta_by_head, k, *strides(k, H), g_sums, g_rests, write1, *strides(write1, H),
+            S_out_late_, p, *strides(p, H), matrix4, q, *strides(q, H), matrix3, dk,
+            dv, *strides(dv, H), do, *strides(do, H),
+            *lay.walked, parts, lay.length(parts),
+            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=walk.tile, YIELD=True,
+            WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
+            LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
         )
     if needs & {"g", "p", "q"}:
         launch(
-            backward_prepare_3,
-            (config.queues(lay.programs),),
-            g_sums,
-            g_rests,
-            dv,
-            *strides(dv, H),
-            write1,
-            *strides(write1, H),
-            p,
-            *strides(p, H),
-            k,
-            *strides(k, H),
-            beta_by_head,
-            own2,
-            own1,
-            *lay.at_once,
-            lay.programs,
-            E=E,
-            D=D,
-            block_e=config.padded(E),
-            block_d=config.padded(D),
-            CHUNK=config.chunk,
-            STAGES=config.queued(
-                config.padded(E) * (dv.element_size() + write1.element_size())
-                + config.padded(D) * (p.element_size() + k.element_size()),
-                config.chunk,
-            ),
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.ahead,
-            num_stages=1,
-            maxnreg=255,
+            backward_prepare_3, (config.queues(lay.programs),),
+            g_sums, g_rests, dv, *strides(dv, H), write1, *strides(write1, H), p, *strides(p, H),
+            k, *strides(k, H), beta_by_head, own2, own1,
+            *lay.at_once, lay.programs,
+            E=E, D=D, block_e=config.padded(E), block_d=config.padded(D), CHUNK=config.chunk,
+            STAGES=config.queued(config.padded(E) * (dv.element_size() + write1.element_size()) + config.padded(D) * (p.element_size() + k.element_size()), config.chunk),
+            C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=255,
         )
     if needs & {"g", "p", "q"}:
         dq = some.new_empty((B, T, H, D), dtype=some.dtype)
@@ -2328,55 +1596,18 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 g_sums.element_size() + beta_by_head.element_size() + config.chunk * matrix4.element_size(),
                 p.element_size() + k.element_size(),
             ),
-            elements=True,
-            wanted=(bool(needs & {"g", "q"}), bool(needs & {"g", "p"})),
+            elements=True, wanted=(bool(needs & {"g", "q"}), bool(needs & {"g", "p"})),
         ):
             launch(
-                backward_sweep_3,
-                (lay.sequences * parts * H * cdiv(D, walk.tile),),
-                S_starts,
-                S_last if keeps else None,
-                g_sums,
-                g_rests,
-                q,
-                *strides(q, H),
-                do,
-                *strides(do, H),
-                p,
-                *strides(p, H),
-                dv,
-                *strides(dv, H),
-                S_in_late_,
-                S_in_early_,
-                k,
-                *strides(k, H),
-                matrix3,
-                matrix4,
-                dq,
-                dp,
-                beta_by_head,
-                write1,
-                *strides(write1, H),
-                *lay.walked,
-                parts,
-                lay.length(parts),
-                E=E,
-                D=D,
-                block_e=min(config.slice, config.padded(E)),
-                block_d=walk.tile,
-                YIELD=True,
-                WARPS=walk.warps,
-                STAGES=walk.stages,
-                PRODUCTS=walk.products,
-                READ=read,
-                C=config.chunk,
-                LEVELS=config.levels,
-                EVEN=lay.even,
-                EXACT=config.exact,
-                DT=DTYPES[some.dtype],
-                num_warps=walk.warps,
-                num_stages=2,
-                maxnreg=walk.registers,
+                backward_sweep_3, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+                S_starts, S_last if keeps else None, g_sums, g_rests, q, *strides(q, H),
+                do, *strides(do, H), p, *strides(p, H), dv, *strides(dv, H), S_in_late_, S_in_early_,
+                k, *strides(k, H), matrix3, matrix4, dq, dp, beta_by_head, write1, *strides(write1, H),
+                *lay.walked, parts, lay.length(parts),
+                E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=walk.tile, YIELD=True,
+                WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, READ=read, C=config.chunk,
+                LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+                num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
             )
     beta_by_head = matrix3 = matrix4 = None
     if needs & {"g"}:
@@ -2385,18 +1616,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     gradients, initial = {}, {}
     if needs & {"g"}:  # the decay times <S_(t-1), dS_t>
         S_pairing = border_sums(
-            g_sums,
-            g_rests,
-            S_at_ends,
-            lay,
-            parts,
-            config.exact,
-            out_late=S_out_late_,
-            in_late=S_in_late_,
-            in_early=S_in_early_,
-            own_late=own1,
-            own_early=own2,
-            at_once=True,
+            g_sums, g_rests, S_at_ends, lay, parts, config.exact, out_late=S_out_late_,
+            in_late=S_in_late_, in_early=S_in_early_, own_late=own1, own_early=own2, at_once=True,
         )
     S_in_early_ = S_in_late_ = S_out_late_ = g_rests = g_sums = own1 = own2 = None
     if "q" in needs:
@@ -2443,20 +1664,14 @@ def torch_step(given, states, constants, outputs, following):
 @triton.jit(do_not_specialize=["heads"])
 def step_kernel(
     q_at, k_at, p_at, v_at, beta_at, g_at, S_at, next_S_at, o_at, rows_at,
-    q_stride0, q_stride1, q_stride2,
-    k_stride0, k_stride1, k_stride2,
-    p_stride0, p_stride1, p_stride2,
-    v_stride0, v_stride1, v_stride2,
-    beta_stride0, beta_stride1,
-    g_stride0, g_stride1,
-    S_stride0, S_stride1,
-    next_S_stride0, next_S_stride1,
-    o_stride0, o_stride1,
+    q_stride0, q_stride1, q_stride2, k_stride0, k_stride1, k_stride2,
+    p_stride0, p_stride1, p_stride2, v_stride0, v_stride1, v_stride2,
+    beta_stride0, beta_stride1, g_stride0, g_stride1, S_stride0, S_stride1,
+    next_S_stride0, next_S_stride1, o_stride0, o_stride1,
     heads, q_group, k_group, p_group, v_group, beta_group, g_group,
-    size_d: tl.constexpr, block_d: tl.constexpr,
-    size_e: tl.constexpr, block_e: tl.constexpr,
+    size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
     parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
-):  # fmt: skip
+):
     """Each program: one batch entry and head and a tile of e, one step."""
     place = tl.program_id(0) // parts
     if flat:  # more batch entries than a grid is high
@@ -2519,21 +1734,17 @@ def step_kernel(
 @triton.jit(do_not_specialize=["heads", "steps"])
 def steps_kernel(
     q_at, k_at, p_at, v_at, beta_at, g_at, S_at, kept_S_at, o_at, rows_at, each_at, counts_at, starts_at,
-    q_stride0, q_stride1, q_stride2, q_stride3,
-    k_stride0, k_stride1, k_stride2, k_stride3,
-    p_stride0, p_stride1, p_stride2, p_stride3,
-    v_stride0, v_stride1, v_stride2, v_stride3,
-    beta_stride0, beta_stride1, beta_stride2,
-    g_stride0, g_stride1, g_stride2,
+    q_stride0, q_stride1, q_stride2, q_stride3, k_stride0, k_stride1, k_stride2, k_stride3,
+    p_stride0, p_stride1, p_stride2, p_stride3, v_stride0, v_stride1, v_stride2, v_stride3,
+    beta_stride0, beta_stride1, beta_stride2, g_stride0, g_stride1, g_stride2,
     S_stride0, S_stride1, S_stride2, S_stride3,
     kept_S_stride0, kept_S_stride1, kept_S_stride2, kept_S_stride3,
     o_stride0, o_stride1, o_stride2,
     heads, q_group, k_group, p_group, v_group, beta_group, g_group, steps,
-    size_d: tl.constexpr, block_d: tl.constexpr,
-    size_e: tl.constexpr, block_e: tl.constexpr,
+    size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
     parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
     yields: tl.constexpr, keeps: tl.constexpr, ends: tl.constexpr,
-):  # fmt: skip
+):
     """Each program: one sequence and head and a tile of e, one step after the other, with the state in registers."""
     place = tl.program_id(0) // parts
     if flat:  # more batch entries than a grid is high
@@ -2616,9 +1827,7 @@ def steps_kernel(
                         + kept_row * kept_S_stride0
                         + head * kept_S_stride1
                         + at_d[:, None] * kept_S_stride2
-                        + at_e[None, :] * kept_S_stride3,
-                        next_S,
-                        mask=in_d_e,
+                        + at_e[None, :] * kept_S_stride3, next_S, mask=in_d_e,
                     )
             S = next_S.to(tl.float32)
         if ends:
@@ -2628,77 +1837,31 @@ def steps_kernel(
 SIGNATURE = Signature(
     name="comba",
     arguments=(
-        Argument("q", "input", ("d",)),
-        Argument("k", "input", ("d",)),
-        Argument("p", "input", ("d",)),
-        Argument("v", "input", ("e",)),
-        Argument("beta", "input", ()),
-        Argument("g", "decay", ()),
+        Argument("q", "input", ("d",)), Argument("k", "input", ("d",)),
+        Argument("p", "input", ("d",)), Argument("v", "input", ("e",)),
+        Argument("beta", "input", ()), Argument("g", "decay", ()),
     ),
-    states=(("S", ("d", "e")),),
-    outputs=(("o", ("e",)),),
+    states=(("S", ("d", "e")),), outputs=(("o", ("e",)),),
 )
 OP = Op(
     SIGNATURE,
     {
         "torch": Backend(
-            torch_forward,
-            torch_backward,
-            frozenset(
-                (
-                    "packed",
-                    "mixed",
-                )
-            ),
-            forward_states=torch_forward_states,
-            backward_states=torch_backward_states,
+            torch_forward, torch_backward, frozenset(("packed", "mixed")),
+            forward_states=torch_forward_states, backward_states=torch_backward_states,
             saved={"c0fe03e412": (("B", "H", "T", "e"), "wide")},
         ),
         "triton": Backend(
-            triton_forward,
-            triton_backward,
-            frozenset(
-                (
-                    "packed",
-                    "groups",
-                    "inference",
-                    "finals",
-                    "replays",
-                    "exchange",
-                )
-            ),
-            saved={"c0fe03e412": (("B", "T", "H", "e"), "input")},
-            saved_packed=True,
+            triton_forward, triton_backward,
+            frozenset(("packed", "groups", "inference", "finals", "replays", "exchange")),
+            saved={"c0fe03e412": (("B", "T", "H", "e"), "input")}, saved_packed=True,
         ),
     },
     Step(
-        SIGNATURE,
-        torch_step,
+        SIGNATURE, torch_step,
         StepKernel(
-            step_kernel,
-            steps_kernel,
-            reads=(
-                "q",
-                "k",
-                "p",
-                "v",
-                "beta",
-                "g",
-            ),
-            constants=(),
-            dims=(
-                "d",
-                "e",
-            ),
-            tiled="e",
-            shared=False,
-            held=(
-                (
-                    "d",
-                    "e",
-                ),
-            ),
-            smallest=1,
+            step_kernel, steps_kernel, reads=("q", "k", "p", "v", "beta", "g"), constants=(),
+            dims=("d", "e"), tiled="e", shared=False, held=(("d", "e"),), smallest=1,
         ),
     ),
     __name__,
@@ -2707,21 +1870,11 @@ OP = Op(
 
 @OP.named
 def comba(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    p: torch.Tensor,
-    v: torch.Tensor,
-    beta: torch.Tensor,
-    log_g: torch.Tensor,
-    initial_state: torch.Tensor | None = None,
-    output_final_state: bool = False,
-    cu_seqlens: torch.Tensor | None = None,
-    context_parallel: object = None,
-    recompute: str = "auto",
-    precision: str = "default",
-    state_dtype: torch.dtype | None = None,
-    backend: str | None = None,
-    deterministic: bool = False,
+    q: torch.Tensor, k: torch.Tensor, p: torch.Tensor, v: torch.Tensor, beta: torch.Tensor,
+    log_g: torch.Tensor, initial_state: torch.Tensor | None = None,
+    output_final_state: bool = False, cu_seqlens: torch.Tensor | None = None,
+    context_parallel: object = None, recompute: str = "auto", precision: str = "default",
+    state_dtype: torch.dtype | None = None, backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     r"""Comba (Hu et al. 2025, arXiv 2506.02475): a delta rule that reads with another key than it writes with.
 
@@ -2775,33 +1928,18 @@ def comba(
         [(1, 100, 2, 32)]
     """
     return OP(
-        {"q": q, "k": k, "p": p, "v": v, "beta": beta, "g": log_g},
-        initial_state=initial_state,
-        output_final_state=output_final_state,
-        cu_seqlens=cu_seqlens,
-        context_parallel=context_parallel,
-        recompute=recompute,
-        precision=precision,
-        state_dtype=state_dtype,
-        backend=backend,
-        deterministic=deterministic,
+        {"q": q, "k": k, "p": p, "v": v, "beta": beta, "g": log_g}, initial_state=initial_state,
+        output_final_state=output_final_state, cu_seqlens=cu_seqlens,
+        context_parallel=context_parallel, recompute=recompute, precision=precision,
+        state_dtype=state_dtype, backend=backend, deterministic=deterministic,
     )
 
 
 @OP.named
 def comba_step(
-    state: torch.Tensor | None,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    p: torch.Tensor,
-    v: torch.Tensor,
-    beta: torch.Tensor,
-    log_g: torch.Tensor,
-    inplace: bool = False,
-    out: torch.Tensor | None = None,
-    state_dtype: torch.dtype | None = None,
-    backend: str | None = None,
-    deterministic: bool = False,
+    state: torch.Tensor | None, q: torch.Tensor, k: torch.Tensor, p: torch.Tensor, v: torch.Tensor,
+    beta: torch.Tensor, log_g: torch.Tensor, inplace: bool = False, out: torch.Tensor | None = None,
+    state_dtype: torch.dtype | None = None, backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """One step of comba, for generation: one launch, no gradient.
 
@@ -2829,13 +1967,8 @@ def comba_step(
         chunkform.errors.ArgumentError: an argument has a wrong shape, dtype, device or value, or requires a gradient.
     """
     return OP.step(
-        state,
-        {"q": q, "k": k, "p": p, "v": v, "beta": beta, "g": log_g},
-        inplace,
-        out,
-        state_dtype,
-        backend,
-        deterministic,
+        state, {"q": q, "k": k, "p": p, "v": v, "beta": beta, "g": log_g}, inplace, out,
+        state_dtype, backend, deterministic,
     )
 
 

@@ -114,13 +114,7 @@ from chunkform.runtime.op.decode import Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK,
-    dtype_of,
-    from_chunks,
-    from_steps,
-    in_segments,
-    steps_first,
-    to_chunks,
+    CHUNK, dtype_of, from_chunks, from_steps, in_segments, steps_first, to_chunks,
 )
 from chunkform.runtime.torch_form.decays import order_mask, triangular_inverse
 from chunkform.runtime.torch_form.segment_maps import Segment, in_pieces, over_chunks
@@ -201,16 +195,8 @@ def torch_forward(given, states, constants, packed=None):
     # w_2: v1_t - S.prev.row.3ce984fd19_t
     # y: S_t^T q_t
     w, w_2, y, S_last = in_segments(
-        _forward_sweep_1,
-        (k2 * beta2[..., None], -k2, -k1, k1 * beta1[..., None], v2, v1, q),
-        (S_first,),
-        lead,
-        1,
-        CHUNK,
-        dtype,
-        device,
-        size_d,
-        size_e,
+        _forward_sweep_1, (k2 * beta2[..., None], -k2, -k1, k1 * beta1[..., None], v2, v1, q),
+        (S_first,), lead, 1, CHUNK, dtype, device, size_d, size_e,
     )
     return {"o": from_steps(y, lead, 1, given["q"].dtype)}, {"S": S_last}, {"3e5108c2bc": w_2, "50a8a7b577": w}
 
@@ -337,10 +323,8 @@ def _backward_sweep_3(s1, s2, s3, s4, s5, s6, s7, S_0, lead, size, dtype, device
     c1 = x6 @ S_in.mT
     c2 = x7 @ S_in.mT
     return (
-        from_chunks((a4 + c0 + a7), lead, 1),
-        from_chunks((c1 + a9 + a11), lead, 1),
-        from_chunks((a13 + c2 + a15), lead, 1),
-        S_now,
+        from_chunks((a4 + c0 + a7), lead, 1), from_chunks((c1 + a9 + a11), lead, 1),
+        from_chunks((a13 + c2 + a15), lead, 1), S_now,
     )
 
 
@@ -384,14 +368,7 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     w, w_2, dS_first = in_segments(
         _backward_sweep_1,
         (q, do, -k2 * beta2[..., None], k2, -k1 * beta1[..., None], (k1 - k2 * t15[..., None] * beta2[..., None])),
-        (dS_last,),
-        lead,
-        -1,
-        CHUNK,
-        dtype,
-        device,
-        size_d,
-        size_e,
+        (dS_last,), lead, -1, CHUNK, dtype, device, size_d, size_e,
     )
     t19 = -k1 * beta1[..., None]
     t20 = -k2 * beta2[..., None]
@@ -400,31 +377,15 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     # y: dS_t w_{3,t}
     # y_2: dS_t w_{4,t}
     y, y_2, dS_first = in_segments(
-        _backward_sweep_2,
-        (w, t19, q, do, t20, w_2, w_3, w_4),
-        (dS_last,),
-        lead,
-        -1,
-        CHUNK,
-        dtype,
-        device,
-        size_d,
-        size_e,
+        _backward_sweep_2, (w, t19, q, do, t20, w_2, w_3, w_4), (dS_last,), lead, -1, CHUNK, dtype,
+        device, size_d, size_e,
     )
     # y_3: S_t w_{2,t}
     # y_4: S_t do_t
     # y_5: S_(t-1) w_t
     y_3, y_4, y_5, S_end = in_segments(
-        _backward_sweep_3,
-        (k2 * beta2[..., None], w_4, k1 * beta1[..., None], w_3, w_2, do, w),
-        (S_first,),
-        lead,
-        1,
-        CHUNK,
-        dtype,
-        device,
-        size_d,
-        size_e,
+        _backward_sweep_3, (k2 * beta2[..., None], w_4, k1 * beta1[..., None], w_3, w_2, do, w),
+        (S_first,), lead, 1, CHUNK, dtype, device, size_d, size_e,
     )
     gradients = {}
     gradients["q"] = from_steps(y_4, lead, 1, given["q"].dtype)
@@ -474,30 +435,8 @@ def _forward_states_1_chunks(s1, s2, s3, s4, s5, s6, lead, size, dtype, device, 
     a21 = a4 @ (a20 + x1)
     a22 = x5.mT @ a21
     return (
-        over_chunks(
-            (a12 + a15 + a16),
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_d,
-                size_d,
-            ),
-            dtype,
-            device,
-        ),
-        over_chunks(
-            (a19 + a22),
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_d,
-                size_e,
-            ),
-            dtype,
-            device,
-        ),
+        over_chunks((a12 + a15 + a16), (lead[0], lead[1], count, size_d, size_d), dtype, device),
+        over_chunks((a19 + a22), (lead[0], lead[1], count, size_d, size_e), dtype, device),
     )
 
 
@@ -505,10 +444,7 @@ def _forward_states_1_law(later, earlier):
     """The map of two segments from the map of each."""
     a0 = (later[0]) @ (earlier[0].mT).mT
     a1 = (later[0]) @ (earlier[1])
-    return (
-        a0,
-        (later[1] + a1),
-    )
+    return (a0, (later[1] + a1))
 
 
 def _forward_states_1_apply(parts, states):
@@ -536,16 +472,9 @@ def torch_forward_states(given, states, constants, exchange):
     beta1 = steps_first(given["beta1"], dtype)
     v2 = steps_first(given["v2"], dtype)
     map_3 = in_pieces(
-        _forward_states_1_chunks,
-        _forward_states_1_law,
-        (v1, k2 * beta2[..., None], -k2, -k1, k1 * beta1[..., None], v2),
-        lead,
-        1,
-        CHUNK,
-        dtype,
-        device,
-        size_d,
-        size_e,
+        _forward_states_1_chunks, _forward_states_1_law,
+        (v1, k2 * beta2[..., None], -k2, -k1, k1 * beta1[..., None], v2), lead, 1, CHUNK, dtype,
+        device, size_d, size_e,
     )
     # what enters, of S
     ((S_first,),) = exchange(
@@ -592,30 +521,8 @@ def _backward_states_1_chunks(s1, s2, s3, s4, s5, s6, lead, size, dtype, device,
     a26 = a2 @ (a19 + a25)
     a27 = x2.mT @ a26
     return (
-        over_chunks(
-            (a11 + a14 + a15),
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_d,
-                size_d,
-            ),
-            dtype,
-            device,
-        ),
-        over_chunks(
-            (a16 + a24 + a27),
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_d,
-                size_e,
-            ),
-            dtype,
-            device,
-        ),
+        over_chunks((a11 + a14 + a15), (lead[0], lead[1], count, size_d, size_d), dtype, device),
+        over_chunks((a16 + a24 + a27), (lead[0], lead[1], count, size_d, size_e), dtype, device),
     )
 
 
@@ -623,10 +530,7 @@ def _backward_states_1_law(later, earlier):
     """The map of two segments from the map of each."""
     a0 = (later[0]) @ (earlier[0].mT).mT
     a1 = (later[0]) @ (earlier[1])
-    return (
-        a0,
-        (later[1] + a1),
-    )
+    return (a0, (later[1] + a1))
 
 
 def _backward_states_1_apply(parts, states):
@@ -666,16 +570,9 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
         else steps_first(do, dtype)
     )
     map_3 = in_pieces(
-        _backward_states_1_chunks,
-        _backward_states_1_law,
+        _backward_states_1_chunks, _backward_states_1_law,
         (k2, -k2 * beta2[..., None], (k1 - k2 * t11[..., None] * beta2[..., None]), -k1 * beta1[..., None], q, do),
-        lead,
-        -1,
-        CHUNK,
-        dtype,
-        device,
-        size_d,
-        size_e,
+        lead, -1, CHUNK, dtype, device, size_d, size_e,
     )
     # what enters, of dS
     ((dS_last,),) = exchange(
@@ -686,33 +583,10 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def forward_prepare_1(
-    matrix1,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    b__by_head,
-    matrix2,
-    q1_p,
-    q1_b,
-    q1_t,
-    q1_h,
-    q1_g,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    D: tl.constexpr,
-    block_d: tl.constexpr,
-    CHUNK: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
+    matrix1, k_p, k_b, k_t, k_h, k_g, b__by_head, matrix2, q1_p, q1_b, q1_t, q1_h, q1_g,
+    T, H, chunks, begins, stops, programs,
+    D: tl.constexpr, block_d: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
@@ -749,47 +623,12 @@ def forward_prepare_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def forward_sweep_1(
-    S_first,
-    S_last,
-    S_linear,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    v_p,
-    v_b,
-    v_t,
-    v_h,
-    v_g,
-    matrix1,
-    q1_p,
-    q1_b,
-    q1_t,
-    q1_h,
-    q1_g,
-    matrix2,
-    write1_out,
-    o1_out,
-    b__by_head,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    D: tl.constexpr,
-    E: tl.constexpr,
-    block_d: tl.constexpr,
-    block_e: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    PRODUCTS: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
+    S_first, S_last, S_linear, k_p, k_b, k_t, k_h, k_g, v_p, v_b, v_t, v_h, v_g, matrix1,
+    q1_p, q1_b, q1_t, q1_h, q1_g, matrix2, write1_out, o1_out, b__by_head,
+    T, H, chunks, starts, parts, length,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of S."""
@@ -820,8 +659,7 @@ def forward_sweep_1(
         if S_first is not None:
             S_slice += tl.load(
                 S_first + sh * D * E + d_slice[None, :] * E + e[:, None],
-                mask=d_ok_slice[None, :] & e_ok[:, None],
-                other=0.0,
+                mask=d_ok_slice[None, :] & e_ok[:, None], other=0.0,
             )
         if S_linear is not None:
             S_slice += tl.where(column[:, None] == d_slice[None, :], 1.0, 0.0)
@@ -851,8 +689,7 @@ def forward_sweep_1(
             p = tl.dot(S[n_d].to(DT), tl.trans(k_slice.to(DT)), p, input_precision="tf32x3")  # k S
             q1 = tl.load(
                 q1_p + t0 * q1_t + i[:, None] * q1_t + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
             p3 = tl.dot(S[n_d].to(DT), tl.trans(q1.to(DT)), p3, input_precision="tf32x3")  # q1 S
             k = k + (k_slice,)
@@ -890,8 +727,7 @@ def forward_sweep_1(
                 if part == parts - 1:
                     tl.store(
                         S_last + (sh // H // parts * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
-                        S[n_d],
-                        mask=d_ok[n_d][None, :] & e_ok[:, None],
+                        S[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         elif S_last is not None:
             tl.store(
@@ -899,8 +735,7 @@ def forward_sweep_1(
             )
         if S_linear is not None:
             tl.store(
-                S_linear + sh * D * D + d[n_d][None, :] * D + column[:, None],
-                S[n_d],
+                S_linear + sh * D * D + d[n_d][None, :] * D + column[:, None], S[n_d],
                 mask=column_ok[:, None] & d_ok[n_d][None, :],
             )
 
@@ -925,83 +760,32 @@ def substep_forward(given, states, constants, packed=None, exchange=None, needs_
     matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     launch(
-        forward_prepare_1,
-        (config.queues(lay.programs),),
-        matrix1,
-        k,
-        *strides(k, H),
-        b__by_head,
-        matrix2,
-        q1,
-        *strides(q1, H),
-        *lay.at_once,
-        lay.programs,
-        D=D,
-        block_d=config.padded(D),
-        CHUNK=config.chunk,
+        forward_prepare_1, (config.queues(lay.programs),),
+        matrix1, k, *strides(k, H), b__by_head, matrix2, q1, *strides(q1, H),
+        *lay.at_once, lay.programs,
+        D=D, block_d=config.padded(D), CHUNK=config.chunk,
         STAGES=config.queued(config.padded(D) * (k.element_size() + q1.element_size()), config.chunk),
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=config.ahead,
-        num_stages=1,
-        maxnreg=255,
+        C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=255,
     )
     if parts > 1 or exchange is not None:
         S_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
         S_linear = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
         walk = config.walk(
-            E,
-            config.padded(D) * k.element_size(),
-            config.chunk * matrix1.element_size() + b__by_head.element_size(),
-            v.element_size(),
-            elements=True,
-            programs=config.crowd(config.padded(D)),
+            E, config.padded(D) * k.element_size(),
+            config.chunk * matrix1.element_size() + b__by_head.element_size(), v.element_size(),
+            elements=True, programs=config.crowd(config.padded(D)),
         )
         for _, ends, linear in by_launch(S_ends, S_linear, walk.programs):
             launch(
-                forward_sweep_1,
-                (
-                    lay.sequences
-                    * parts
-                    * H
-                    * (cdiv(E, walk.tile) * (ends is not None) + cdiv(D, walk.tile) * (linear is not None)),
-                ),
-                None,
-                ends,
-                linear,
-                k,
-                *strides(k, H),
-                v,
-                *strides(v, H),
-                matrix1,
-                q1,
-                *strides(q1, H),
-                matrix2,
-                None,
-                None,
-                b__by_head,
-                *lay.walked,
-                parts,
-                lay.length(parts),
-                D=D,
-                E=E,
-                block_d=min(config.slice, config.padded(D)),
-                block_e=walk.tile,
-                YIELD=False,
-                WARPS=walk.warps,
-                STAGES=walk.stages,
-                PRODUCTS=walk.products,
-                C=config.chunk,
-                LEVELS=config.levels,
-                EVEN=lay.even,
-                EXACT=config.exact,
-                DT=DTYPES[some.dtype],
-                num_warps=walk.warps,
-                num_stages=2,
-                maxnreg=walk.registers,
+                forward_sweep_1, (lay.sequences * parts * H * (cdiv(E, walk.tile) * (ends is not None) + cdiv(D, walk.tile) * (linear is not None)),),
+                None, ends, linear, k, *strides(k, H), v, *strides(v, H), matrix1, q1, *strides(q1, H),
+                matrix2, None, None, b__by_head,
+                *lay.walked, parts, lay.length(parts),
+                D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=False,
+                WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
+                LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+                num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
             )
         if exchange is not None:  # other parts of the sequence are elsewhere
             S_coming = exchange.begin((map_of_all("S", S_first, S_ends, lay, parts, True, linear=S_linear, axis=0),))
@@ -1015,48 +799,19 @@ def substep_forward(given, states, constants, packed=None, exchange=None, needs_
     o1 = some.new_empty((B, T, H, E), dtype=some.dtype)
     S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if finals else None
     walk = config.walk(
-        E,
-        config.padded(D) * (k.element_size() + q1.element_size()),
+        E, config.padded(D) * (k.element_size() + q1.element_size()),
         config.chunk * (matrix1.element_size() + matrix2.element_size()) + b__by_head.element_size(),
-        v.element_size(),
-        elements=True,
+        v.element_size(), elements=True,
     )
     launch(
-        forward_sweep_1,
-        (lay.sequences * parts * H * cdiv(E, walk.tile),),
-        S_starts,
-        S_last,
-        None,
-        k,
-        *strides(k, H),
-        v,
-        *strides(v, H),
-        matrix1,
-        q1,
-        *strides(q1, H),
-        matrix2,
-        write1,
-        o1,
-        b__by_head,
-        *lay.walked,
-        parts,
-        lay.length(parts),
-        D=D,
-        E=E,
-        block_d=min(config.slice, config.padded(D)),
-        block_e=walk.tile,
-        YIELD=True,
-        WARPS=walk.warps,
-        STAGES=walk.stages,
-        PRODUCTS=walk.products,
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=walk.warps,
-        num_stages=2,
-        maxnreg=walk.registers,
+        forward_sweep_1, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+        S_starts, S_last, None, k, *strides(k, H), v, *strides(v, H), matrix1, q1, *strides(q1, H),
+        matrix2, write1, o1, b__by_head,
+        *lay.walked, parts, lay.length(parts),
+        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=True,
+        WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
+        LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
     )
     matrix1 = matrix2 = None
     saved = {}
@@ -1075,47 +830,13 @@ def substep_forward(given, states, constants, packed=None, exchange=None, needs_
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prepare_1(
-    matrix2,
-    q1_p,
-    q1_b,
-    q1_t,
-    q1_h,
-    q1_g,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    matrix1,
-    b__by_head,
-    matrix3,
-    do1_p,
-    do1_b,
-    do1_t,
-    do1_h,
-    do1_g,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    D: tl.constexpr,
-    E: tl.constexpr,
-    block_d: tl.constexpr,
-    block_e: tl.constexpr,
-    CHUNK: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    matrix2, q1_p, q1_b, q1_t, q1_h, q1_g, k_p, k_b, k_t, k_h, k_g, matrix1, b__by_head,
+    matrix3, do1_p, do1_b, do1_t, do1_h, do1_g,
+    write1_p, write1_b, write1_t, write1_h, write1_g,
+    T, H, chunks, begins, stops, programs,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
+    CHUNK: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
+    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -1168,51 +889,13 @@ def backward_prepare_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_1(
-    dS_first,
-    dS_last,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    do1_p,
-    do1_b,
-    do1_t,
-    do1_h,
-    do1_g,
-    matrix2,
-    matrix1,
-    b__by_head,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    dv_out,
-    db_0_out,
-    q1_p,
-    q1_b,
-    q1_t,
-    q1_h,
-    q1_g,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    D: tl.constexpr,
-    E: tl.constexpr,
-    block_d: tl.constexpr,
-    block_e: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    PRODUCTS: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
+    dS_first, dS_last, k_p, k_b, k_t, k_h, k_g, do1_p, do1_b, do1_t, do1_h, do1_g, matrix2,
+    matrix1, b__by_head, write1_p, write1_b, write1_t, write1_h, write1_g, dv_out, db_0_out,
+    q1_p, q1_b, q1_t, q1_h, q1_g,
+    T, H, chunks, starts, parts, length,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk backwards over chunks, carrying a tile of dS."""
@@ -1235,8 +918,7 @@ def backward_sweep_1(
         if dS_first is not None:
             dS_slice += tl.load(
                 dS_first + sh * D * E + d_slice[None, :] * E + e[:, None],
-                mask=d_ok_slice[None, :] & e_ok[:, None],
-                other=0.0,
+                mask=d_ok_slice[None, :] & e_ok[:, None], other=0.0,
             )
         d = d + (d_slice,)
         dS = dS + (dS_slice,)
@@ -1277,8 +959,7 @@ def backward_sweep_1(
             p = tl.dot(dS[n_d].to(DT), tl.trans(k_slice.to(DT)), p, input_precision="tf32x3")  # k dS
             q1 = tl.load(
                 q1_p + t0 * q1_t + i[:, None] * q1_t + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
             p4_slice = tl.dot(do1.to(DT), q1.to(DT), dS[n_d], input_precision="tf32x3")  # ... + q1^T do1
             k = k + (k_slice,)
@@ -1289,8 +970,7 @@ def backward_sweep_1(
         p3 = tl.dot(p2.to(DT), tl.trans(t2.to(DT)), input_precision="tf32x3")  # matrix1 p2
         if YIELD:
             tl.store(
-                dv_out + step * E + i[None, :] * (H * E) + e[:, None],
-                (b_[None, :] * p3),
+                dv_out + step * E + i[None, :] * (H * E) + e[:, None], (b_[None, :] * p3),
                 mask=e_ok[:, None] & i_ok[None, :],
             )  # dv
             tl.store(
@@ -1320,45 +1000,22 @@ def backward_sweep_1(
                 if part == 0:
                     tl.store(
                         dS_last + (sh // H // parts * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
-                        dS[n_d],
-                        mask=d_ok[n_d][None, :] & e_ok[:, None],
+                        dS[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         else:
             tl.store(
-                dS_last + sh * D * E + d[n_d][None, :] * E + e[:, None],
-                dS[n_d],
+                dS_last + sh * D * E + d[n_d][None, :] * E + e[:, None], dS[n_d],
                 mask=d_ok[n_d][None, :] & e_ok[:, None],
             )
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prepare_2(
-    matrix4,
-    b__by_head,
-    dv_p,
-    dv_b,
-    dv_t,
-    dv_h,
-    dv_g,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    E: tl.constexpr,
-    block_e: tl.constexpr,
-    CHUNK: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
+    matrix4, b__by_head, dv_p, dv_b, dv_t, dv_h, dv_g,
+    write1_p, write1_b, write1_t, write1_h, write1_g,
+    T, H, chunks, begins, stops, programs,
+    E: tl.constexpr, block_e: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
@@ -1393,54 +1050,13 @@ def backward_prepare_2(
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_2(
-    dS_first,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    matrix4,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    b__by_head,
-    q1_p,
-    q1_b,
-    q1_t,
-    q1_h,
-    q1_g,
-    matrix3,
-    dk_1_out,
-    dv_p,
-    dv_b,
-    dv_t,
-    dv_h,
-    dv_g,
-    do1_p,
-    do1_b,
-    do1_t,
-    do1_h,
-    do1_g,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    E: tl.constexpr,
-    D: tl.constexpr,
-    block_e: tl.constexpr,
-    block_d: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    dS_first, k_p, k_b, k_t, k_h, k_g, matrix4,
+    write1_p, write1_b, write1_t, write1_h, write1_g, b__by_head, q1_p, q1_b, q1_t, q1_h, q1_g,
+    matrix3, dk_1_out, dv_p, dv_b, dv_t, dv_h, dv_g, do1_p, do1_b, do1_t, do1_h, do1_g,
+    T, H, chunks, starts, parts, length,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """A walk backwards over chunks, carrying a tile of dS."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
@@ -1462,8 +1078,7 @@ def backward_sweep_2(
         if dS_first is not None:
             dS_slice += tl.load(
                 dS_first + sh * D * E + d[:, None] * E + e_slice[None, :],
-                mask=d_ok[:, None] & e_ok_slice[None, :],
-                other=0.0,
+                mask=d_ok[:, None] & e_ok_slice[None, :], other=0.0,
             )
         dS = dS + (dS_slice,)
         e = e + (e_slice,)
@@ -1491,20 +1106,17 @@ def backward_sweep_2(
         for n_e in tl.static_range((E + block_e - 1) // block_e):
             write1 = tl.load(
                 write1_p + t0 * write1_t + i[:, None] * write1_t + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
             p2 = tl.dot(dS[n_e].to(DT), tl.trans(write1.to(DT)), p2, input_precision="tf32x3")  # write1 dS^T
             dv = tl.load(
                 dv_p + t0 * dv_t + i[:, None] * dv_t + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
             p4 = tl.dot(k.to(DT), dv.to(DT), input_precision="tf32x3")  # k^T dv
             do1 = tl.load(
                 do1_p + t0 * do1_t + i[:, None] * do1_t + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
             p5 = tl.dot(q1.to(DT), do1.to(DT), (dS[n_e] + (-p4)), input_precision="tf32x3")  # ... + q1^T do1
             dS_slice2 = p5  # dS + q1^T do1 - k^T dv
@@ -1521,58 +1133,14 @@ def backward_sweep_2(
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_3(
-    S_first,
-    S_last,
-    do1_p,
-    do1_b,
-    do1_t,
-    do1_h,
-    do1_g,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    matrix3,
-    dv_p,
-    dv_b,
-    dv_t,
-    dv_h,
-    dv_g,
-    matrix4,
-    dk_1_p,
-    dk_1_b,
-    dk_1_t,
-    dk_1_h,
-    dk_1_g,
-    dk_out,
-    dq1_out,
-    b__by_head,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    E: tl.constexpr,
-    D: tl.constexpr,
-    block_e: tl.constexpr,
-    block_d: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    PRODUCTS: tl.constexpr,
-    READ: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    S_first, S_last, do1_p, do1_b, do1_t, do1_h, do1_g, k_p, k_b, k_t, k_h, k_g, matrix3,
+    dv_p, dv_b, dv_t, dv_h, dv_g, matrix4, dk_1_p, dk_1_b, dk_1_t, dk_1_h, dk_1_g, dk_out,
+    dq1_out, b__by_head, write1_p, write1_b, write1_t, write1_h, write1_g,
+    T, H, chunks, starts, parts, length,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
+    READ: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of S."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
@@ -1594,8 +1162,7 @@ def backward_sweep_3(
         if S_first is not None:
             S_slice += tl.load(
                 S_first + sh * D * E + d[:, None] * E + e_slice[None, :],
-                mask=d_ok[:, None] & e_ok_slice[None, :],
-                other=0.0,
+                mask=d_ok[:, None] & e_ok_slice[None, :], other=0.0,
             )
         S = S + (S_slice,)
         e = e + (e_slice,)
@@ -1636,20 +1203,17 @@ def backward_sweep_3(
         for n_e in tl.static_range((E + block_e - 1) // block_e):
             do1 = tl.load(
                 do1_p + t0 * do1_t + i[:, None] * do1_t + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
             p = tl.dot(S[n_e].to(DT), tl.trans(do1.to(DT)), p, input_precision="tf32x3")  # do1 S^T
             dv = tl.load(
                 dv_p + t0 * dv_t + i[:, None] * dv_t + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
             p3 = tl.dot(S[n_e].to(DT), tl.trans(dv.to(DT)), p3, input_precision="tf32x3")  # dv S^T
             write1 = tl.load(
                 write1_p + t0 * write1_t + i[:, None] * write1_t + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
             p5 = tl.dot(
                 (b_[None, :] * k_each.to(tl.float32)).to(DT), write1.to(DT), S[n_e], input_precision="tf32x3"
@@ -1668,8 +1232,7 @@ def backward_sweep_3(
         if YIELD and (READ == 0 or READ == 2):
             tl.store(
                 dk_out + step * D + i[None, :] * (H * D) + d[:, None],
-                ((-p4) + dk_1_each.to(tl.float32)),
-                mask=d_ok[:, None] & i_ok[None, :],
+                ((-p4) + dk_1_each.to(tl.float32)), mask=d_ok[:, None] & i_ok[None, :],
             )  # dk
     for n_e in tl.static_range((E + block_e - 1) // block_e):
         if S_last is not None:
@@ -1705,88 +1268,32 @@ def substep_backward(given, states, constants, saved, cotangents, final_cotangen
     matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     matrix3 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     launch(
-        backward_prepare_1,
-        (config.queues(lay.programs),),
-        matrix2,
-        q1,
-        *strides(q1, H),
-        k,
-        *strides(k, H),
-        matrix1,
-        b__by_head,
-        matrix3,
-        do1,
-        *strides(do1, H),
-        write1,
-        *strides(write1, H),
-        *lay.at_once,
-        lay.programs,
-        D=D,
-        E=E,
-        block_d=config.padded(D),
-        block_e=config.padded(E),
-        CHUNK=config.chunk,
-        STAGES=config.queued(
-            config.padded(D) * (q1.element_size() + k.element_size())
-            + config.padded(E) * (do1.element_size() + write1.element_size()),
-            config.chunk,
-        ),
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=config.ahead,
-        num_stages=1,
-        maxnreg=255,
+        backward_prepare_1, (config.queues(lay.programs),),
+        matrix2, q1, *strides(q1, H), k, *strides(k, H), matrix1, b__by_head, matrix3,
+        do1, *strides(do1, H), write1, *strides(write1, H),
+        *lay.at_once, lay.programs,
+        D=D, E=E, block_d=config.padded(D), block_e=config.padded(E), CHUNK=config.chunk,
+        STAGES=config.queued(config.padded(D) * (q1.element_size() + k.element_size()) + config.padded(E) * (do1.element_size() + write1.element_size()), config.chunk),
+        C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=255,
     )
     if parts > 1 or exchange is not None:
         dS_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
         dS_linear = saved["S linear"].mT
         walk = config.walk(
-            E,
-            config.padded(D) * (k.element_size() + q1.element_size()),
+            E, config.padded(D) * (k.element_size() + q1.element_size()),
             config.chunk * (matrix2.element_size() + matrix1.element_size()) + b__by_head.element_size(),
-            do1.element_size(),
-            elements=True,
+            do1.element_size(), elements=True,
         )
         launch(
-            backward_sweep_1,
-            (lay.sequences * parts * H * cdiv(E, walk.tile),),
-            None,
-            dS_ends,
-            k,
-            *strides(k, H),
-            do1,
-            *strides(do1, H),
-            matrix2,
-            matrix1,
-            b__by_head,
-            write1,
-            *strides(write1, H),
-            None,
-            None,
-            q1,
-            *strides(q1, H),
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            D=D,
-            E=E,
-            block_d=min(config.slice, config.padded(D)),
-            block_e=walk.tile,
-            YIELD=False,
-            WARPS=walk.warps,
-            STAGES=walk.stages,
-            PRODUCTS=walk.products,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=walk.warps,
-            num_stages=2,
-            maxnreg=walk.registers,
+            backward_sweep_1, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+            None, dS_ends, k, *strides(k, H), do1, *strides(do1, H), matrix2, matrix1, b__by_head,
+            write1, *strides(write1, H), None, None, q1, *strides(q1, H),
+            *lay.walked, parts, lay.length(parts),
+            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=False,
+            WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
+            LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
         )
         if exchange is not None:  # other parts of the sequence are elsewhere
             dS_coming = exchange.begin(
@@ -1802,120 +1309,47 @@ def substep_backward(given, states, constants, saved, cotangents, final_cotangen
     db_0 = some.new_empty((B, H, cdiv(E, min(config.tile, config.padded(E))) * config.warps, T), dtype=torch.float32)
     dS_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if needs & {"S"} else None
     walk = config.walk(
-        E,
-        config.padded(D) * (k.element_size() + q1.element_size()),
+        E, config.padded(D) * (k.element_size() + q1.element_size()),
         config.chunk * (matrix2.element_size() + matrix1.element_size()) + b__by_head.element_size(),
-        do1.element_size() + write1.element_size(),
-        elements=True,
+        do1.element_size() + write1.element_size(), elements=True,
     )
     launch(
-        backward_sweep_1,
-        (lay.sequences * parts * H * cdiv(E, walk.tile),),
-        dS_starts,
-        dS_last,
-        k,
-        *strides(k, H),
-        do1,
-        *strides(do1, H),
-        matrix2,
-        matrix1,
-        b__by_head,
-        write1,
-        *strides(write1, H),
-        dv,
-        db_0,
-        q1,
-        *strides(q1, H),
-        *lay.walked,
-        parts,
-        lay.length(parts),
-        D=D,
-        E=E,
-        block_d=min(config.slice, config.padded(D)),
-        block_e=walk.tile,
-        YIELD=True,
-        WARPS=walk.warps,
-        STAGES=walk.stages,
-        PRODUCTS=walk.products,
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=walk.warps,
-        num_stages=2,
-        maxnreg=walk.registers,
+        backward_sweep_1, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+        dS_starts, dS_last, k, *strides(k, H), do1, *strides(do1, H), matrix2, matrix1, b__by_head,
+        write1, *strides(write1, H), dv, db_0, q1, *strides(q1, H),
+        *lay.walked, parts, lay.length(parts),
+        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=True,
+        WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
+        LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
     )
     matrix1 = matrix2 = None
     if needs & {"k", "q1"}:
         matrix4 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
         launch(
-            backward_prepare_2,
-            (config.queues(lay.programs),),
-            matrix4,
-            b__by_head,
-            dv,
-            *strides(dv, H),
-            write1,
-            *strides(write1, H),
-            *lay.at_once,
-            lay.programs,
-            E=E,
-            block_e=config.padded(E),
-            CHUNK=config.chunk,
+            backward_prepare_2, (config.queues(lay.programs),),
+            matrix4, b__by_head, dv, *strides(dv, H), write1, *strides(write1, H),
+            *lay.at_once, lay.programs,
+            E=E, block_e=config.padded(E), CHUNK=config.chunk,
             STAGES=config.queued(config.padded(E) * (dv.element_size() + write1.element_size()), config.chunk),
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.ahead,
-            num_stages=1,
-            maxnreg=255,
+            C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=255,
         )
     if needs & {"k", "q1"}:
         dk_1 = some.new_empty((B, T, H, D), dtype=some.dtype)
         walk = config.walk(
-            D,
-            config.padded(E) * (write1.element_size() + dv.element_size() + do1.element_size()),
+            D, config.padded(E) * (write1.element_size() + dv.element_size() + do1.element_size()),
             config.chunk * (matrix4.element_size() + matrix3.element_size()) + b__by_head.element_size(),
             k.element_size() + q1.element_size(),
         )
         launch(
-            backward_sweep_2,
-            (lay.sequences * parts * H * cdiv(D, walk.tile),),
-            dS_starts,
-            k,
-            *strides(k, H),
-            matrix4,
-            write1,
-            *strides(write1, H),
-            b__by_head,
-            q1,
-            *strides(q1, H),
-            matrix3,
-            dk_1,
-            dv,
-            *strides(dv, H),
-            do1,
-            *strides(do1, H),
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            E=E,
-            D=D,
-            block_e=min(config.slice, config.padded(E)),
-            block_d=walk.tile,
-            YIELD=True,
-            WARPS=walk.warps,
-            STAGES=walk.stages,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=walk.warps,
-            num_stages=2,
+            backward_sweep_2, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+            dS_starts, k, *strides(k, H), matrix4, write1, *strides(write1, H), b__by_head,
+            q1, *strides(q1, H), matrix3, dk_1, dv, *strides(dv, H), do1, *strides(do1, H),
+            *lay.walked, parts, lay.length(parts),
+            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=walk.tile, YIELD=True,
+            WARPS=walk.warps, STAGES=walk.stages, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2,
             maxnreg=walk.registers,
         )
     if needs & {"k", "q1"}:
@@ -1935,57 +1369,25 @@ def substep_backward(given, states, constants, saved, cotangents, final_cotangen
             ),
             (
                 config.padded(E) * (do1.element_size() + write1.element_size()),
-                config.chunk * matrix3.element_size() + b__by_head.element_size(),
-                k.element_size(),
+                config.chunk * matrix3.element_size() + b__by_head.element_size(), k.element_size(),
             ),
             (
                 config.padded(E) * (dv.element_size() + write1.element_size()),
                 config.chunk * matrix4.element_size() + b__by_head.element_size(),
                 k.element_size() + dk_1.element_size(),
             ),
-            elements=True,
-            wanted=(bool(needs & {"q1"}), bool(needs & {"k"})),
+            elements=True, wanted=(bool(needs & {"q1"}), bool(needs & {"k"})),
         ):
             launch(
-                backward_sweep_3,
-                (lay.sequences * parts * H * cdiv(D, walk.tile),),
-                S_starts,
-                S_last if keeps else None,
-                do1,
-                *strides(do1, H),
-                k,
-                *strides(k, H),
-                matrix3,
-                dv,
-                *strides(dv, H),
-                matrix4,
-                dk_1,
-                *strides(dk_1, H),
-                dk,
-                dq1,
-                b__by_head,
-                write1,
-                *strides(write1, H),
-                *lay.walked,
-                parts,
-                lay.length(parts),
-                E=E,
-                D=D,
-                block_e=min(config.slice, config.padded(E)),
-                block_d=walk.tile,
-                YIELD=True,
-                WARPS=walk.warps,
-                STAGES=walk.stages,
-                PRODUCTS=walk.products,
-                READ=read,
-                C=config.chunk,
-                LEVELS=config.levels,
-                EVEN=lay.even,
-                EXACT=config.exact,
-                DT=DTYPES[some.dtype],
-                num_warps=walk.warps,
-                num_stages=2,
-                maxnreg=walk.registers,
+                backward_sweep_3, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+                S_starts, S_last if keeps else None, do1, *strides(do1, H), k, *strides(k, H), matrix3,
+                dv, *strides(dv, H), matrix4, dk_1, *strides(dk_1, H), dk, dq1, b__by_head,
+                write1, *strides(write1, H),
+                *lay.walked, parts, lay.length(parts),
+                E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=walk.tile, YIELD=True,
+                WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, READ=read, C=config.chunk,
+                LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+                num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
             )
     S_last = dk_1 = matrix3 = matrix4 = None
     gradients, initial = {}, {}
@@ -2008,56 +1410,12 @@ def substep_backward(given, states, constants, saved, cotangents, final_cotangen
 
 @triton.jit(do_not_specialize=["T", "count"])
 def substep_streams_rows(
-    k1_p,
-    k1_b,
-    k1_t,
-    k1_h,
-    k1_g,
-    k2_p,
-    k2_b,
-    k2_t,
-    k2_h,
-    k2_g,
-    v1_p,
-    v1_b,
-    v1_t,
-    v1_h,
-    v1_g,
-    v2_p,
-    v2_b,
-    v2_t,
-    v2_h,
-    v2_g,
-    beta1_p,
-    beta1_b,
-    beta1_t,
-    beta1_h,
-    beta1_g,
-    beta2_p,
-    beta2_b,
-    beta2_t,
-    beta2_h,
-    beta2_g,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    k_0_out,
-    k_1_out,
-    v_0_out,
-    v_1_out,
-    b_0_out,
-    b_1_out,
-    q1_0_out,
-    q1_1_out,
-    T,
-    H,
-    count,
-    D: tl.constexpr,
-    E: tl.constexpr,
-    block_d: tl.constexpr,
-    block_e: tl.constexpr,
+    k1_p, k1_b, k1_t, k1_h, k1_g, k2_p, k2_b, k2_t, k2_h, k2_g, v1_p, v1_b, v1_t, v1_h, v1_g,
+    v2_p, v2_b, v2_t, v2_h, v2_g, beta1_p, beta1_b, beta1_t, beta1_h, beta1_g,
+    beta2_p, beta2_b, beta2_t, beta2_h, beta2_g, q_p, q_b, q_t, q_h, q_g, k_0_out, k_1_out,
+    v_0_out, v_1_out, b_0_out, b_1_out, q1_0_out, q1_1_out,
+    T, H, count,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
     ROWS: tl.constexpr,
 ):
     """What is made of each step for itself."""
@@ -2073,23 +1431,19 @@ def substep_streams_rows(
     e_ok = e < E
     k1 = tl.load(
         k1_p + h // k1_g * k1_h + (b * k1_b + step * k1_t)[:, None] + d[None, :],
-        mask=i_ok[:, None] & d_ok[None, :],
-        other=0.0,
+        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
     ).to(tl.float32)
     k2 = tl.load(
         k2_p + h // k2_g * k2_h + (b * k2_b + step * k2_t)[:, None] + d[None, :],
-        mask=i_ok[:, None] & d_ok[None, :],
-        other=0.0,
+        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
     ).to(tl.float32)
     v1 = tl.load(
         v1_p + h // v1_g * v1_h + (b * v1_b + step * v1_t)[:, None] + e[None, :],
-        mask=i_ok[:, None] & e_ok[None, :],
-        other=0.0,
+        mask=i_ok[:, None] & e_ok[None, :], other=0.0,
     ).to(tl.float32)
     v2 = tl.load(
         v2_p + h // v2_g * v2_h + (b * v2_b + step * v2_t)[:, None] + e[None, :],
-        mask=i_ok[:, None] & e_ok[None, :],
-        other=0.0,
+        mask=i_ok[:, None] & e_ok[None, :], other=0.0,
     ).to(tl.float32)
     beta1 = tl.load(beta1_p + h // beta1_g * beta1_h + b * beta1_b + step * beta1_t, mask=i_ok, other=0.0).to(
         tl.float32
@@ -2099,8 +1453,7 @@ def substep_streams_rows(
     )
     q = tl.load(
         q_p + h // q_g * q_h + (b * q_b + step * q_t)[:, None] + d[None, :],
-        mask=i_ok[:, None] & d_ok[None, :],
-        other=0.0,
+        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
     ).to(tl.float32)
     tl.store(
         k_0_out + ((n.to(tl.int64) * 2 + 0) * H + h)[:, None] * D + d[None, :], k1, mask=i_ok[:, None] & d_ok[None, :]
@@ -2126,18 +1479,9 @@ def substep_streams_rows(
 
 @triton.jit(do_not_specialize=["T", "count"])
 def substep_outputs_rows(
-    o1_last__p,
-    o1_last__b,
-    o1_last__t,
-    o1_last__h,
-    o1_last__g,
-    o_made_out,
-    T,
-    H,
-    count,
-    E: tl.constexpr,
-    block_e: tl.constexpr,
-    ROWS: tl.constexpr,
+    o1_last__p, o1_last__b, o1_last__t, o1_last__h, o1_last__g, o_made_out,
+    T, H, count,
+    E: tl.constexpr, block_e: tl.constexpr, ROWS: tl.constexpr,
 ):
     """What is made of each step for itself."""
     h = (tl.program_id(0) % H).to(tl.int64)
@@ -2150,27 +1494,16 @@ def substep_outputs_rows(
     e_ok = e < E
     o1_last_ = tl.load(
         o1_last__p + h // o1_last__g * o1_last__h + (b * o1_last__b + step * o1_last__t)[:, None] + e[None, :],
-        mask=i_ok[:, None] & e_ok[None, :],
-        other=0.0,
+        mask=i_ok[:, None] & e_ok[None, :], other=0.0,
     ).to(tl.float32)
     tl.store(o_made_out + at[:, None] * E + e[None, :], o1_last_, mask=i_ok[:, None] & e_ok[None, :])
 
 
 @triton.jit(do_not_specialize=["T", "count"])
 def substep_o1_rows(
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    do1_spaced_0_out,
-    do1_spaced_1_out,
-    T,
-    H,
-    count,
-    E: tl.constexpr,
-    block_e: tl.constexpr,
-    ROWS: tl.constexpr,
+    do_p, do_b, do_t, do_h, do_g, do1_spaced_0_out, do1_spaced_1_out,
+    T, H, count,
+    E: tl.constexpr, block_e: tl.constexpr, ROWS: tl.constexpr,
 ):
     """What is made of each step for itself."""
     h = (tl.program_id(0) % H).to(tl.int64)
@@ -2183,72 +1516,28 @@ def substep_o1_rows(
     e_ok = e < E
     do = tl.load(
         do_p + h // do_g * do_h + (b * do_b + step * do_t)[:, None] + e[None, :],
-        mask=i_ok[:, None] & e_ok[None, :],
-        other=0.0,
+        mask=i_ok[:, None] & e_ok[None, :], other=0.0,
     ).to(tl.float32)
     tl.store(
-        do1_spaced_0_out + ((n.to(tl.int64) * 2 + 0) * H + h)[:, None] * E + e[None, :],
-        0.0,
+        do1_spaced_0_out + ((n.to(tl.int64) * 2 + 0) * H + h)[:, None] * E + e[None, :], 0.0,
         mask=i_ok[:, None] & e_ok[None, :],
     )
     tl.store(
-        do1_spaced_1_out + ((n.to(tl.int64) * 2 + 1) * H + h)[:, None] * E + e[None, :],
-        do,
+        do1_spaced_1_out + ((n.to(tl.int64) * 2 + 1) * H + h)[:, None] * E + e[None, :], do,
         mask=i_ok[:, None] & e_ok[None, :],
     )
 
 
 @triton.jit(do_not_specialize=["T", "count"])
 def substep_gradients_rows(
-    dq1_1_p,
-    dq1_1_b,
-    dq1_1_t,
-    dq1_1_h,
-    dq1_1_g,
-    dk_0_p,
-    dk_0_b,
-    dk_0_t,
-    dk_0_h,
-    dk_0_g,
-    dk_1_p,
-    dk_1_b,
-    dk_1_t,
-    dk_1_h,
-    dk_1_g,
-    dv_0_p,
-    dv_0_b,
-    dv_0_t,
-    dv_0_h,
-    dv_0_g,
-    dv_1_p,
-    dv_1_b,
-    dv_1_t,
-    dv_1_h,
-    dv_1_g,
-    db_0_p,
-    db_0_b,
-    db_0_t,
-    db_0_h,
-    db_0_g,
-    db_1_p,
-    db_1_b,
-    db_1_t,
-    db_1_h,
-    db_1_g,
-    gradient_of_q_out,
-    gradient_of_k1_out,
-    gradient_of_k2_out,
-    gradient_of_v1_out,
-    gradient_of_v2_out,
-    gradient_of_beta1_out,
+    dq1_1_p, dq1_1_b, dq1_1_t, dq1_1_h, dq1_1_g, dk_0_p, dk_0_b, dk_0_t, dk_0_h, dk_0_g,
+    dk_1_p, dk_1_b, dk_1_t, dk_1_h, dk_1_g, dv_0_p, dv_0_b, dv_0_t, dv_0_h, dv_0_g,
+    dv_1_p, dv_1_b, dv_1_t, dv_1_h, dv_1_g, db_0_p, db_0_b, db_0_t, db_0_h, db_0_g,
+    db_1_p, db_1_b, db_1_t, db_1_h, db_1_g, gradient_of_q_out, gradient_of_k1_out,
+    gradient_of_k2_out, gradient_of_v1_out, gradient_of_v2_out, gradient_of_beta1_out,
     gradient_of_beta2_out,
-    T,
-    H,
-    count,
-    D: tl.constexpr,
-    E: tl.constexpr,
-    block_d: tl.constexpr,
-    block_e: tl.constexpr,
+    T, H, count,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
     ROWS: tl.constexpr,
 ):
     """What is made of each step for itself."""
@@ -2266,36 +1555,31 @@ def substep_gradients_rows(
     if dq1_1_p is not None:
         dq1_1 = tl.load(
             dq1_1_p + h // dq1_1_g * dq1_1_h + (b * dq1_1_b + step * dq1_1_t)[:, None] + d[None, :],
-            mask=i_ok[:, None] & d_ok[None, :],
-            other=0.0,
+            mask=i_ok[:, None] & d_ok[None, :], other=0.0,
         ).to(tl.float32)
     dk_0 = tl.zeros([ROWS, block_d], tl.float32)
     if dk_0_p is not None:
         dk_0 = tl.load(
             dk_0_p + h // dk_0_g * dk_0_h + (b * dk_0_b + step * dk_0_t)[:, None] + d[None, :],
-            mask=i_ok[:, None] & d_ok[None, :],
-            other=0.0,
+            mask=i_ok[:, None] & d_ok[None, :], other=0.0,
         ).to(tl.float32)
     dk_1 = tl.zeros([ROWS, block_d], tl.float32)
     if dk_1_p is not None:
         dk_1 = tl.load(
             dk_1_p + h // dk_1_g * dk_1_h + (b * dk_1_b + step * dk_1_t)[:, None] + d[None, :],
-            mask=i_ok[:, None] & d_ok[None, :],
-            other=0.0,
+            mask=i_ok[:, None] & d_ok[None, :], other=0.0,
         ).to(tl.float32)
     dv_0 = tl.zeros([ROWS, block_e], tl.float32)
     if dv_0_p is not None:
         dv_0 = tl.load(
             dv_0_p + h // dv_0_g * dv_0_h + (b * dv_0_b + step * dv_0_t)[:, None] + e[None, :],
-            mask=i_ok[:, None] & e_ok[None, :],
-            other=0.0,
+            mask=i_ok[:, None] & e_ok[None, :], other=0.0,
         ).to(tl.float32)
     dv_1 = tl.zeros([ROWS, block_e], tl.float32)
     if dv_1_p is not None:
         dv_1 = tl.load(
             dv_1_p + h // dv_1_g * dv_1_h + (b * dv_1_b + step * dv_1_t)[:, None] + e[None, :],
-            mask=i_ok[:, None] & e_ok[None, :],
-            other=0.0,
+            mask=i_ok[:, None] & e_ok[None, :], other=0.0,
         ).to(tl.float32)
     db_0 = tl.zeros([ROWS], tl.float32)
     if db_0_p is not None:
@@ -2339,39 +1623,13 @@ def substep_streams(given):
     b_ = some.new_empty((B, 2 * T, H), dtype=torch.float32)
     q1 = some.new_empty((B, 2 * T, H, D), dtype=some.dtype)
     launch(
-        substep_streams_rows,
-        (cdiv(B * T, config.rows(config.padded(D), config.padded(E))) * H,),
-        k1,
-        *strides(k1, H),
-        k2,
-        *strides(k2, H),
-        v1,
-        *strides(v1, H),
-        v2,
-        *strides(v2, H),
-        beta1,
-        *strides(beta1, H),
-        beta2,
-        *strides(beta2, H),
-        q,
-        *strides(q, H),
-        k,
-        k,
-        v,
-        v,
-        b_,
-        b_,
-        q1,
-        q1,
-        T,
-        H,
-        B * T,
-        D=D,
-        E=E,
-        block_d=config.padded(D),
-        block_e=config.padded(E),
-        ROWS=config.rows(config.padded(D), config.padded(E)),
-        num_warps=4,
+        substep_streams_rows, (cdiv(B * T, config.rows(config.padded(D), config.padded(E))) * H,),
+        k1, *strides(k1, H), k2, *strides(k2, H), v1, *strides(v1, H), v2, *strides(v2, H),
+        beta1, *strides(beta1, H), beta2, *strides(beta2, H), q, *strides(q, H), k, k, v, v, b_, b_,
+        q1, q1,
+        T, H, B * T,
+        D=D, E=E, block_d=config.padded(D), block_e=config.padded(E),
+        ROWS=config.rows(config.padded(D), config.padded(E)), num_warps=4,
     )
     return {"k": k, "v": v, "b": b_, "q1": q1}
 
@@ -2392,29 +1650,16 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     E = v1.shape[-1]
     config = choose(some.dtype, (D, E), "f90b3718754c430d")
     outputs, finals, saved = substep_forward(
-        substep_streams(given),
-        states,
-        constants,
-        packed_in(packed, 2),
-        exchange=exchange,
-        needs_backward=needs_backward,
-        finals=finals,
+        substep_streams(given), states, constants, packed_in(packed, 2), exchange=exchange,
+        needs_backward=needs_backward, finals=finals,
     )
     o1_last_ = of_substep(outputs["o1"], 1, 2)
     o_made = some.new_empty((B, T, H, E), dtype=some.dtype)
     launch(
-        substep_outputs_rows,
-        (cdiv(B * T, config.rows(config.padded(E))) * H,),
-        o1_last_,
-        *strides(o1_last_, H),
-        o_made,
-        T,
-        H,
-        B * T,
-        E=E,
-        block_e=config.padded(E),
-        ROWS=config.rows(config.padded(E)),
-        num_warps=4,
+        substep_outputs_rows, (cdiv(B * T, config.rows(config.padded(E))) * H,),
+        o1_last_, *strides(o1_last_, H), o_made,
+        T, H, B * T,
+        E=E, block_e=config.padded(E), ROWS=config.rows(config.padded(E)), num_warps=4,
     )
     return {"o": o_made}, finals, saved
 
@@ -2444,30 +1689,14 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         do = steps(cotangents["o"])
         incoming["o1"] = do1_spaced = some.new_empty((B, 2 * T, H, E), dtype=some.dtype)
         launch(
-            substep_o1_rows,
-            (cdiv(B * T, config.rows(config.padded(E))) * H,),
-            do,
-            *strides(do, H),
-            do1_spaced,
-            do1_spaced,
-            T,
-            H,
-            B * T,
-            E=E,
-            block_e=config.padded(E),
-            ROWS=config.rows(config.padded(E)),
-            num_warps=4,
+            substep_o1_rows, (cdiv(B * T, config.rows(config.padded(E))) * H,),
+            do, *strides(do, H), do1_spaced, do1_spaced,
+            T, H, B * T,
+            E=E, block_e=config.padded(E), ROWS=config.rows(config.padded(E)), num_warps=4,
         )
     found, initial = substep_backward(
-        substep_streams(given),
-        states,
-        constants,
-        saved,
-        incoming,
-        final_cotangents,
-        wanted,
-        packed_in(packed, 2),
-        exchange=exchange,
+        substep_streams(given), states, constants, saved, incoming, final_cotangents, wanted,
+        packed_in(packed, 2), exchange=exchange,
     )
     dk_0 = of_substep(found.get("k"), 0, 2)
     dk_1 = of_substep(found.get("k"), 1, 2)
@@ -2484,31 +1713,19 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     gradient_of_beta1 = some.new_empty((B, T, H), dtype=torch.float32) if "beta1" in needs else None
     gradient_of_beta2 = some.new_empty((B, T, H), dtype=torch.float32) if "beta2" in needs else None
     launch(
-        substep_gradients_rows,
-        (cdiv(B * T, config.rows(config.padded(D), config.padded(E))) * H,),
+        substep_gradients_rows, (cdiv(B * T, config.rows(config.padded(D), config.padded(E))) * H,),
         *((dq1_1, *strides(dq1_1, H)) if "q" in needs else (None, 0, 0, 0, 1)),
         *((dk_0, *strides(dk_0, H)) if "k1" in needs else (None, 0, 0, 0, 1)),
         *((dk_1, *strides(dk_1, H)) if "k2" in needs else (None, 0, 0, 0, 1)),
         *((dv_0, *strides(dv_0, H)) if "v1" in needs else (None, 0, 0, 0, 1)),
         *((dv_1, *strides(dv_1, H)) if "v2" in needs else (None, 0, 0, 0, 1)),
         *((db_0, *strides(db_0, H)) if "beta1" in needs else (None, 0, 0, 0, 1)),
-        *((db_1, *strides(db_1, H)) if "beta2" in needs else (None, 0, 0, 0, 1)),
-        gradient_of_q,
-        gradient_of_k1,
-        gradient_of_k2,
-        gradient_of_v1,
-        gradient_of_v2,
-        gradient_of_beta1,
+        *((db_1, *strides(db_1, H)) if "beta2" in needs else (None, 0, 0, 0, 1)), gradient_of_q,
+        gradient_of_k1, gradient_of_k2, gradient_of_v1, gradient_of_v2, gradient_of_beta1,
         gradient_of_beta2,
-        T,
-        H,
-        B * T,
-        D=D,
-        E=E,
-        block_d=config.padded(D),
-        block_e=config.padded(E),
-        ROWS=config.rows(config.padded(D), config.padded(E)),
-        num_warps=4,
+        T, H, B * T,
+        D=D, E=E, block_d=config.padded(D), block_e=config.padded(E),
+        ROWS=config.rows(config.padded(D), config.padded(E)), num_warps=4,
     )
     gradients = {}
     if "q" in needs:
@@ -2553,21 +1770,15 @@ def torch_step(given, states, constants, outputs, following):
 @triton.jit(do_not_specialize=["heads"])
 def step_kernel(
     q_at, k1_at, k2_at, v1_at, v2_at, beta1_at, beta2_at, S_at, next_S_at, o_at, rows_at,
-    q_stride0, q_stride1, q_stride2,
-    k1_stride0, k1_stride1, k1_stride2,
-    k2_stride0, k2_stride1, k2_stride2,
-    v1_stride0, v1_stride1, v1_stride2,
-    v2_stride0, v2_stride1, v2_stride2,
-    beta1_stride0, beta1_stride1,
-    beta2_stride0, beta2_stride1,
-    S_stride0, S_stride1,
-    next_S_stride0, next_S_stride1,
+    q_stride0, q_stride1, q_stride2, k1_stride0, k1_stride1, k1_stride2,
+    k2_stride0, k2_stride1, k2_stride2, v1_stride0, v1_stride1, v1_stride2,
+    v2_stride0, v2_stride1, v2_stride2, beta1_stride0, beta1_stride1,
+    beta2_stride0, beta2_stride1, S_stride0, S_stride1, next_S_stride0, next_S_stride1,
     o_stride0, o_stride1,
     heads, q_group, k1_group, k2_group, v1_group, v2_group, beta1_group, beta2_group,
-    size_d: tl.constexpr, block_d: tl.constexpr,
-    size_e: tl.constexpr, block_e: tl.constexpr,
+    size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
     parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
-):  # fmt: skip
+):
     """Each program: one batch entry and head and a tile of e, one step."""
     place = tl.program_id(0) // parts
     if flat:  # more batch entries than a grid is high
@@ -2636,22 +1847,18 @@ def step_kernel(
 @triton.jit(do_not_specialize=["heads", "steps"])
 def steps_kernel(
     q_at, k1_at, k2_at, v1_at, v2_at, beta1_at, beta2_at, S_at, kept_S_at, o_at, rows_at, each_at, counts_at, starts_at,
-    q_stride0, q_stride1, q_stride2, q_stride3,
-    k1_stride0, k1_stride1, k1_stride2, k1_stride3,
+    q_stride0, q_stride1, q_stride2, q_stride3, k1_stride0, k1_stride1, k1_stride2, k1_stride3,
     k2_stride0, k2_stride1, k2_stride2, k2_stride3,
     v1_stride0, v1_stride1, v1_stride2, v1_stride3,
-    v2_stride0, v2_stride1, v2_stride2, v2_stride3,
-    beta1_stride0, beta1_stride1, beta1_stride2,
-    beta2_stride0, beta2_stride1, beta2_stride2,
-    S_stride0, S_stride1, S_stride2, S_stride3,
+    v2_stride0, v2_stride1, v2_stride2, v2_stride3, beta1_stride0, beta1_stride1, beta1_stride2,
+    beta2_stride0, beta2_stride1, beta2_stride2, S_stride0, S_stride1, S_stride2, S_stride3,
     kept_S_stride0, kept_S_stride1, kept_S_stride2, kept_S_stride3,
     o_stride0, o_stride1, o_stride2,
     heads, q_group, k1_group, k2_group, v1_group, v2_group, beta1_group, beta2_group, steps,
-    size_d: tl.constexpr, block_d: tl.constexpr,
-    size_e: tl.constexpr, block_e: tl.constexpr,
+    size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
     parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
     yields: tl.constexpr, keeps: tl.constexpr, ends: tl.constexpr,
-):  # fmt: skip
+):
     """Each program: one sequence and head and a tile of e, one step after the other, with the state in registers."""
     place = tl.program_id(0) // parts
     if flat:  # more batch entries than a grid is high
@@ -2741,9 +1948,7 @@ def steps_kernel(
                         + kept_row * kept_S_stride0
                         + head * kept_S_stride1
                         + at_d[:, None] * kept_S_stride2
-                        + at_e[None, :] * kept_S_stride3,
-                        next_S,
-                        mask=in_d_e,
+                        + at_e[None, :] * kept_S_stride3, next_S, mask=in_d_e,
                     )
             S = next_S.to(tl.float32)
         if ends:
@@ -2753,79 +1958,32 @@ def steps_kernel(
 SIGNATURE = Signature(
     name="delta_product",
     arguments=(
-        Argument("q", "input", ("d",)),
-        Argument("k1", "input", ("d",)),
-        Argument("k2", "input", ("d",)),
-        Argument("v1", "input", ("e",)),
-        Argument("v2", "input", ("e",)),
-        Argument("beta1", "input", ()),
+        Argument("q", "input", ("d",)), Argument("k1", "input", ("d",)),
+        Argument("k2", "input", ("d",)), Argument("v1", "input", ("e",)),
+        Argument("v2", "input", ("e",)), Argument("beta1", "input", ()),
         Argument("beta2", "input", ()),
     ),
-    states=(("S", ("d", "e")),),
-    outputs=(("o", ("e",)),),
+    states=(("S", ("d", "e")),), outputs=(("o", ("e",)),),
 )
 OP = Op(
     SIGNATURE,
     {
         "torch": Backend(
-            torch_forward,
-            torch_backward,
-            frozenset(
-                (
-                    "packed",
-                    "mixed",
-                )
-            ),
-            forward_states=torch_forward_states,
-            backward_states=torch_backward_states,
+            torch_forward, torch_backward, frozenset(("packed", "mixed")),
+            forward_states=torch_forward_states, backward_states=torch_backward_states,
             saved={"3e5108c2bc": (("B", "H", "T", "e"), "wide"), "50a8a7b577": (("B", "H", "T", "e"), "wide")},
         ),
         "triton": Backend(
-            triton_forward,
-            triton_backward,
-            frozenset(
-                (
-                    "packed",
-                    "groups",
-                    "inference",
-                    "finals",
-                    "replays",
-                    "exchange",
-                )
-            ),
-            saved={"0c5684b44a": (("B", "2 T", "H", "e"), "input")},
-            saved_packed=True,
+            triton_forward, triton_backward,
+            frozenset(("packed", "groups", "inference", "finals", "replays", "exchange")),
+            saved={"0c5684b44a": (("B", "2 T", "H", "e"), "input")}, saved_packed=True,
         ),
     },
     Step(
-        SIGNATURE,
-        torch_step,
+        SIGNATURE, torch_step,
         StepKernel(
-            step_kernel,
-            steps_kernel,
-            reads=(
-                "q",
-                "k1",
-                "k2",
-                "v1",
-                "v2",
-                "beta1",
-                "beta2",
-            ),
-            constants=(),
-            dims=(
-                "d",
-                "e",
-            ),
-            tiled="e",
-            shared=False,
-            held=(
-                (
-                    "d",
-                    "e",
-                ),
-            ),
-            smallest=1,
+            step_kernel, steps_kernel, reads=("q", "k1", "k2", "v1", "v2", "beta1", "beta2"),
+            constants=(), dims=("d", "e"), tiled="e", shared=False, held=(("d", "e"),), smallest=1,
         ),
     ),
     __name__,
@@ -2834,22 +1992,11 @@ OP = Op(
 
 @OP.named
 def delta_product(
-    q: torch.Tensor,
-    k1: torch.Tensor,
-    k2: torch.Tensor,
-    v1: torch.Tensor,
-    v2: torch.Tensor,
-    beta1: torch.Tensor,
-    beta2: torch.Tensor,
-    initial_state: torch.Tensor | None = None,
-    output_final_state: bool = False,
-    cu_seqlens: torch.Tensor | None = None,
-    context_parallel: object = None,
-    recompute: str = "auto",
-    precision: str = "default",
-    state_dtype: torch.dtype | None = None,
-    backend: str | None = None,
-    deterministic: bool = False,
+    q: torch.Tensor, k1: torch.Tensor, k2: torch.Tensor, v1: torch.Tensor, v2: torch.Tensor,
+    beta1: torch.Tensor, beta2: torch.Tensor, initial_state: torch.Tensor | None = None,
+    output_final_state: bool = False, cu_seqlens: torch.Tensor | None = None,
+    context_parallel: object = None, recompute: str = "auto", precision: str = "default",
+    state_dtype: torch.dtype | None = None, backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     r"""DeltaProduct (Siems et al. 2025, arXiv 2502.10297): two Householder steps per token, the second reads what the first wrote.
 
@@ -2908,33 +2055,18 @@ def delta_product(
     """
     return OP(
         {"q": q, "k1": k1, "k2": k2, "v1": v1, "v2": v2, "beta1": beta1, "beta2": beta2},
-        initial_state=initial_state,
-        output_final_state=output_final_state,
-        cu_seqlens=cu_seqlens,
-        context_parallel=context_parallel,
-        recompute=recompute,
-        precision=precision,
-        state_dtype=state_dtype,
-        backend=backend,
-        deterministic=deterministic,
+        initial_state=initial_state, output_final_state=output_final_state, cu_seqlens=cu_seqlens,
+        context_parallel=context_parallel, recompute=recompute, precision=precision,
+        state_dtype=state_dtype, backend=backend, deterministic=deterministic,
     )
 
 
 @OP.named
 def delta_product_step(
-    state: torch.Tensor | None,
-    q: torch.Tensor,
-    k1: torch.Tensor,
-    k2: torch.Tensor,
-    v1: torch.Tensor,
-    v2: torch.Tensor,
-    beta1: torch.Tensor,
-    beta2: torch.Tensor,
-    inplace: bool = False,
-    out: torch.Tensor | None = None,
-    state_dtype: torch.dtype | None = None,
-    backend: str | None = None,
-    deterministic: bool = False,
+    state: torch.Tensor | None, q: torch.Tensor, k1: torch.Tensor, k2: torch.Tensor,
+    v1: torch.Tensor, v2: torch.Tensor, beta1: torch.Tensor, beta2: torch.Tensor,
+    inplace: bool = False, out: torch.Tensor | None = None, state_dtype: torch.dtype | None = None,
+    backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """One step of delta_product, for generation: one launch, no gradient.
 
@@ -2964,13 +2096,8 @@ def delta_product_step(
         chunkform.errors.ArgumentError: an argument has a wrong shape, dtype, device or value, or requires a gradient.
     """
     return OP.step(
-        state,
-        {"q": q, "k1": k1, "k2": k2, "v1": v1, "v2": v2, "beta1": beta1, "beta2": beta2},
-        inplace,
-        out,
-        state_dtype,
-        backend,
-        deterministic,
+        state, {"q": q, "k1": k1, "k2": k2, "v1": v1, "v2": v2, "beta1": beta1, "beta2": beta2},
+        inplace, out, state_dtype, backend, deterministic,
     )
 
 

@@ -91,60 +91,24 @@ written_for("0.1", __file__)
 
 from chunkform.runtime.chunk_kernels.chunk_layout import GROUP, LEVELS, parts_for, places
 from chunkform.runtime.chunk_kernels.kernels import (
-    adds_steep,
-    chained_matrix,
-    chunk_of,
-    cumulate,
-    decayed_product,
-    decayed_sum,
-    first_steep,
-    inverse,
-    is_flat,
-    over_block,
-    part_of,
-    place_of,
-    reach,
-    span,
-    steep,
-    summed,
+    adds_steep, chained_matrix, chunk_of, cumulate, decayed_product, decayed_sum, first_steep,
+    inverse, is_flat, over_block, part_of, place_of, reach, span, steep, summed,
 )
 from chunkform.runtime.chunk_kernels.segment_maps import map_of_all
 from chunkform.runtime.chunk_kernels.segment_tails import LATE, is_zero, join_pieces, late_pieces
 from chunkform.runtime.chunk_kernels.split_precision import rounded_and_rest
 from chunkform.runtime.launch.launch import (
-    DTYPES,
-    by_launch,
-    cdiv,
-    choose,
-    cotangent,
-    launch,
-    spread,
-    steps,
-    strides,
-    whole,
+    DTYPES, by_launch, cdiv, choose, cotangent, launch, spread, steps, strides, whole,
 )
 from chunkform.runtime.launch.varlen import BLOCK, backward_by_length, forward_by_length
 from chunkform.runtime.op.decode import Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK,
-    dtype_of,
-    from_chunks,
-    from_steps,
-    in_parts,
-    in_segments,
-    steps_first,
-    to_chunks,
+    CHUNK, dtype_of, from_chunks, from_steps, in_parts, in_segments, steps_first, to_chunks,
 )
 from chunkform.runtime.torch_form.decays import (
-    apart_mask,
-    channel_apply,
-    channel_product,
-    decay_all,
-    decay_in,
-    decay_out,
-    order_mask,
+    apart_mask, channel_apply, channel_product, decay_all, decay_in, decay_out, order_mask,
     triangular_inverse,
 )
 from chunkform.runtime.torch_form.segment_maps import Segment, in_pieces, over_chunks
@@ -430,15 +394,8 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     )
     # pairing_S: <S_(t-1), dS_t> at each step, with the scalars that multiply the state
     (pairing_S,) = in_parts(
-        _backward_unroll_4,
-        (log_w, k, v, w, a, b, do, w_2, q),
-        (S_edges, dS_edges),
-        lead,
-        CHUNK,
-        dtype,
-        device,
-        size_d,
-        size_e,
+        _backward_unroll_4, (log_w, k, v, w, a, b, do, w_2, q), (S_edges, dS_edges), lead, CHUNK,
+        dtype, device, size_d, size_e,
     )
     gradients = {}
     gradients["q"] = from_steps(y_4, lead, 1, given["q"].dtype)
@@ -472,30 +429,8 @@ def _forward_states_1_chunks(s1, s2, s3, s4, s5, lead, size, dtype, device, size
     a11 = (a2 * x3).mT @ a10
     a12 = (x4 * a2).mT @ x5
     return (
-        over_chunks(
-            (a0[..., :, None] * a1 + a7),
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_d,
-                size_d,
-            ),
-            dtype,
-            device,
-        ),
-        over_chunks(
-            (a11 + a12),
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_d,
-                size_e,
-            ),
-            dtype,
-            device,
-        ),
+        over_chunks((a0[..., :, None] * a1 + a7), (lead[0], lead[1], count, size_d, size_d), dtype, device),
+        over_chunks((a11 + a12), (lead[0], lead[1], count, size_d, size_e), dtype, device),
     )
 
 
@@ -503,10 +438,7 @@ def _forward_states_1_law(later, earlier):
     """The map of two segments from the map of each."""
     a0 = (later[0]) @ (earlier[0].mT).mT
     a1 = (later[0]) @ (earlier[1])
-    return (
-        a0,
-        (later[1] + a1),
-    )
+    return (a0, (later[1] + a1))
 
 
 def _forward_states_1_apply(parts, states):
@@ -533,16 +465,8 @@ def torch_forward_states(given, states, constants, exchange):
     k = steps_first(given["k"], dtype)
     v = steps_first(given["v"], dtype)
     map_3 = in_pieces(
-        _forward_states_1_chunks,
-        _forward_states_1_law,
-        (a, log_w, b, k, v),
-        lead,
-        1,
-        CHUNK,
-        dtype,
-        device,
-        size_d,
-        size_e,
+        _forward_states_1_chunks, _forward_states_1_law, (a, log_w, b, k, v), lead, 1, CHUNK, dtype,
+        device, size_d, size_e,
     )
     # what enters, of S
     ((S_first,),) = exchange(
@@ -574,30 +498,8 @@ def _backward_states_1_chunks(s1, s2, s3, s4, s5, lead, size, dtype, device, siz
     a12 = decay_out(x2, False, -1, dim=-2)
     a13 = (x4 * a12).mT @ x5
     return (
-        over_chunks(
-            (a0[..., :, None] * a1 + a7),
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_d,
-                size_d,
-            ),
-            dtype,
-            device,
-        ),
-        over_chunks(
-            (a11 + a13),
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_d,
-                size_e,
-            ),
-            dtype,
-            device,
-        ),
+        over_chunks((a0[..., :, None] * a1 + a7), (lead[0], lead[1], count, size_d, size_d), dtype, device),
+        over_chunks((a11 + a13), (lead[0], lead[1], count, size_d, size_e), dtype, device),
     )
 
 
@@ -605,10 +507,7 @@ def _backward_states_1_law(later, earlier):
     """The map of two segments from the map of each."""
     a0 = (later[0]) @ (earlier[0].mT).mT
     a1 = (later[0]) @ (earlier[1])
-    return (
-        a0,
-        (later[1] + a1),
-    )
+    return (a0, (later[1] + a1))
 
 
 def _backward_states_1_apply(parts, states):
@@ -646,16 +545,8 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
         else steps_first(do, dtype)
     )
     map_3 = in_pieces(
-        _backward_states_1_chunks,
-        _backward_states_1_law,
-        (b, log_w, a, q, do),
-        lead,
-        -1,
-        CHUNK,
-        dtype,
-        device,
-        size_d,
-        size_e,
+        _backward_states_1_chunks, _backward_states_1_law, (b, log_w, a, q, do), lead, -1, CHUNK,
+        dtype, device, size_d, size_e,
     )
     # what enters, of dS
     ((dS_last,),) = exchange(
@@ -666,53 +557,13 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def forward_prepare_1(
-    a_p,
-    a_b,
-    a_t,
-    a_h,
-    a_g,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    w_sums,
-    w_rests,
-    w_extents,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    b__p,
-    b__b,
-    b__t,
-    b__h,
-    b__g,
-    scaled1_p,
-    scaled2_p,
-    scaled3_p,
-    scaled4_p,
-    matrix2,
-    matrix1,
-    matrix3,
-    matrix4,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    D: tl.constexpr,
-    part_d: tl.constexpr,
-    FLAT: tl.constexpr,
-    GROUP: tl.constexpr,
-    CHUNK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    a_p, a_b, a_t, a_h, a_g, k_p, k_b, k_t, k_h, k_g, w_sums, w_rests, w_extents,
+    q_p, q_b, q_t, q_h, q_g, b__p, b__b, b__t, b__h, b__g, scaled1_p, scaled2_p, scaled3_p,
+    scaled4_p, matrix2, matrix1, matrix3, matrix4,
+    T, H, chunks, begins, stops, programs,
+    D: tl.constexpr, part_d: tl.constexpr, FLAT: tl.constexpr, GROUP: tl.constexpr,
+    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -745,85 +596,40 @@ def forward_prepare_1(
         w_a_before = over_block(
             tl.load(
                 w_sums + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
-                mask=(i > 0)[:, None] & (d_ok)[None, :],
-                other=0,
+                mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
             ),
-            w_sums + step * D,
-            (tl.minimum(i - 1, last))[:, None],
-            d[None, :],
-            d_ok[None, :],
-            last,
-            H * D,
-            C,
-            CHUNK,
+            w_sums + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last,
+            H * D, C, CHUNK,
         )
         w_n_before = (
             over_block(
                 tl.load(
                     w_rests + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
-                    mask=(i > 0)[:, None] & (d_ok)[None, :],
-                    other=0,
+                    mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
                 ),
-                w_rests + step * D,
-                (tl.minimum(i - 1, last))[:, None],
-                d[None, :],
-                d_ok[None, :],
-                last,
-                H * D,
-                C,
-                CHUNK,
+                w_rests + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :],
+                last, H * D, C, CHUNK,
             )
             if EXACT
             else 0
         )
         w_a = over_block(
             tl.load(w_sums + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
-            w_sums + step * D,
-            (row)[:, None],
-            d[None, :],
-            d_ok[None, :],
-            last,
-            H * D,
-            C,
-            CHUNK,
+            w_sums + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
         )
         w_n = (
             over_block(
                 tl.load(w_rests + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
-                w_rests + step * D,
-                (row)[:, None],
-                d[None, :],
-                d_ok[None, :],
-                last,
-                H * D,
-                C,
+                w_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C,
                 CHUNK,
             )
             if EXACT
             else 0
         )
         t = decayed_product(
-            t,
-            a.to(tl.float32),
-            k.to(tl.float32),
-            w_sums + step * D,
-            w_rests + step * D if EXACT else None,
-            w_a_before,
-            w_n_before,
-            w_a,
-            w_n,
-            d,
-            d_ok,
-            last,
-            H * D,
-            C,
-            CHUNK,
-            LEVELS,
-            True,
-            False,
-            FLAT,
-            EXACT,
-            DT,
+            t, a.to(tl.float32), k.to(tl.float32), w_sums + step * D,
+            w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d, d_ok, last,
+            H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
         )
         if not FLAT:
             steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
@@ -832,206 +638,90 @@ def forward_prepare_1(
         b_ = tl.load(b__p + t0 * b__t + i[:, None] * b__t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         # sum_{d} b_{j,d} q_{i,d} m_{i,j,d}
         t2 = decayed_product(
-            t2,
-            q.to(tl.float32),
-            b_.to(tl.float32),
-            w_sums + step * D,
-            w_rests + step * D if EXACT else None,
-            w_a,
-            w_n,
-            w_a,
-            w_n,
-            d,
-            d_ok,
-            last,
-            H * D,
-            C,
-            CHUNK,
-            LEVELS,
-            True,
-            True,
-            FLAT,
-            EXACT,
-            DT,
+            t2, q.to(tl.float32), b_.to(tl.float32), w_sums + step * D,
+            w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last, H * D, C,
+            CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
         )
         if not FLAT:
             steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
             i_new = i_ok & ((i >= steep_from) | (again > 0))
         # sum_{d} k_{j,d} q_{i,d} m_{i,j,d}
         t3 = decayed_product(
-            t3,
-            q.to(tl.float32),
-            k.to(tl.float32),
-            w_sums + step * D,
-            w_rests + step * D if EXACT else None,
-            w_a,
-            w_n,
-            w_a,
-            w_n,
-            d,
-            d_ok,
-            last,
-            H * D,
-            C,
-            CHUNK,
-            LEVELS,
-            True,
-            True,
-            FLAT,
-            EXACT,
-            DT,
+            t3, q.to(tl.float32), k.to(tl.float32), w_sums + step * D,
+            w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last, H * D, C,
+            CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
         )
         if not FLAT:
             steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
             i_new = i_ok & ((i >= steep_from) | (again > 0))
         # sum_{d} b_{j,d} a_{i,d} m_{i,j,d}
         t4 = decayed_product(
-            t4,
-            a.to(tl.float32),
-            b_.to(tl.float32),
-            w_sums + step * D,
-            w_rests + step * D if EXACT else None,
-            w_a_before,
-            w_n_before,
-            w_a,
-            w_n,
-            d,
-            d_ok,
-            last,
-            H * D,
-            C,
-            CHUNK,
-            LEVELS,
-            True,
-            False,
-            FLAT,
-            EXACT,
-            DT,
+            t4, a.to(tl.float32), b_.to(tl.float32), w_sums + step * D,
+            w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d, d_ok, last,
+            H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
         )
         if not FLAT:
             steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
             i_new = i_ok & ((i >= steep_from) | (again > 0))
         since = span(w_a_before, w_n_before, 0.0, 0)
         tl.store(
-            scaled1_p + at * D + i[:, None] * D + d[None, :],
-            (since * a.to(tl.float32)),
+            scaled1_p + at * D + i[:, None] * D + d[None, :], (since * a.to(tl.float32)),
             mask=i_new[:, None] & d_ok[None, :],
         )  # a . since
         since2 = span(w_a, w_n, 0.0, 0)
         tl.store(
-            scaled2_p + at * D + i[:, None] * D + d[None, :],
-            (since2 * q.to(tl.float32)),
+            scaled2_p + at * D + i[:, None] * D + d[None, :], (since2 * q.to(tl.float32)),
             mask=i_new[:, None] & d_ok[None, :],
         )  # q . since
         w_a_end = over_block(
-            tl.load(w_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
-            w_sums + step * D,
-            (last),
-            d,
-            d_ok,
-            last,
-            H * D,
-            C,
-            CHUNK,
+            tl.load(w_sums + step * D + last * (H * D) + d, mask=d_ok, other=0), w_sums + step * D,
+            (last), d, d_ok, last, H * D, C, CHUNK,
         )
         w_n_end = (
             over_block(
                 tl.load(w_rests + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                w_rests + step * D,
-                (last),
-                d,
-                d_ok,
-                last,
-                H * D,
-                C,
-                CHUNK,
+                w_rests + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
             )
             if EXACT
             else tl.full([1], 0, tl.int32)
         )
         until = span(w_a_end[None, :], w_n_end[None, :], w_a, w_n)
         tl.store(
-            scaled3_p + at * D + i[:, None] * D + d[None, :],
-            (b_.to(tl.float32) * until),
+            scaled3_p + at * D + i[:, None] * D + d[None, :], (b_.to(tl.float32) * until),
             mask=i_new[:, None] & d_ok[None, :],
         )  # b . until
         tl.store(
-            scaled4_p + at * D + i[:, None] * D + d[None, :],
-            (until * k.to(tl.float32)),
+            scaled4_p + at * D + i[:, None] * D + d[None, :], (until * k.to(tl.float32)),
             mask=i_new[:, None] & d_ok[None, :],
         )  # k . until
     tl.store(
-        matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-        t,
+        matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t,
         mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
     )  # t
     x = inverse(t4, C, LEVELS, DT)  # (I - T)^-1
     tl.store(
-        matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-        x,
+        matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x,
         mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
     )  # x
     tl.store(
-        matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-        t2,
+        matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t2,
         mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
     )  # t2
     tl.store(
-        matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-        t3,
+        matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t3,
         mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
     )  # t3
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def forward_prepare_1_others(
-    a_p,
-    a_b,
-    a_t,
-    a_h,
-    a_g,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    w_sums,
-    w_rests,
-    w_extents,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    b__p,
-    b__b,
-    b__t,
-    b__h,
-    b__g,
-    scaled1_p,
-    scaled2_p,
-    scaled3_p,
-    scaled4_p,
-    matrix2,
-    matrix1,
-    matrix3,
-    matrix4,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    D: tl.constexpr,
-    part_d: tl.constexpr,
-    FLAT: tl.constexpr,
-    GROUP: tl.constexpr,
-    CHUNK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    a_p, a_b, a_t, a_h, a_g, k_p, k_b, k_t, k_h, k_g, w_sums, w_rests, w_extents,
+    q_p, q_b, q_t, q_h, q_g, b__p, b__b, b__t, b__h, b__g, scaled1_p, scaled2_p, scaled3_p,
+    scaled4_p, matrix2, matrix1, matrix3, matrix4,
+    T, H, chunks, begins, stops, programs,
+    D: tl.constexpr, part_d: tl.constexpr, FLAT: tl.constexpr, GROUP: tl.constexpr,
+    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The same, of chunks that aren't flat: a program looks at some together, and takes one after the other."""
     i = tl.arange(0, C)
@@ -1075,33 +765,19 @@ def forward_prepare_1_others(
                     w_a_before = over_block(
                         tl.load(
                             w_sums + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
-                            mask=(i > 0)[:, None] & (d_ok)[None, :],
-                            other=0,
+                            mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
                         ),
-                        w_sums + step * D,
-                        (tl.minimum(i - 1, last))[:, None],
-                        d[None, :],
-                        d_ok[None, :],
-                        last,
-                        H * D,
-                        C,
-                        CHUNK,
+                        w_sums + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :],
+                        d_ok[None, :], last, H * D, C, CHUNK,
                     )
                     w_n_before = (
                         over_block(
                             tl.load(
                                 w_rests + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
-                                mask=(i > 0)[:, None] & (d_ok)[None, :],
-                                other=0,
+                                mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
                             ),
-                            w_rests + step * D,
-                            (tl.minimum(i - 1, last))[:, None],
-                            d[None, :],
-                            d_ok[None, :],
-                            last,
-                            H * D,
-                            C,
-                            CHUNK,
+                            w_rests + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :],
+                            d_ok[None, :], last, H * D, C, CHUNK,
                         )
                         if EXACT
                         else 0
@@ -1110,56 +786,25 @@ def forward_prepare_1_others(
                         tl.load(
                             w_sums + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0
                         ),
-                        w_sums + step * D,
-                        (row)[:, None],
-                        d[None, :],
-                        d_ok[None, :],
-                        last,
-                        H * D,
-                        C,
-                        CHUNK,
+                        w_sums + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D,
+                        C, CHUNK,
                     )
                     w_n = (
                         over_block(
                             tl.load(
                                 w_rests + step * D + (row)[:, None] * (H * D) + d[None, :],
-                                mask=(d_ok)[None, :],
-                                other=0,
+                                mask=(d_ok)[None, :], other=0,
                             ),
-                            w_rests + step * D,
-                            (row)[:, None],
-                            d[None, :],
-                            d_ok[None, :],
-                            last,
-                            H * D,
-                            C,
-                            CHUNK,
+                            w_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last,
+                            H * D, C, CHUNK,
                         )
                         if EXACT
                         else 0
                     )
                     t = decayed_product(
-                        t,
-                        a.to(tl.float32),
-                        k.to(tl.float32),
-                        w_sums + step * D,
-                        w_rests + step * D if EXACT else None,
-                        w_a_before,
-                        w_n_before,
-                        w_a,
-                        w_n,
-                        d,
-                        d_ok,
-                        last,
-                        H * D,
-                        C,
-                        CHUNK,
-                        LEVELS,
-                        True,
-                        False,
-                        FLAT,
-                        EXACT,
-                        DT,
+                        t, a.to(tl.float32), k.to(tl.float32), w_sums + step * D,
+                        w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d,
+                        d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
                     )
                     if not FLAT:
                         steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
@@ -1172,81 +817,27 @@ def forward_prepare_1_others(
                     )
                     # sum_{d} b_{j,d} q_{i,d} m_{i,j,d}
                     t2 = decayed_product(
-                        t2,
-                        q.to(tl.float32),
-                        b_.to(tl.float32),
-                        w_sums + step * D,
-                        w_rests + step * D if EXACT else None,
-                        w_a,
-                        w_n,
-                        w_a,
-                        w_n,
-                        d,
-                        d_ok,
-                        last,
-                        H * D,
-                        C,
-                        CHUNK,
-                        LEVELS,
-                        True,
-                        True,
-                        FLAT,
-                        EXACT,
-                        DT,
+                        t2, q.to(tl.float32), b_.to(tl.float32), w_sums + step * D,
+                        w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last,
+                        H * D, C, CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
                     )
                     if not FLAT:
                         steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
                         i_new = i_ok & ((i >= steep_from) | (again > 0))
                     # sum_{d} k_{j,d} q_{i,d} m_{i,j,d}
                     t3 = decayed_product(
-                        t3,
-                        q.to(tl.float32),
-                        k.to(tl.float32),
-                        w_sums + step * D,
-                        w_rests + step * D if EXACT else None,
-                        w_a,
-                        w_n,
-                        w_a,
-                        w_n,
-                        d,
-                        d_ok,
-                        last,
-                        H * D,
-                        C,
-                        CHUNK,
-                        LEVELS,
-                        True,
-                        True,
-                        FLAT,
-                        EXACT,
-                        DT,
+                        t3, q.to(tl.float32), k.to(tl.float32), w_sums + step * D,
+                        w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last,
+                        H * D, C, CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
                     )
                     if not FLAT:
                         steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
                         i_new = i_ok & ((i >= steep_from) | (again > 0))
                     # sum_{d} b_{j,d} a_{i,d} m_{i,j,d}
                     t4 = decayed_product(
-                        t4,
-                        a.to(tl.float32),
-                        b_.to(tl.float32),
-                        w_sums + step * D,
-                        w_rests + step * D if EXACT else None,
-                        w_a_before,
-                        w_n_before,
-                        w_a,
-                        w_n,
-                        d,
-                        d_ok,
-                        last,
-                        H * D,
-                        C,
-                        CHUNK,
-                        LEVELS,
-                        True,
-                        False,
-                        FLAT,
-                        EXACT,
-                        DT,
+                        t4, a.to(tl.float32), b_.to(tl.float32), w_sums + step * D,
+                        w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d,
+                        d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
                     )
                     if not FLAT:
                         steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
@@ -1254,37 +845,21 @@ def forward_prepare_1_others(
                     since = span(w_a_before, w_n_before, 0.0, 0)
                     tl.store(
                         scaled1_p + at * D + i[:, None] * D + d[None, :],
-                        (since * a.to(tl.float32)),
-                        mask=i_new[:, None] & d_ok[None, :],
+                        (since * a.to(tl.float32)), mask=i_new[:, None] & d_ok[None, :],
                     )  # a . since
                     since2 = span(w_a, w_n, 0.0, 0)
                     tl.store(
                         scaled2_p + at * D + i[:, None] * D + d[None, :],
-                        (since2 * q.to(tl.float32)),
-                        mask=i_new[:, None] & d_ok[None, :],
+                        (since2 * q.to(tl.float32)), mask=i_new[:, None] & d_ok[None, :],
                     )  # q . since
                     w_a_end = over_block(
                         tl.load(w_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                        w_sums + step * D,
-                        (last),
-                        d,
-                        d_ok,
-                        last,
-                        H * D,
-                        C,
-                        CHUNK,
+                        w_sums + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
                     )
                     w_n_end = (
                         over_block(
                             tl.load(w_rests + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                            w_rests + step * D,
-                            (last),
-                            d,
-                            d_ok,
-                            last,
-                            H * D,
-                            C,
-                            CHUNK,
+                            w_rests + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
                         )
                         if EXACT
                         else tl.full([1], 0, tl.int32)
@@ -1292,84 +867,41 @@ def forward_prepare_1_others(
                     until = span(w_a_end[None, :], w_n_end[None, :], w_a, w_n)
                     tl.store(
                         scaled3_p + at * D + i[:, None] * D + d[None, :],
-                        (b_.to(tl.float32) * until),
-                        mask=i_new[:, None] & d_ok[None, :],
+                        (b_.to(tl.float32) * until), mask=i_new[:, None] & d_ok[None, :],
                     )  # b . until
                     tl.store(
                         scaled4_p + at * D + i[:, None] * D + d[None, :],
-                        (until * k.to(tl.float32)),
-                        mask=i_new[:, None] & d_ok[None, :],
+                        (until * k.to(tl.float32)), mask=i_new[:, None] & d_ok[None, :],
                     )  # k . until
                 tl.store(
-                    matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-                    t,
+                    matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t,
                     mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
                 )  # t
                 x = inverse(t4, C, LEVELS, DT)  # (I - T)^-1
                 tl.store(
-                    matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-                    x,
+                    matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x,
                     mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
                 )  # x
                 tl.store(
-                    matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-                    t2,
+                    matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t2,
                     mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
                 )  # t2
                 tl.store(
-                    matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-                    t3,
+                    matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t3,
                     mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
                 )  # t3
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def forward_sweep_1(
-    S_first,
-    S_last,
-    S_linear,
-    S_late,
-    S_late_map,
-    S_live,
-    S_borders,
-    scaled1_p,
-    v_p,
-    v_b,
-    v_t,
-    v_h,
-    v_g,
-    matrix2,
-    matrix1,
-    scaled2_p,
-    matrix3,
-    matrix4,
-    write1_out,
-    o_out,
-    w_sums,
-    w_rests,
-    scaled3_p,
-    scaled4_p,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    blocks,
-    D: tl.constexpr,
-    E: tl.constexpr,
-    block_d: tl.constexpr,
-    block_e: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    PIECE: tl.constexpr,
-    BLOCK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    S_first, S_last, S_linear, S_late, S_late_map, S_live, S_borders, scaled1_p,
+    v_p, v_b, v_t, v_h, v_g, matrix2, matrix1, scaled2_p, matrix3, matrix4, write1_out, o_out,
+    w_sums, w_rests, scaled3_p, scaled4_p,
+    T, H, chunks, starts, parts, length, blocks,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PIECE: tl.constexpr,
+    BLOCK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of S."""
     tiles = tl.cdiv(E, block_e)
@@ -1399,8 +931,7 @@ def forward_sweep_1(
         if S_first is not None:
             S_slice += tl.load(
                 S_first + sh * D * E + d_slice[None, :] * E + e[:, None],
-                mask=d_ok_slice[None, :] & e_ok[:, None],
-                other=0.0,
+                mask=d_ok_slice[None, :] & e_ok[:, None], other=0.0,
             )
         if S_linear is not None:
             S_slice += tl.where(column[:, None] == d_slice[None, :], 1.0, 0.0)
@@ -1444,27 +975,22 @@ def forward_sweep_1(
                         S_borders
                         + (bh * blocks + first_block + n // (BLOCK // C)) * D * E
                         + d[n_d][None, :] * E
-                        + e[:, None],
-                        S[n_d],
-                        mask=d_ok[n_d][None, :] & e_ok[:, None],
+                        + e[:, None], S[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
             scaled1 = tl.load(
                 scaled1_p + at * D + i[:, None] * D + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
             p = tl.dot(S[n_d].to(DT), tl.trans(scaled1.to(DT)), p, input_precision="tf32x3")  # scaled1 S
             scaled2 = tl.load(
                 scaled2_p + at * D + i[:, None] * D + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
             p4 = tl.dot(S[n_d].to(DT), tl.trans(scaled2.to(DT)), p4, input_precision="tf32x3")  # scaled2 S
             kept_slice = span(w_a_end, w_n_end, 0.0, 0)
             scaled3_slice = tl.load(
                 scaled3_p + at * D + i[:, None] * D + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
             kept = kept + (kept_slice,)
             scaled3 = scaled3 + (scaled3_slice,)
@@ -1499,8 +1025,7 @@ def forward_sweep_1(
             )  # ... + scaled3^T p3
             scaled4 = tl.load(
                 scaled4_p + at * D + i[:, None] * D + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
             p8 = tl.dot(v.to(DT), scaled4.to(DT), p7, input_precision="tf32x3")  # ... + scaled4^T v
             S_slice2 = p8  # diag(kept) S + scaled4^T v + scaled3^T p3
@@ -1512,8 +1037,7 @@ def forward_sweep_1(
                 if part == parts - 1:
                     tl.store(
                         S_last + (sh // H // parts * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
-                        S[n_d],
-                        mask=d_ok[n_d][None, :] & e_ok[:, None],
+                        S[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         elif S_last is not None:
             tl.store(
@@ -1521,8 +1045,7 @@ def forward_sweep_1(
             )
         if S_linear is not None:
             tl.store(
-                S_linear + sh * D * D + d[n_d][None, :] * D + column[:, None],
-                S[n_d],
+                S_linear + sh * D * D + d[n_d][None, :] * D + column[:, None], S[n_d],
                 mask=column_ok[:, None] & d_ok[n_d][None, :],
             )
         if PIECE == 1 and S_last is not None:
@@ -1531,8 +1054,7 @@ def forward_sweep_1(
             )
         if PIECE == 1 and S_linear is not None:
             tl.store(
-                S_late_map + sh * D * D + d[n_d][None, :] * D + column[:, None],
-                S[n_d],
+                S_late_map + sh * D * D + d[n_d][None, :] * D + column[:, None], S[n_d],
                 mask=column_ok[:, None] & d_ok[n_d][None, :],
             )
             live = tl.maximum(live, tl.max(tl.where(S[n_d] != 0.0, 1, 0)))
@@ -1573,80 +1095,22 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     scaled3 = some.new_empty((B, H, T, D))
     scaled4 = some.new_empty((B, H, T, D))
     launch(
-        forward_prepare_1,
-        (lay.programs,),
-        a,
-        *strides(a, H),
-        k,
-        *strides(k, H),
-        w_sums,
-        w_rests,
-        w_extents,
-        q,
-        *strides(q, H),
-        b_,
-        *strides(b_, H),
-        scaled1,
-        scaled2,
-        scaled3,
-        scaled4,
-        matrix2,
-        matrix1,
-        matrix3,
-        matrix4,
-        *lay.at_once,
-        lay.programs,
-        D=D,
-        part_d=min(config.block, config.padded(D)),
-        FLAT=True,
-        GROUP=GROUP,
-        CHUNK=config.chunk,
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=config.ahead,
-        num_stages=1,
-        maxnreg=config.most,
+        forward_prepare_1, (lay.programs,),
+        a, *strides(a, H), k, *strides(k, H), w_sums, w_rests, w_extents, q, *strides(q, H),
+        b_, *strides(b_, H), scaled1, scaled2, scaled3, scaled4, matrix2, matrix1, matrix3, matrix4,
+        *lay.at_once, lay.programs,
+        D=D, part_d=min(config.block, config.padded(D)), FLAT=True, GROUP=GROUP, CHUNK=config.chunk,
+        C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=config.most,
     )
     launch(
-        forward_prepare_1_others,
-        (cdiv(lay.programs, GROUP),),
-        a,
-        *strides(a, H),
-        k,
-        *strides(k, H),
-        w_sums,
-        w_rests,
-        w_extents,
-        q,
-        *strides(q, H),
-        b_,
-        *strides(b_, H),
-        scaled1,
-        scaled2,
-        scaled3,
-        scaled4,
-        matrix2,
-        matrix1,
-        matrix3,
-        matrix4,
-        *lay.at_once,
-        lay.programs,
-        D=D,
-        part_d=min(config.block, config.padded(D)),
-        FLAT=False,
-        GROUP=GROUP,
-        CHUNK=config.chunk,
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=config.ahead,
-        num_stages=1,
-        maxnreg=config.most,
+        forward_prepare_1_others, (cdiv(lay.programs, GROUP),),
+        a, *strides(a, H), k, *strides(k, H), w_sums, w_rests, w_extents, q, *strides(q, H),
+        b_, *strides(b_, H), scaled1, scaled2, scaled3, scaled4, matrix2, matrix1, matrix3, matrix4,
+        *lay.at_once, lay.programs,
+        D=D, part_d=min(config.block, config.padded(D)), FLAT=False, GROUP=GROUP,
+        CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=config.most,
     )
     w_extents = None
     if parts > 1 or exchange is not None:
@@ -1655,62 +1119,21 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         walk = config.walk(
             E,
             config.padded(D) * (scaled1.element_size() + scaled3.element_size() + scaled4.element_size()),
-            config.chunk * (matrix2.element_size() + matrix1.element_size()),
-            v.element_size(),
+            config.chunk * (matrix2.element_size() + matrix1.element_size()), v.element_size(),
             programs=config.crowd(config.padded(D), slim=False),
         )
         late = late_pieces(S_ends, S_linear, lay.length(parts), walk.tile)
         for piece, ends, linear in by_launch(S_ends, S_linear, walk.programs, late):
             launch(
-                forward_sweep_1,
-                (
-                    lay.sequences
-                    * parts
-                    * H
-                    * (cdiv(E, walk.tile) * (ends is not None) + cdiv(D, walk.tile) * (linear is not None)),
-                ),
-                None,
-                ends,
-                linear,
-                late and late.ends,
-                late and late.linear,
-                late and late.live,
-                None,
-                scaled1,
-                v,
-                *strides(v, H),
-                matrix2,
-                matrix1,
-                scaled2,
-                matrix3,
-                matrix4,
-                None,
-                None,
-                w_sums,
-                w_rests,
-                scaled3,
-                scaled4,
-                *lay.walked,
-                parts,
-                lay.length(parts),
-                blocks.chunks,
-                D=D,
-                E=E,
-                block_d=min(config.slice, config.padded(D)),
-                block_e=walk.tile,
-                YIELD=False,
-                WARPS=walk.warps,
-                STAGES=walk.stages,
-                PIECE=piece,
-                BLOCK=BLOCK,
-                C=config.chunk,
-                LEVELS=config.levels,
-                EVEN=lay.even,
-                EXACT=config.exact,
-                DT=DTYPES[some.dtype],
-                num_warps=walk.warps,
-                num_stages=2,
-                maxnreg=walk.registers,
+                forward_sweep_1, (lay.sequences * parts * H * (cdiv(E, walk.tile) * (ends is not None) + cdiv(D, walk.tile) * (linear is not None)),),
+                None, ends, linear, late and late.ends, late and late.linear, late and late.live, None,
+                scaled1, v, *strides(v, H), matrix2, matrix1, scaled2, matrix3, matrix4, None, None, w_sums,
+                w_rests, scaled3, scaled4,
+                *lay.walked, parts, lay.length(parts), blocks.chunks,
+                D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=False,
+                WARPS=walk.warps, STAGES=walk.stages, PIECE=piece, BLOCK=BLOCK, C=config.chunk,
+                LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+                num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
             )
         join_pieces(late, S_ends, S_linear, 0)
         late = None
@@ -1735,50 +1158,14 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         v.element_size(),
     )
     launch(
-        forward_sweep_1,
-        (lay.sequences * parts * H * cdiv(E, walk.tile),),
-        S_starts,
-        S_last,
-        None,
-        None,
-        None,
-        None,
-        S_borders,
-        scaled1,
-        v,
-        *strides(v, H),
-        matrix2,
-        matrix1,
-        scaled2,
-        matrix3,
-        matrix4,
-        write1,
-        o,
-        w_sums,
-        w_rests,
-        scaled3,
-        scaled4,
-        *lay.walked,
-        parts,
-        lay.length(parts),
-        blocks.chunks,
-        D=D,
-        E=E,
-        block_d=min(config.slice, config.padded(D)),
-        block_e=walk.tile,
-        YIELD=True,
-        WARPS=walk.warps,
-        STAGES=walk.stages,
-        PIECE=0,
-        BLOCK=BLOCK,
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=walk.warps,
-        num_stages=2,
-        maxnreg=walk.registers,
+        forward_sweep_1, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+        S_starts, S_last, None, None, None, None, S_borders, scaled1, v, *strides(v, H), matrix2,
+        matrix1, scaled2, matrix3, matrix4, write1, o, w_sums, w_rests, scaled3, scaled4,
+        *lay.walked, parts, lay.length(parts), blocks.chunks,
+        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=True,
+        WARPS=walk.warps, STAGES=walk.stages, PIECE=0, BLOCK=BLOCK, C=config.chunk,
+        LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
     )
     matrix1 = matrix2 = matrix3 = matrix4 = scaled1 = scaled2 = scaled3 = scaled4 = w_rests = w_sums = None
     saved = {}
@@ -1793,53 +1180,13 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prepare_1(
-    b__p,
-    b__b,
-    b__t,
-    b__h,
-    b__g,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    w_sums,
-    w_rests,
-    w_extents,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    a_p,
-    a_b,
-    a_t,
-    a_h,
-    a_g,
-    scaled1_p,
-    scaled2_p,
-    scaled3_p,
-    scaled4_p,
-    matrix2,
-    matrix1,
-    matrix4,
-    matrix3,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    D: tl.constexpr,
-    part_d: tl.constexpr,
-    FLAT: tl.constexpr,
-    GROUP: tl.constexpr,
-    CHUNK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    b__p, b__b, b__t, b__h, b__g, q_p, q_b, q_t, q_h, q_g, w_sums, w_rests, w_extents,
+    k_p, k_b, k_t, k_h, k_g, a_p, a_b, a_t, a_h, a_g, scaled1_p, scaled2_p, scaled3_p,
+    scaled4_p, matrix2, matrix1, matrix4, matrix3,
+    T, H, chunks, begins, stops, programs,
+    D: tl.constexpr, part_d: tl.constexpr, FLAT: tl.constexpr, GROUP: tl.constexpr,
+    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -1871,52 +1218,21 @@ def backward_prepare_1(
         # sum_{d} b_{i,d} q_{j,d} m_{i,j,d}
         w_a = over_block(
             tl.load(w_sums + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
-            w_sums + step * D,
-            (row)[:, None],
-            d[None, :],
-            d_ok[None, :],
-            last,
-            H * D,
-            C,
-            CHUNK,
+            w_sums + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
         )
         w_n = (
             over_block(
                 tl.load(w_rests + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
-                w_rests + step * D,
-                (row)[:, None],
-                d[None, :],
-                d_ok[None, :],
-                last,
-                H * D,
-                C,
+                w_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C,
                 CHUNK,
             )
             if EXACT
             else 0
         )
         t = decayed_product(
-            t,
-            b_.to(tl.float32),
-            q.to(tl.float32),
-            w_sums + step * D,
-            w_rests + step * D if EXACT else None,
-            w_a,
-            w_n,
-            w_a,
-            w_n,
-            d,
-            d_ok,
-            last,
-            H * D,
-            C,
-            CHUNK,
-            LEVELS,
-            False,
-            True,
-            FLAT,
-            EXACT,
-            DT,
+            t, b_.to(tl.float32), q.to(tl.float32), w_sums + step * D,
+            w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last, H * D, C,
+            CHUNK, LEVELS, False, True, FLAT, EXACT, DT,
         )
         if not FLAT:
             steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
@@ -1924,27 +1240,9 @@ def backward_prepare_1(
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         # sum_{d} q_{j,d} k_{i,d} m_{i,j,d}
         t2 = decayed_product(
-            t2,
-            k.to(tl.float32),
-            q.to(tl.float32),
-            w_sums + step * D,
-            w_rests + step * D if EXACT else None,
-            w_a,
-            w_n,
-            w_a,
-            w_n,
-            d,
-            d_ok,
-            last,
-            H * D,
-            C,
-            CHUNK,
-            LEVELS,
-            False,
-            True,
-            FLAT,
-            EXACT,
-            DT,
+            t2, k.to(tl.float32), q.to(tl.float32), w_sums + step * D,
+            w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last, H * D, C,
+            CHUNK, LEVELS, False, True, FLAT, EXACT, DT,
         )
         if not FLAT:
             steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
@@ -1954,211 +1252,99 @@ def backward_prepare_1(
         w_a_before = over_block(
             tl.load(
                 w_sums + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
-                mask=(i > 0)[:, None] & (d_ok)[None, :],
-                other=0,
+                mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
             ),
-            w_sums + step * D,
-            (tl.minimum(i - 1, last))[:, None],
-            d[None, :],
-            d_ok[None, :],
-            last,
-            H * D,
-            C,
-            CHUNK,
+            w_sums + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last,
+            H * D, C, CHUNK,
         )
         w_n_before = (
             over_block(
                 tl.load(
                     w_rests + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
-                    mask=(i > 0)[:, None] & (d_ok)[None, :],
-                    other=0,
+                    mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
                 ),
-                w_rests + step * D,
-                (tl.minimum(i - 1, last))[:, None],
-                d[None, :],
-                d_ok[None, :],
-                last,
-                H * D,
-                C,
-                CHUNK,
+                w_rests + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :],
+                last, H * D, C, CHUNK,
             )
             if EXACT
             else 0
         )
         t3 = decayed_product(
-            t3,
-            k.to(tl.float32),
-            a.to(tl.float32),
-            w_sums + step * D,
-            w_rests + step * D if EXACT else None,
-            w_a_before,
-            w_n_before,
-            w_a,
-            w_n,
-            d,
-            d_ok,
-            last,
-            H * D,
-            C,
-            CHUNK,
-            LEVELS,
-            False,
-            False,
-            FLAT,
-            EXACT,
-            DT,
+            t3, k.to(tl.float32), a.to(tl.float32), w_sums + step * D,
+            w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d, d_ok, last,
+            H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
         )
         if not FLAT:
             steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
             i_new = i_ok & ((i >= steep_from) | (again > 0))
         # sum_{d} a_{j,d} b_{i,d} m_{i,j,d}
         t4 = decayed_product(
-            t4,
-            b_.to(tl.float32),
-            a.to(tl.float32),
-            w_sums + step * D,
-            w_rests + step * D if EXACT else None,
-            w_a_before,
-            w_n_before,
-            w_a,
-            w_n,
-            d,
-            d_ok,
-            last,
-            H * D,
-            C,
-            CHUNK,
-            LEVELS,
-            False,
-            False,
-            FLAT,
-            EXACT,
-            DT,
+            t4, b_.to(tl.float32), a.to(tl.float32), w_sums + step * D,
+            w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d, d_ok, last,
+            H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
         )
         if not FLAT:
             steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
             i_new = i_ok & ((i >= steep_from) | (again > 0))
         w_a_end = over_block(
-            tl.load(w_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
-            w_sums + step * D,
-            (last),
-            d,
-            d_ok,
-            last,
-            H * D,
-            C,
-            CHUNK,
+            tl.load(w_sums + step * D + last * (H * D) + d, mask=d_ok, other=0), w_sums + step * D,
+            (last), d, d_ok, last, H * D, C, CHUNK,
         )
         w_n_end = (
             over_block(
                 tl.load(w_rests + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                w_rests + step * D,
-                (last),
-                d,
-                d_ok,
-                last,
-                H * D,
-                C,
-                CHUNK,
+                w_rests + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
             )
             if EXACT
             else tl.full([1], 0, tl.int32)
         )
         since = span(w_a_end[None, :], w_n_end[None, :], w_a, w_n)
         tl.store(
-            scaled1_p + at * D + i[:, None] * D + d[None, :],
-            (b_.to(tl.float32) * since),
+            scaled1_p + at * D + i[:, None] * D + d[None, :], (b_.to(tl.float32) * since),
             mask=i_new[:, None] & d_ok[None, :],
         )  # b . since
         tl.store(
-            scaled2_p + at * D + i[:, None] * D + d[None, :],
-            (since * k.to(tl.float32)),
+            scaled2_p + at * D + i[:, None] * D + d[None, :], (since * k.to(tl.float32)),
             mask=i_new[:, None] & d_ok[None, :],
         )  # k . since
         until = span(w_a, w_n, 0.0, 0)
         tl.store(
-            scaled3_p + at * D + i[:, None] * D + d[None, :],
-            (until * q.to(tl.float32)),
+            scaled3_p + at * D + i[:, None] * D + d[None, :], (until * q.to(tl.float32)),
             mask=i_new[:, None] & d_ok[None, :],
         )  # q . until
         until2 = span(w_a_before, w_n_before, 0.0, 0)
         tl.store(
-            scaled4_p + at * D + i[:, None] * D + d[None, :],
-            (until2 * a.to(tl.float32)),
+            scaled4_p + at * D + i[:, None] * D + d[None, :], (until2 * a.to(tl.float32)),
             mask=i_new[:, None] & d_ok[None, :],
         )  # a . until
     tl.store(
-        matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-        t,
+        matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t,
         mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
     )  # t
     x = inverse(t4, C, LEVELS, DT)  # (I - T)^-1
     tl.store(
-        matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-        x,
+        matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x,
         mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
     )  # x
     tl.store(
-        matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-        t2,
+        matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t2,
         mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
     )  # t2
     tl.store(
-        matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-        t3,
+        matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t3,
         mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
     )  # t3
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prepare_1_others(
-    b__p,
-    b__b,
-    b__t,
-    b__h,
-    b__g,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    w_sums,
-    w_rests,
-    w_extents,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    a_p,
-    a_b,
-    a_t,
-    a_h,
-    a_g,
-    scaled1_p,
-    scaled2_p,
-    scaled3_p,
-    scaled4_p,
-    matrix2,
-    matrix1,
-    matrix4,
-    matrix3,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    D: tl.constexpr,
-    part_d: tl.constexpr,
-    FLAT: tl.constexpr,
-    GROUP: tl.constexpr,
-    CHUNK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    b__p, b__b, b__t, b__h, b__g, q_p, q_b, q_t, q_h, q_g, w_sums, w_rests, w_extents,
+    k_p, k_b, k_t, k_h, k_g, a_p, a_b, a_t, a_h, a_g, scaled1_p, scaled2_p, scaled3_p,
+    scaled4_p, matrix2, matrix1, matrix4, matrix3,
+    T, H, chunks, begins, stops, programs,
+    D: tl.constexpr, part_d: tl.constexpr, FLAT: tl.constexpr, GROUP: tl.constexpr,
+    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The same, of chunks that aren't flat: a program looks at some together, and takes one after the other."""
     i = tl.arange(0, C)
@@ -2203,56 +1389,25 @@ def backward_prepare_1_others(
                         tl.load(
                             w_sums + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0
                         ),
-                        w_sums + step * D,
-                        (row)[:, None],
-                        d[None, :],
-                        d_ok[None, :],
-                        last,
-                        H * D,
-                        C,
-                        CHUNK,
+                        w_sums + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D,
+                        C, CHUNK,
                     )
                     w_n = (
                         over_block(
                             tl.load(
                                 w_rests + step * D + (row)[:, None] * (H * D) + d[None, :],
-                                mask=(d_ok)[None, :],
-                                other=0,
+                                mask=(d_ok)[None, :], other=0,
                             ),
-                            w_rests + step * D,
-                            (row)[:, None],
-                            d[None, :],
-                            d_ok[None, :],
-                            last,
-                            H * D,
-                            C,
-                            CHUNK,
+                            w_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last,
+                            H * D, C, CHUNK,
                         )
                         if EXACT
                         else 0
                     )
                     t = decayed_product(
-                        t,
-                        b_.to(tl.float32),
-                        q.to(tl.float32),
-                        w_sums + step * D,
-                        w_rests + step * D if EXACT else None,
-                        w_a,
-                        w_n,
-                        w_a,
-                        w_n,
-                        d,
-                        d_ok,
-                        last,
-                        H * D,
-                        C,
-                        CHUNK,
-                        LEVELS,
-                        False,
-                        True,
-                        FLAT,
-                        EXACT,
-                        DT,
+                        t, b_.to(tl.float32), q.to(tl.float32), w_sums + step * D,
+                        w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last,
+                        H * D, C, CHUNK, LEVELS, False, True, FLAT, EXACT, DT,
                     )
                     if not FLAT:
                         steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
@@ -2262,27 +1417,9 @@ def backward_prepare_1_others(
                     )
                     # sum_{d} q_{j,d} k_{i,d} m_{i,j,d}
                     t2 = decayed_product(
-                        t2,
-                        k.to(tl.float32),
-                        q.to(tl.float32),
-                        w_sums + step * D,
-                        w_rests + step * D if EXACT else None,
-                        w_a,
-                        w_n,
-                        w_a,
-                        w_n,
-                        d,
-                        d_ok,
-                        last,
-                        H * D,
-                        C,
-                        CHUNK,
-                        LEVELS,
-                        False,
-                        True,
-                        FLAT,
-                        EXACT,
-                        DT,
+                        t2, k.to(tl.float32), q.to(tl.float32), w_sums + step * D,
+                        w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last,
+                        H * D, C, CHUNK, LEVELS, False, True, FLAT, EXACT, DT,
                     )
                     if not FLAT:
                         steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
@@ -2294,112 +1431,48 @@ def backward_prepare_1_others(
                     w_a_before = over_block(
                         tl.load(
                             w_sums + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
-                            mask=(i > 0)[:, None] & (d_ok)[None, :],
-                            other=0,
+                            mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
                         ),
-                        w_sums + step * D,
-                        (tl.minimum(i - 1, last))[:, None],
-                        d[None, :],
-                        d_ok[None, :],
-                        last,
-                        H * D,
-                        C,
-                        CHUNK,
+                        w_sums + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :],
+                        d_ok[None, :], last, H * D, C, CHUNK,
                     )
                     w_n_before = (
                         over_block(
                             tl.load(
                                 w_rests + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
-                                mask=(i > 0)[:, None] & (d_ok)[None, :],
-                                other=0,
+                                mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
                             ),
-                            w_rests + step * D,
-                            (tl.minimum(i - 1, last))[:, None],
-                            d[None, :],
-                            d_ok[None, :],
-                            last,
-                            H * D,
-                            C,
-                            CHUNK,
+                            w_rests + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :],
+                            d_ok[None, :], last, H * D, C, CHUNK,
                         )
                         if EXACT
                         else 0
                     )
                     t3 = decayed_product(
-                        t3,
-                        k.to(tl.float32),
-                        a.to(tl.float32),
-                        w_sums + step * D,
-                        w_rests + step * D if EXACT else None,
-                        w_a_before,
-                        w_n_before,
-                        w_a,
-                        w_n,
-                        d,
-                        d_ok,
-                        last,
-                        H * D,
-                        C,
-                        CHUNK,
-                        LEVELS,
-                        False,
-                        False,
-                        FLAT,
-                        EXACT,
-                        DT,
+                        t3, k.to(tl.float32), a.to(tl.float32), w_sums + step * D,
+                        w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d,
+                        d_ok, last, H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
                     )
                     if not FLAT:
                         steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
                         i_new = i_ok & ((i >= steep_from) | (again > 0))
                     # sum_{d} a_{j,d} b_{i,d} m_{i,j,d}
                     t4 = decayed_product(
-                        t4,
-                        b_.to(tl.float32),
-                        a.to(tl.float32),
-                        w_sums + step * D,
-                        w_rests + step * D if EXACT else None,
-                        w_a_before,
-                        w_n_before,
-                        w_a,
-                        w_n,
-                        d,
-                        d_ok,
-                        last,
-                        H * D,
-                        C,
-                        CHUNK,
-                        LEVELS,
-                        False,
-                        False,
-                        FLAT,
-                        EXACT,
-                        DT,
+                        t4, b_.to(tl.float32), a.to(tl.float32), w_sums + step * D,
+                        w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d,
+                        d_ok, last, H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
                     )
                     if not FLAT:
                         steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
                         i_new = i_ok & ((i >= steep_from) | (again > 0))
                     w_a_end = over_block(
                         tl.load(w_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                        w_sums + step * D,
-                        (last),
-                        d,
-                        d_ok,
-                        last,
-                        H * D,
-                        C,
-                        CHUNK,
+                        w_sums + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
                     )
                     w_n_end = (
                         over_block(
                             tl.load(w_rests + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                            w_rests + step * D,
-                            (last),
-                            d,
-                            d_ok,
-                            last,
-                            H * D,
-                            C,
-                            CHUNK,
+                            w_rests + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
                         )
                         if EXACT
                         else tl.full([1], 0, tl.int32)
@@ -2407,90 +1480,49 @@ def backward_prepare_1_others(
                     since = span(w_a_end[None, :], w_n_end[None, :], w_a, w_n)
                     tl.store(
                         scaled1_p + at * D + i[:, None] * D + d[None, :],
-                        (b_.to(tl.float32) * since),
-                        mask=i_new[:, None] & d_ok[None, :],
+                        (b_.to(tl.float32) * since), mask=i_new[:, None] & d_ok[None, :],
                     )  # b . since
                     tl.store(
                         scaled2_p + at * D + i[:, None] * D + d[None, :],
-                        (since * k.to(tl.float32)),
-                        mask=i_new[:, None] & d_ok[None, :],
+                        (since * k.to(tl.float32)), mask=i_new[:, None] & d_ok[None, :],
                     )  # k . since
                     until = span(w_a, w_n, 0.0, 0)
                     tl.store(
                         scaled3_p + at * D + i[:, None] * D + d[None, :],
-                        (until * q.to(tl.float32)),
-                        mask=i_new[:, None] & d_ok[None, :],
+                        (until * q.to(tl.float32)), mask=i_new[:, None] & d_ok[None, :],
                     )  # q . until
                     until2 = span(w_a_before, w_n_before, 0.0, 0)
                     tl.store(
                         scaled4_p + at * D + i[:, None] * D + d[None, :],
-                        (until2 * a.to(tl.float32)),
-                        mask=i_new[:, None] & d_ok[None, :],
+                        (until2 * a.to(tl.float32)), mask=i_new[:, None] & d_ok[None, :],
                     )  # a . until
                 tl.store(
-                    matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-                    t,
+                    matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t,
                     mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
                 )  # t
                 x = inverse(t4, C, LEVELS, DT)  # (I - T)^-1
                 tl.store(
-                    matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-                    x,
+                    matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x,
                     mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
                 )  # x
                 tl.store(
-                    matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-                    t2,
+                    matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t2,
                     mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
                 )  # t2
                 tl.store(
-                    matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-                    t3,
+                    matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t3,
                     mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
                 )  # t3
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_1(
-    dS_first,
-    dS_last,
-    dS_borders,
-    scaled1_p,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    matrix2,
-    matrix1,
-    scaled2_p,
-    matrix3,
-    matrix4,
-    write2_out,
-    dv_out,
-    w_sums,
-    w_rests,
-    scaled3_p,
-    scaled4_p,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    blocks,
-    D: tl.constexpr,
-    E: tl.constexpr,
-    block_d: tl.constexpr,
-    block_e: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    BLOCK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
+    dS_first, dS_last, dS_borders, scaled1_p, do_p, do_b, do_t, do_h, do_g, matrix2, matrix1,
+    scaled2_p, matrix3, matrix4, write2_out, dv_out, w_sums, w_rests, scaled3_p, scaled4_p,
+    T, H, chunks, starts, parts, length, blocks,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, BLOCK: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk backwards over chunks, carrying a tile of dS."""
@@ -2513,8 +1545,7 @@ def backward_sweep_1(
         if dS_first is not None:
             dS_slice += tl.load(
                 dS_first + sh * D * E + d_slice[None, :] * E + e[:, None],
-                mask=d_ok_slice[None, :] & e_ok[:, None],
-                other=0.0,
+                mask=d_ok_slice[None, :] & e_ok[:, None], other=0.0,
             )
         d = d + (d_slice,)
         dS = dS + (dS_slice,)
@@ -2548,35 +1579,29 @@ def backward_sweep_1(
                         dS_borders
                         + (bh * blocks + first_block + (count - 1 - n) // (BLOCK // C)) * D * E
                         + d[n_d][None, :] * E
-                        + e[:, None],
-                        dS[n_d],
-                        mask=d_ok[n_d][None, :] & e_ok[:, None],
+                        + e[:, None], dS[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
             scaled1 = tl.load(
                 scaled1_p + at * D + i[:, None] * D + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
             p = tl.dot(dS[n_d].to(DT), tl.trans(scaled1.to(DT)), p, input_precision="tf32x3")  # scaled1 dS
             scaled2 = tl.load(
                 scaled2_p + at * D + i[:, None] * D + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
             p4 = tl.dot(dS[n_d].to(DT), tl.trans(scaled2.to(DT)), p4, input_precision="tf32x3")  # scaled2 dS
             kept = span(w_a_end, w_n_end, 0.0, 0)
             scaled3 = tl.load(
                 scaled3_p + at * D + i[:, None] * D + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
             p7_slice = tl.dot(
                 do.to(DT), scaled3.to(DT), (kept[None, :] * dS[n_d]), input_precision="tf32x3"
             )  # ... + scaled3^T do
             scaled4_slice = tl.load(
                 scaled4_p + at * D + i[:, None] * D + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
             p7 = p7 + (p7_slice,)
             scaled4 = scaled4 + (scaled4_slice,)
@@ -2614,86 +1639,26 @@ def backward_sweep_1(
                 if part == 0:
                     tl.store(
                         dS_last + (sh // H // parts * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
-                        dS[n_d],
-                        mask=d_ok[n_d][None, :] & e_ok[:, None],
+                        dS[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         else:
             tl.store(
-                dS_last + sh * D * E + d[n_d][None, :] * E + e[:, None],
-                dS[n_d],
+                dS_last + sh * D * E + d[n_d][None, :] * E + e[:, None], dS[n_d],
                 mask=d_ok[n_d][None, :] & e_ok[:, None],
             )
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_read_1(
-    dS_borders,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    write2_p,
-    write2_b,
-    write2_t,
-    write2_h,
-    write2_g,
-    a_p,
-    a_b,
-    a_t,
-    a_h,
-    a_g,
-    w_sums,
-    w_rests,
-    w_extents,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    v_p,
-    v_b,
-    v_t,
-    v_h,
-    v_g,
-    dk_out,
-    db_out,
-    S_borders,
-    b__p,
-    b__b,
-    b__t,
-    b__h,
-    b__g,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    dq_out,
+    dS_borders, write1_p, write1_b, write1_t, write1_h, write1_g,
+    write2_p, write2_b, write2_t, write2_h, write2_g, a_p, a_b, a_t, a_h, a_g, w_sums, w_rests,
+    w_extents, do_p, do_b, do_t, do_h, do_g, q_p, q_b, q_t, q_h, q_g, v_p, v_b, v_t, v_h, v_g,
+    dk_out, db_out, S_borders, b__p, b__b, b__t, b__h, b__g, k_p, k_b, k_t, k_h, k_g, dq_out,
     da_out,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    E: tl.constexpr,
-    D: tl.constexpr,
-    block_e: tl.constexpr,
-    block_d: tl.constexpr,
-    FLAT: tl.constexpr,
-    GROUP: tl.constexpr,
-    CHUNK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    T, H, chunks, begins, stops, programs,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
+    FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What reads the states at the borders of blocks, for all blocks at once."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
@@ -2724,8 +1689,7 @@ def backward_read_1(
         steep_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
     s = tl.load(
         dS_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
-        mask=d_ok[None, :] & e_ok[:, None],
-        other=0.0,
+        mask=d_ok[None, :] & e_ok[:, None], other=0.0,
     )  # dS
     write1 = tl.load(
         write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
@@ -2739,84 +1703,38 @@ def backward_read_1(
     w_a_before = over_block(
         tl.load(
             w_sums + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
-            mask=(i > 0)[:, None] & (d_ok)[None, :],
-            other=0,
+            mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
         ),
-        w_sums + step * D,
-        (tl.minimum(i - 1, last))[:, None],
-        d[None, :],
-        d_ok[None, :],
-        last,
-        H * D,
-        C,
-        CHUNK,
+        w_sums + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last,
+        H * D, C, CHUNK,
     )
     w_n_before = (
         over_block(
             tl.load(
                 w_rests + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
-                mask=(i > 0)[:, None] & (d_ok)[None, :],
-                other=0,
+                mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
             ),
-            w_rests + step * D,
-            (tl.minimum(i - 1, last))[:, None],
-            d[None, :],
-            d_ok[None, :],
-            last,
-            H * D,
-            C,
-            CHUNK,
+            w_rests + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last,
+            H * D, C, CHUNK,
         )
         if EXACT
         else 0
     )
     w_a = over_block(
         tl.load(w_sums + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
-        w_sums + step * D,
-        (row)[:, None],
-        d[None, :],
-        d_ok[None, :],
-        last,
-        H * D,
-        C,
-        CHUNK,
+        w_sums + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
     )
     w_n = (
         over_block(
             tl.load(w_rests + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
-            w_rests + step * D,
-            (row)[:, None],
-            d[None, :],
-            d_ok[None, :],
-            last,
-            H * D,
-            C,
-            CHUNK,
+            w_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
         )
         if EXACT
         else 0
     )
     p3 = decayed_sum(
-        p2,
-        a.to(tl.float32),
-        w_sums + step * D,
-        w_rests + step * D if EXACT else None,
-        w_a_before,
-        w_n_before,
-        w_a,
-        w_n,
-        d,
-        d_ok,
-        last,
-        H * D,
-        C,
-        CHUNK,
-        LEVELS,
-        False,
-        False,
-        FLAT,
-        EXACT,
-        DT,
+        p2, a.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before,
+        w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
     )  # sum_{j} a_{j,d} [write1 write2^T]_{i,j} m_{i,j,d}
     if not FLAT:
         steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
@@ -2827,53 +1745,21 @@ def backward_read_1(
     p5 = p4
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     p6 = decayed_sum(
-        p5,
-        q.to(tl.float32),
-        w_sums + step * D,
-        w_rests + step * D if EXACT else None,
-        w_a,
-        w_n,
-        w_a,
-        w_n,
-        d,
-        d_ok,
-        last,
-        H * D,
-        C,
-        CHUNK,
-        LEVELS,
-        False,
-        True,
-        FLAT,
-        EXACT,
-        DT,
+        p5, q.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a, w_n,
+        w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, True, FLAT, EXACT, DT,
     )  # sum_{j} q_{j,d} [write1 do^T]_{i,j} m_{i,j,d}
     if not FLAT:
         steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
         again = adds_steep(again, p5, q.to(tl.float32), steep_from, C)
         i_new = i_ok & ((i >= steep_from) | (again > 0))
     w_a_end = over_block(
-        tl.load(w_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
-        w_sums + step * D,
-        (last),
-        d,
-        d_ok,
-        last,
-        H * D,
-        C,
-        CHUNK,
+        tl.load(w_sums + step * D + last * (H * D) + d, mask=d_ok, other=0), w_sums + step * D,
+        (last), d, d_ok, last, H * D, C, CHUNK,
     )
     w_n_end = (
         over_block(
             tl.load(w_rests + step * D + last * (H * D) + d, mask=d_ok, other=0),
-            w_rests + step * D,
-            (last),
-            d,
-            d_ok,
-            last,
-            H * D,
-            C,
-            CHUNK,
+            w_rests + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
         )
         if EXACT
         else tl.full([1], 0, tl.int32)
@@ -2886,26 +1772,8 @@ def backward_read_1(
     p8 = tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # v do^T
     p9 = p8
     p10 = decayed_sum(
-        p9,
-        q.to(tl.float32),
-        w_sums + step * D,
-        w_rests + step * D if EXACT else None,
-        w_a,
-        w_n,
-        w_a,
-        w_n,
-        d,
-        d_ok,
-        last,
-        H * D,
-        C,
-        CHUNK,
-        LEVELS,
-        False,
-        True,
-        FLAT,
-        EXACT,
-        DT,
+        p9, q.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a, w_n,
+        w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, True, FLAT, EXACT, DT,
     )  # sum_{j} q_{j,d} [v do^T]_{i,j} m_{i,j,d}
     if not FLAT:
         steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
@@ -2914,26 +1782,8 @@ def backward_read_1(
     p11 = tl.dot(v.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # v write2^T
     p12 = p11
     p13 = decayed_sum(
-        p12,
-        a.to(tl.float32),
-        w_sums + step * D,
-        w_rests + step * D if EXACT else None,
-        w_a_before,
-        w_n_before,
-        w_a,
-        w_n,
-        d,
-        d_ok,
-        last,
-        H * D,
-        C,
-        CHUNK,
-        LEVELS,
-        False,
-        False,
-        FLAT,
-        EXACT,
-        DT,
+        p12, a.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before,
+        w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
     )  # sum_{j} a_{j,d} [v write2^T]_{i,j} m_{i,j,d}
     if not FLAT:
         steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
@@ -2948,33 +1798,14 @@ def backward_read_1(
     tl.store(db_out + step * D + i[:, None] * (H * D) + d[None, :], y, mask=i_new[:, None] & d_ok[None, :])  # db
     s2 = tl.load(
         S_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
-        mask=d_ok[None, :] & e_ok[:, None],
-        other=0.0,
+        mask=d_ok[None, :] & e_ok[:, None], other=0.0,
     )  # S
     p15 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do write1^T
     p16 = p15
     b_ = tl.load(b__p + t0 * b__t + i[:, None] * b__t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     p17 = decayed_sum(
-        p16,
-        b_.to(tl.float32),
-        w_sums + step * D,
-        w_rests + step * D if EXACT else None,
-        w_a,
-        w_n,
-        w_a,
-        w_n,
-        d,
-        d_ok,
-        last,
-        H * D,
-        C,
-        CHUNK,
-        LEVELS,
-        True,
-        True,
-        FLAT,
-        EXACT,
-        DT,
+        p16, b_.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a, w_n,
+        w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
     )  # sum_{j} b_{j,d} [do write1^T]_{i,j} m_{i,j,d}
     if not FLAT:
         steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
@@ -2983,26 +1814,8 @@ def backward_read_1(
     p19 = p18
     k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     p20 = decayed_sum(
-        p19,
-        k.to(tl.float32),
-        w_sums + step * D,
-        w_rests + step * D if EXACT else None,
-        w_a,
-        w_n,
-        w_a,
-        w_n,
-        d,
-        d_ok,
-        last,
-        H * D,
-        C,
-        CHUNK,
-        LEVELS,
-        True,
-        True,
-        FLAT,
-        EXACT,
-        DT,
+        p19, k.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a, w_n,
+        w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
     )  # sum_{j} k_{j,d} [do v^T]_{i,j} m_{i,j,d}
     if not FLAT:
         steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
@@ -3014,26 +1827,9 @@ def backward_read_1(
     p22 = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # write2 write1^T
     p23 = p22
     p24 = decayed_sum(
-        p23,
-        b_.to(tl.float32),
-        w_sums + step * D,
-        w_rests + step * D if EXACT else None,
-        w_a_before,
-        w_n_before,
-        w_a,
-        w_n,
-        d,
-        d_ok,
-        last,
-        H * D,
-        C,
-        CHUNK,
-        LEVELS,
-        True,
-        False,
-        FLAT,
-        EXACT,
-        DT,
+        p23, b_.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None,
+        w_a_before, w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT,
+        EXACT, DT,
     )  # sum_{j} b_{j,d} [write2 write1^T]_{i,j} m_{i,j,d}
     if not FLAT:
         steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
@@ -3041,26 +1837,8 @@ def backward_read_1(
     p25 = tl.dot(write2.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # write2 v^T
     p26 = p25
     p27 = decayed_sum(
-        p26,
-        k.to(tl.float32),
-        w_sums + step * D,
-        w_rests + step * D if EXACT else None,
-        w_a_before,
-        w_n_before,
-        w_a,
-        w_n,
-        d,
-        d_ok,
-        last,
-        H * D,
-        C,
-        CHUNK,
-        LEVELS,
-        True,
-        False,
-        FLAT,
-        EXACT,
-        DT,
+        p26, k.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before,
+        w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
     )  # sum_{j} k_{j,d} [write2 v^T]_{i,j} m_{i,j,d}
     if not FLAT:
         steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
@@ -3077,73 +1855,15 @@ def backward_read_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_read_1_others(
-    dS_borders,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    write2_p,
-    write2_b,
-    write2_t,
-    write2_h,
-    write2_g,
-    a_p,
-    a_b,
-    a_t,
-    a_h,
-    a_g,
-    w_sums,
-    w_rests,
-    w_extents,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    v_p,
-    v_b,
-    v_t,
-    v_h,
-    v_g,
-    dk_out,
-    db_out,
-    S_borders,
-    b__p,
-    b__b,
-    b__t,
-    b__h,
-    b__g,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    dq_out,
+    dS_borders, write1_p, write1_b, write1_t, write1_h, write1_g,
+    write2_p, write2_b, write2_t, write2_h, write2_g, a_p, a_b, a_t, a_h, a_g, w_sums, w_rests,
+    w_extents, do_p, do_b, do_t, do_h, do_g, q_p, q_b, q_t, q_h, q_g, v_p, v_b, v_t, v_h, v_g,
+    dk_out, db_out, S_borders, b__p, b__b, b__t, b__h, b__g, k_p, k_b, k_t, k_h, k_g, dq_out,
     da_out,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    E: tl.constexpr,
-    D: tl.constexpr,
-    block_e: tl.constexpr,
-    block_d: tl.constexpr,
-    FLAT: tl.constexpr,
-    GROUP: tl.constexpr,
-    CHUNK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    T, H, chunks, begins, stops, programs,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
+    FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The same, of chunks that aren't flat: a program looks at some together, and takes one after the other."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
@@ -3185,18 +1905,15 @@ def backward_read_1_others(
                 steep_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
                 s = tl.load(
                     dS_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
-                    mask=d_ok[None, :] & e_ok[:, None],
-                    other=0.0,
+                    mask=d_ok[None, :] & e_ok[:, None], other=0.0,
                 )  # dS
                 write1 = tl.load(
                     write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :],
-                    mask=i_ok[:, None] & e_ok[None, :],
-                    other=0.0,
+                    mask=i_ok[:, None] & e_ok[None, :], other=0.0,
                 )
                 write2 = tl.load(
                     write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :],
-                    mask=i_ok[:, None] & e_ok[None, :],
-                    other=0.0,
+                    mask=i_ok[:, None] & e_ok[None, :], other=0.0,
                 )
                 p = tl.dot(write1.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # write1 write2^T
                 p2 = p
@@ -3206,46 +1923,26 @@ def backward_read_1_others(
                 w_a_before = over_block(
                     tl.load(
                         w_sums + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
-                        mask=(i > 0)[:, None] & (d_ok)[None, :],
-                        other=0,
+                        mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
                     ),
-                    w_sums + step * D,
-                    (tl.minimum(i - 1, last))[:, None],
-                    d[None, :],
-                    d_ok[None, :],
-                    last,
-                    H * D,
-                    C,
-                    CHUNK,
+                    w_sums + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :],
+                    d_ok[None, :], last, H * D, C, CHUNK,
                 )
                 w_n_before = (
                     over_block(
                         tl.load(
                             w_rests + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
-                            mask=(i > 0)[:, None] & (d_ok)[None, :],
-                            other=0,
+                            mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
                         ),
-                        w_rests + step * D,
-                        (tl.minimum(i - 1, last))[:, None],
-                        d[None, :],
-                        d_ok[None, :],
-                        last,
-                        H * D,
-                        C,
-                        CHUNK,
+                        w_rests + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :],
+                        d_ok[None, :], last, H * D, C, CHUNK,
                     )
                     if EXACT
                     else 0
                 )
                 w_a = over_block(
                     tl.load(w_sums + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
-                    w_sums + step * D,
-                    (row)[:, None],
-                    d[None, :],
-                    d_ok[None, :],
-                    last,
-                    H * D,
-                    C,
+                    w_sums + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C,
                     CHUNK,
                 )
                 w_n = (
@@ -3253,39 +1950,16 @@ def backward_read_1_others(
                         tl.load(
                             w_rests + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0
                         ),
-                        w_rests + step * D,
-                        (row)[:, None],
-                        d[None, :],
-                        d_ok[None, :],
-                        last,
-                        H * D,
-                        C,
-                        CHUNK,
+                        w_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D,
+                        C, CHUNK,
                     )
                     if EXACT
                     else 0
                 )
                 p3 = decayed_sum(
-                    p2,
-                    a.to(tl.float32),
-                    w_sums + step * D,
-                    w_rests + step * D if EXACT else None,
-                    w_a_before,
-                    w_n_before,
-                    w_a,
-                    w_n,
-                    d,
-                    d_ok,
-                    last,
-                    H * D,
-                    C,
-                    CHUNK,
-                    LEVELS,
-                    False,
-                    False,
-                    FLAT,
-                    EXACT,
-                    DT,
+                    p2, a.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None,
+                    w_a_before, w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False,
+                    False, FLAT, EXACT, DT,
                 )  # sum_{j} a_{j,d} [write1 write2^T]_{i,j} m_{i,j,d}
                 if not FLAT:
                     steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
@@ -3300,26 +1974,9 @@ def backward_read_1_others(
                     q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
                 )
                 p6 = decayed_sum(
-                    p5,
-                    q.to(tl.float32),
-                    w_sums + step * D,
-                    w_rests + step * D if EXACT else None,
-                    w_a,
-                    w_n,
-                    w_a,
-                    w_n,
-                    d,
-                    d_ok,
-                    last,
-                    H * D,
-                    C,
-                    CHUNK,
-                    LEVELS,
-                    False,
-                    True,
-                    FLAT,
-                    EXACT,
-                    DT,
+                    p5, q.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None,
+                    w_a, w_n, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, True, FLAT,
+                    EXACT, DT,
                 )  # sum_{j} q_{j,d} [write1 do^T]_{i,j} m_{i,j,d}
                 if not FLAT:
                     steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
@@ -3327,26 +1984,12 @@ def backward_read_1_others(
                     i_new = i_ok & ((i >= steep_from) | (again > 0))
                 w_a_end = over_block(
                     tl.load(w_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                    w_sums + step * D,
-                    (last),
-                    d,
-                    d_ok,
-                    last,
-                    H * D,
-                    C,
-                    CHUNK,
+                    w_sums + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
                 )
                 w_n_end = (
                     over_block(
                         tl.load(w_rests + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                        w_rests + step * D,
-                        (last),
-                        d,
-                        d_ok,
-                        last,
-                        H * D,
-                        C,
-                        CHUNK,
+                        w_rests + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
                     )
                     if EXACT
                     else tl.full([1], 0, tl.int32)
@@ -3361,26 +2004,9 @@ def backward_read_1_others(
                 p8 = tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # v do^T
                 p9 = p8
                 p10 = decayed_sum(
-                    p9,
-                    q.to(tl.float32),
-                    w_sums + step * D,
-                    w_rests + step * D if EXACT else None,
-                    w_a,
-                    w_n,
-                    w_a,
-                    w_n,
-                    d,
-                    d_ok,
-                    last,
-                    H * D,
-                    C,
-                    CHUNK,
-                    LEVELS,
-                    False,
-                    True,
-                    FLAT,
-                    EXACT,
-                    DT,
+                    p9, q.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None,
+                    w_a, w_n, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, True, FLAT,
+                    EXACT, DT,
                 )  # sum_{j} q_{j,d} [v do^T]_{i,j} m_{i,j,d}
                 if not FLAT:
                     steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
@@ -3389,26 +2015,9 @@ def backward_read_1_others(
                 p11 = tl.dot(v.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # v write2^T
                 p12 = p11
                 p13 = decayed_sum(
-                    p12,
-                    a.to(tl.float32),
-                    w_sums + step * D,
-                    w_rests + step * D if EXACT else None,
-                    w_a_before,
-                    w_n_before,
-                    w_a,
-                    w_n,
-                    d,
-                    d_ok,
-                    last,
-                    H * D,
-                    C,
-                    CHUNK,
-                    LEVELS,
-                    False,
-                    False,
-                    FLAT,
-                    EXACT,
-                    DT,
+                    p12, a.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None,
+                    w_a_before, w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False,
+                    False, FLAT, EXACT, DT,
                 )  # sum_{j} a_{j,d} [v write2^T]_{i,j} m_{i,j,d}
                 if not FLAT:
                     steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
@@ -3427,8 +2036,7 @@ def backward_read_1_others(
                 )  # db
                 s2 = tl.load(
                     S_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
-                    mask=d_ok[None, :] & e_ok[:, None],
-                    other=0.0,
+                    mask=d_ok[None, :] & e_ok[:, None], other=0.0,
                 )  # S
                 p15 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do write1^T
                 p16 = p15
@@ -3436,26 +2044,9 @@ def backward_read_1_others(
                     b__p + t0 * b__t + i[:, None] * b__t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
                 )
                 p17 = decayed_sum(
-                    p16,
-                    b_.to(tl.float32),
-                    w_sums + step * D,
-                    w_rests + step * D if EXACT else None,
-                    w_a,
-                    w_n,
-                    w_a,
-                    w_n,
-                    d,
-                    d_ok,
-                    last,
-                    H * D,
-                    C,
-                    CHUNK,
-                    LEVELS,
-                    True,
-                    True,
-                    FLAT,
-                    EXACT,
-                    DT,
+                    p16, b_.to(tl.float32), w_sums + step * D,
+                    w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last, H * D,
+                    C, CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
                 )  # sum_{j} b_{j,d} [do write1^T]_{i,j} m_{i,j,d}
                 if not FLAT:
                     steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
@@ -3466,26 +2057,9 @@ def backward_read_1_others(
                     k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
                 )
                 p20 = decayed_sum(
-                    p19,
-                    k.to(tl.float32),
-                    w_sums + step * D,
-                    w_rests + step * D if EXACT else None,
-                    w_a,
-                    w_n,
-                    w_a,
-                    w_n,
-                    d,
-                    d_ok,
-                    last,
-                    H * D,
-                    C,
-                    CHUNK,
-                    LEVELS,
-                    True,
-                    True,
-                    FLAT,
-                    EXACT,
-                    DT,
+                    p19, k.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None,
+                    w_a, w_n, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, True, FLAT,
+                    EXACT, DT,
                 )  # sum_{j} k_{j,d} [do v^T]_{i,j} m_{i,j,d}
                 if not FLAT:
                     steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
@@ -3497,26 +2071,9 @@ def backward_read_1_others(
                 p22 = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # write2 write1^T
                 p23 = p22
                 p24 = decayed_sum(
-                    p23,
-                    b_.to(tl.float32),
-                    w_sums + step * D,
-                    w_rests + step * D if EXACT else None,
-                    w_a_before,
-                    w_n_before,
-                    w_a,
-                    w_n,
-                    d,
-                    d_ok,
-                    last,
-                    H * D,
-                    C,
-                    CHUNK,
-                    LEVELS,
-                    True,
-                    False,
-                    FLAT,
-                    EXACT,
-                    DT,
+                    p23, b_.to(tl.float32), w_sums + step * D,
+                    w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d,
+                    d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
                 )  # sum_{j} b_{j,d} [write2 write1^T]_{i,j} m_{i,j,d}
                 if not FLAT:
                     steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
@@ -3524,26 +2081,9 @@ def backward_read_1_others(
                 p25 = tl.dot(write2.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # write2 v^T
                 p26 = p25
                 p27 = decayed_sum(
-                    p26,
-                    k.to(tl.float32),
-                    w_sums + step * D,
-                    w_rests + step * D if EXACT else None,
-                    w_a_before,
-                    w_n_before,
-                    w_a,
-                    w_n,
-                    d,
-                    d_ok,
-                    last,
-                    H * D,
-                    C,
-                    CHUNK,
-                    LEVELS,
-                    True,
-                    False,
-                    FLAT,
-                    EXACT,
-                    DT,
+                    p26, k.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None,
+                    w_a_before, w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True,
+                    False, FLAT, EXACT, DT,
                 )  # sum_{j} k_{j,d} [write2 v^T]_{i,j} m_{i,j,d}
                 if not FLAT:
                     steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
@@ -3564,70 +2104,14 @@ def backward_read_1_others(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_unroll_1(
-    S_borders,
-    dS_borders,
-    w_sums,
-    w_rests,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    v_p,
-    v_b,
-    v_t,
-    v_h,
-    v_g,
-    write2_p,
-    write2_b,
-    write2_t,
-    write2_h,
-    write2_g,
-    a_p,
-    a_b,
-    a_t,
-    a_h,
-    a_g,
-    w_extents,
-    b__p,
-    b__b,
-    b__t,
-    b__h,
-    b__g,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    S__out,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    D: tl.constexpr,
-    E: tl.constexpr,
-    block_d: tl.constexpr,
-    block_e: tl.constexpr,
-    FLAT: tl.constexpr,
-    GROUP: tl.constexpr,
-    CHUNK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    S_borders, dS_borders, w_sums, w_rests, k_p, k_b, k_t, k_h, k_g, v_p, v_b, v_t, v_h, v_g,
+    write2_p, write2_b, write2_t, write2_h, write2_g, a_p, a_b, a_t, a_h, a_g, w_extents,
+    b__p, b__b, b__t, b__h, b__g, write1_p, write1_b, write1_t, write1_h, write1_g,
+    do_p, do_b, do_t, do_h, do_g, q_p, q_b, q_t, q_h, q_g, S__out,
+    T, H, chunks, begins, stops, programs,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
+    FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """Products of the states and their gradients at each step, for all blocks at once."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
@@ -3657,27 +2141,13 @@ def backward_unroll_1(
     if not FLAT:
         steep_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
     w_a_end = over_block(
-        tl.load(w_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
-        w_sums + step * D,
-        (last),
-        d,
-        d_ok,
-        last,
-        H * D,
-        C,
-        CHUNK,
+        tl.load(w_sums + step * D + last * (H * D) + d, mask=d_ok, other=0), w_sums + step * D,
+        (last), d, d_ok, last, H * D, C, CHUNK,
     )
     w_n_end = (
         over_block(
             tl.load(w_rests + step * D + last * (H * D) + d, mask=d_ok, other=0),
-            w_rests + step * D,
-            (last),
-            d,
-            d_ok,
-            last,
-            H * D,
-            C,
-            CHUNK,
+            w_rests + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
         )
         if EXACT
         else tl.full([1], 0, tl.int32)
@@ -3685,13 +2155,11 @@ def backward_unroll_1(
     kept = span(w_a_end, w_n_end, 0.0, 0)
     s = tl.load(
         S_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
-        mask=d_ok[None, :] & e_ok[:, None],
-        other=0.0,
+        mask=d_ok[None, :] & e_ok[:, None], other=0.0,
     )  # S
     s2 = tl.load(
         dS_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
-        mask=d_ok[None, :] & e_ok[:, None],
-        other=0.0,
+        mask=d_ok[None, :] & e_ok[:, None], other=0.0,
     )  # dS
     s3 = tl.sum((s.to(tl.float32) * s2.to(tl.float32)), axis=0)  # (S . dS) 1
     k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
@@ -3704,84 +2172,39 @@ def backward_unroll_1(
     w_a_before = over_block(
         tl.load(
             w_sums + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
-            mask=(i > 0)[:, None] & (d_ok)[None, :],
-            other=0,
+            mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
         ),
-        w_sums + step * D,
-        (tl.minimum(i - 1, last))[:, None],
-        d[None, :],
-        d_ok[None, :],
-        last,
-        H * D,
-        C,
-        CHUNK,
+        w_sums + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last,
+        H * D, C, CHUNK,
     )
     w_n_before = (
         over_block(
             tl.load(
                 w_rests + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
-                mask=(i > 0)[:, None] & (d_ok)[None, :],
-                other=0,
+                mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
             ),
-            w_rests + step * D,
-            (tl.minimum(i - 1, last))[:, None],
-            d[None, :],
-            d_ok[None, :],
-            last,
-            H * D,
-            C,
-            CHUNK,
+            w_rests + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last,
+            H * D, C, CHUNK,
         )
         if EXACT
         else 0
     )
     w_a = over_block(
         tl.load(w_sums + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
-        w_sums + step * D,
-        (row)[:, None],
-        d[None, :],
-        d_ok[None, :],
-        last,
-        H * D,
-        C,
-        CHUNK,
+        w_sums + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
     )
     w_n = (
         over_block(
             tl.load(w_rests + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
-            w_rests + step * D,
-            (row)[:, None],
-            d[None, :],
-            d_ok[None, :],
-            last,
-            H * D,
-            C,
-            CHUNK,
+            w_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
         )
         if EXACT
         else 0
     )
     p2 = decayed_sum(
-        (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * p),
-        a.to(tl.float32),
-        w_sums + step * D,
-        w_rests + step * D if EXACT else None,
-        w_a_before,
-        w_n_before,
-        w_a,
-        w_n,
-        d,
-        d_ok,
-        last,
-        H * D,
-        C,
-        CHUNK,
-        LEVELS,
-        False,
-        False,
-        FLAT,
-        EXACT,
-        DT,
+        (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * p), a.to(tl.float32), w_sums + step * D,
+        w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d, d_ok, last,
+        H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
     )  # sum_{j} [apart_{mask}]_{i,j} (a)_{j,d} m_{i,j,d} [(v) (7428e59b7c)^T]_{i,j}
     if not FLAT:
         steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
@@ -3797,26 +2220,8 @@ def backward_unroll_1(
     p3 = tl.dot(write1.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # (747e42a85b) (do)^T
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     p4 = decayed_sum(
-        p3,
-        q.to(tl.float32),
-        w_sums + step * D,
-        w_rests + step * D if EXACT else None,
-        w_a,
-        w_n,
-        w_a,
-        w_n,
-        d,
-        d_ok,
-        last,
-        H * D,
-        C,
-        CHUNK,
-        LEVELS,
-        False,
-        False,
-        FLAT,
-        EXACT,
-        DT,
+        p3, q.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a, w_n,
+        w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
     )  # sum_{j} m_{i,j,d} (q)_{j,d} [(747e42a85b) (do)^T]_{i,j}
     if not FLAT:
         steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
@@ -3824,26 +2229,9 @@ def backward_unroll_1(
         i_new = i_ok & ((i >= steep_from) | (again > 0))
     p5 = tl.dot(write1.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # (747e42a85b) (7428e59b7c)^T
     p6 = decayed_sum(
-        (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * p5),
-        a.to(tl.float32),
-        w_sums + step * D,
-        w_rests + step * D if EXACT else None,
-        w_a_before,
-        w_n_before,
-        w_a,
-        w_n,
-        d,
-        d_ok,
-        last,
-        H * D,
-        C,
-        CHUNK,
-        LEVELS,
-        False,
-        False,
-        FLAT,
-        EXACT,
-        DT,
+        (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * p5), a.to(tl.float32),
+        w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n,
+        d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
     )  # sum_{j} [apart_{mask}]_{i,j} (a)_{j,d} m_{i,j,d} [(747e42a85b) (7428e59b7c)^T]_{i,j}
     if not FLAT:
         steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
@@ -3855,26 +2243,8 @@ def backward_unroll_1(
     p7 = tl.dot(do.to(DT), s.to(DT), input_precision="tf32x3")  # (do) S^T
     p8 = tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # (v) (do)^T
     p9 = decayed_sum(
-        p8,
-        q.to(tl.float32),
-        w_sums + step * D,
-        w_rests + step * D if EXACT else None,
-        w_a,
-        w_n,
-        w_a,
-        w_n,
-        d,
-        d_ok,
-        last,
-        H * D,
-        C,
-        CHUNK,
-        LEVELS,
-        False,
-        False,
-        FLAT,
-        EXACT,
-        DT,
+        p8, q.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a, w_n,
+        w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
     )  # sum_{j} m_{i,j,d} (q)_{j,d} [(v) (do)^T]_{i,j}
     if not FLAT:
         steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
@@ -3882,52 +2252,16 @@ def backward_unroll_1(
         i_new = i_ok & ((i >= steep_from) | (again > 0))
     p10 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # (do) (747e42a85b)^T
     p11 = decayed_sum(
-        p10,
-        b_.to(tl.float32),
-        w_sums + step * D,
-        w_rests + step * D if EXACT else None,
-        w_a,
-        w_n,
-        w_a,
-        w_n,
-        d,
-        d_ok,
-        last,
-        H * D,
-        C,
-        CHUNK,
-        LEVELS,
-        True,
-        False,
-        FLAT,
-        EXACT,
-        DT,
+        p10, b_.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a, w_n,
+        w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
     )  # sum_{j} (b)_{j,d} m_{i,j,d} [(do) (747e42a85b)^T]_{i,j}
     if not FLAT:
         steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
         i_new = i_ok & ((i >= steep_from) | (again > 0))
     p12 = tl.dot(do.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # (do) (v)^T
     p13 = decayed_sum(
-        p12,
-        k.to(tl.float32),
-        w_sums + step * D,
-        w_rests + step * D if EXACT else None,
-        w_a,
-        w_n,
-        w_a,
-        w_n,
-        d,
-        d_ok,
-        last,
-        H * D,
-        C,
-        CHUNK,
-        LEVELS,
-        True,
-        False,
-        FLAT,
-        EXACT,
-        DT,
+        p12, k.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a, w_n,
+        w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
     )  # sum_{j} m_{i,j,d} (k)_{j,d} [(do) (v)^T]_{i,j}
     if not FLAT:
         steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
@@ -3944,52 +2278,18 @@ def backward_unroll_1(
     sums = summed(w, C, False, True, DT)  # [order_{mask}]_{i,j} w
     p14 = tl.dot(write2.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # (7428e59b7c) (v)^T
     p15 = decayed_sum(
-        (p14 * tl.where(i[:, None] >= i[None, :] + 2, 1.0, 0.0)),
-        k.to(tl.float32),
-        w_sums + step * D,
-        w_rests + step * D if EXACT else None,
-        w_a_before,
-        w_n_before,
-        w_a,
-        w_n,
-        d,
-        d_ok,
-        last,
-        H * D,
-        C,
-        CHUNK,
-        LEVELS,
-        True,
-        False,
-        FLAT,
-        EXACT,
-        DT,
+        (p14 * tl.where(i[:, None] >= i[None, :] + 2, 1.0, 0.0)), k.to(tl.float32),
+        w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n,
+        d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
     )  # sum_{j} [apart_{mask}]_{i,j} (k)_{j,d} m_{i,j,d} [(7428e59b7c) (v)^T]_{i,j}
     if not FLAT:
         steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
         i_new = i_ok & ((i >= steep_from) | (again > 0))
     p16 = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # (7428e59b7c) (747e42a85b)^T
     p17 = decayed_sum(
-        (tl.where(i[:, None] >= i[None, :] + 2, 1.0, 0.0) * p16),
-        b_.to(tl.float32),
-        w_sums + step * D,
-        w_rests + step * D if EXACT else None,
-        w_a_before,
-        w_n_before,
-        w_a,
-        w_n,
-        d,
-        d_ok,
-        last,
-        H * D,
-        C,
-        CHUNK,
-        LEVELS,
-        True,
-        False,
-        FLAT,
-        EXACT,
-        DT,
+        (tl.where(i[:, None] >= i[None, :] + 2, 1.0, 0.0) * p16), b_.to(tl.float32),
+        w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n,
+        d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
     )  # sum_{j} [apart_{mask}]_{i,j} (b)_{j,d} m_{i,j,d} [(7428e59b7c) (747e42a85b)^T]_{i,j}
     if not FLAT:
         steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
@@ -4005,77 +2305,20 @@ def backward_unroll_1(
     sums3 = summed(w3, C, True, False, DT)  # [order_{mask}]_{i,j} w
     tl.store(
         S__out + step * D + i[:, None] * (H * D) + d[None, :],
-        ((kept * s3)[None, :] + sums + sums2 + sums3),
-        mask=i_new[:, None] & d_ok[None, :],
+        ((kept * s3)[None, :] + sums + sums2 + sums3), mask=i_new[:, None] & d_ok[None, :],
     )  # S
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_unroll_1_others(
-    S_borders,
-    dS_borders,
-    w_sums,
-    w_rests,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    v_p,
-    v_b,
-    v_t,
-    v_h,
-    v_g,
-    write2_p,
-    write2_b,
-    write2_t,
-    write2_h,
-    write2_g,
-    a_p,
-    a_b,
-    a_t,
-    a_h,
-    a_g,
-    w_extents,
-    b__p,
-    b__b,
-    b__t,
-    b__h,
-    b__g,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    S__out,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    D: tl.constexpr,
-    E: tl.constexpr,
-    block_d: tl.constexpr,
-    block_e: tl.constexpr,
-    FLAT: tl.constexpr,
-    GROUP: tl.constexpr,
-    CHUNK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    S_borders, dS_borders, w_sums, w_rests, k_p, k_b, k_t, k_h, k_g, v_p, v_b, v_t, v_h, v_g,
+    write2_p, write2_b, write2_t, write2_h, write2_g, a_p, a_b, a_t, a_h, a_g, w_extents,
+    b__p, b__b, b__t, b__h, b__g, write1_p, write1_b, write1_t, write1_h, write1_g,
+    do_p, do_b, do_t, do_h, do_g, q_p, q_b, q_t, q_h, q_g, S__out,
+    T, H, chunks, begins, stops, programs,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
+    FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The same, of chunks that aren't flat: a program looks at some together, and takes one after the other."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
@@ -4117,26 +2360,12 @@ def backward_unroll_1_others(
                 steep_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
                 w_a_end = over_block(
                     tl.load(w_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                    w_sums + step * D,
-                    (last),
-                    d,
-                    d_ok,
-                    last,
-                    H * D,
-                    C,
-                    CHUNK,
+                    w_sums + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
                 )
                 w_n_end = (
                     over_block(
                         tl.load(w_rests + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                        w_rests + step * D,
-                        (last),
-                        d,
-                        d_ok,
-                        last,
-                        H * D,
-                        C,
-                        CHUNK,
+                        w_rests + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
                     )
                     if EXACT
                     else tl.full([1], 0, tl.int32)
@@ -4144,13 +2373,11 @@ def backward_unroll_1_others(
                 kept = span(w_a_end, w_n_end, 0.0, 0)
                 s = tl.load(
                     S_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
-                    mask=d_ok[None, :] & e_ok[:, None],
-                    other=0.0,
+                    mask=d_ok[None, :] & e_ok[:, None], other=0.0,
                 )  # S
                 s2 = tl.load(
                     dS_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
-                    mask=d_ok[None, :] & e_ok[:, None],
-                    other=0.0,
+                    mask=d_ok[None, :] & e_ok[:, None], other=0.0,
                 )  # dS
                 s3 = tl.sum((s.to(tl.float32) * s2.to(tl.float32)), axis=0)  # (S . dS) 1
                 k = tl.load(
@@ -4161,8 +2388,7 @@ def backward_unroll_1_others(
                 )
                 write2 = tl.load(
                     write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :],
-                    mask=i_ok[:, None] & e_ok[None, :],
-                    other=0.0,
+                    mask=i_ok[:, None] & e_ok[None, :], other=0.0,
                 )
                 p = tl.dot(v.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # (v) (7428e59b7c)^T
                 a = tl.load(
@@ -4171,46 +2397,26 @@ def backward_unroll_1_others(
                 w_a_before = over_block(
                     tl.load(
                         w_sums + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
-                        mask=(i > 0)[:, None] & (d_ok)[None, :],
-                        other=0,
+                        mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
                     ),
-                    w_sums + step * D,
-                    (tl.minimum(i - 1, last))[:, None],
-                    d[None, :],
-                    d_ok[None, :],
-                    last,
-                    H * D,
-                    C,
-                    CHUNK,
+                    w_sums + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :],
+                    d_ok[None, :], last, H * D, C, CHUNK,
                 )
                 w_n_before = (
                     over_block(
                         tl.load(
                             w_rests + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
-                            mask=(i > 0)[:, None] & (d_ok)[None, :],
-                            other=0,
+                            mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
                         ),
-                        w_rests + step * D,
-                        (tl.minimum(i - 1, last))[:, None],
-                        d[None, :],
-                        d_ok[None, :],
-                        last,
-                        H * D,
-                        C,
-                        CHUNK,
+                        w_rests + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :],
+                        d_ok[None, :], last, H * D, C, CHUNK,
                     )
                     if EXACT
                     else 0
                 )
                 w_a = over_block(
                     tl.load(w_sums + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
-                    w_sums + step * D,
-                    (row)[:, None],
-                    d[None, :],
-                    d_ok[None, :],
-                    last,
-                    H * D,
-                    C,
+                    w_sums + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C,
                     CHUNK,
                 )
                 w_n = (
@@ -4218,39 +2424,17 @@ def backward_unroll_1_others(
                         tl.load(
                             w_rests + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0
                         ),
-                        w_rests + step * D,
-                        (row)[:, None],
-                        d[None, :],
-                        d_ok[None, :],
-                        last,
-                        H * D,
-                        C,
-                        CHUNK,
+                        w_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D,
+                        C, CHUNK,
                     )
                     if EXACT
                     else 0
                 )
                 p2 = decayed_sum(
-                    (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * p),
-                    a.to(tl.float32),
-                    w_sums + step * D,
-                    w_rests + step * D if EXACT else None,
-                    w_a_before,
-                    w_n_before,
-                    w_a,
-                    w_n,
-                    d,
-                    d_ok,
-                    last,
-                    H * D,
-                    C,
-                    CHUNK,
-                    LEVELS,
-                    False,
-                    False,
-                    FLAT,
-                    EXACT,
-                    DT,
+                    (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * p), a.to(tl.float32),
+                    w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before,
+                    w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False,
+                    FLAT, EXACT, DT,
                 )  # sum_{j} [apart_{mask}]_{i,j} (a)_{j,d} m_{i,j,d} [(v) (7428e59b7c)^T]_{i,j}
                 if not FLAT:
                     steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
@@ -4263,8 +2447,7 @@ def backward_unroll_1_others(
                 )
                 write1 = tl.load(
                     write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :],
-                    mask=i_ok[:, None] & e_ok[None, :],
-                    other=0.0,
+                    mask=i_ok[:, None] & e_ok[None, :], other=0.0,
                 )
                 do = tl.load(
                     do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
@@ -4274,26 +2457,9 @@ def backward_unroll_1_others(
                     q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
                 )
                 p4 = decayed_sum(
-                    p3,
-                    q.to(tl.float32),
-                    w_sums + step * D,
-                    w_rests + step * D if EXACT else None,
-                    w_a,
-                    w_n,
-                    w_a,
-                    w_n,
-                    d,
-                    d_ok,
-                    last,
-                    H * D,
-                    C,
-                    CHUNK,
-                    LEVELS,
-                    False,
-                    False,
-                    FLAT,
-                    EXACT,
-                    DT,
+                    p3, q.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None,
+                    w_a, w_n, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, FLAT,
+                    EXACT, DT,
                 )  # sum_{j} m_{i,j,d} (q)_{j,d} [(747e42a85b) (do)^T]_{i,j}
                 if not FLAT:
                     steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
@@ -4303,26 +2469,10 @@ def backward_unroll_1_others(
                     write1.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3"
                 )  # (747e42a85b) (7428e59b7c)^T
                 p6 = decayed_sum(
-                    (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * p5),
-                    a.to(tl.float32),
-                    w_sums + step * D,
-                    w_rests + step * D if EXACT else None,
-                    w_a_before,
-                    w_n_before,
-                    w_a,
-                    w_n,
-                    d,
-                    d_ok,
-                    last,
-                    H * D,
-                    C,
-                    CHUNK,
-                    LEVELS,
-                    False,
-                    False,
-                    FLAT,
-                    EXACT,
-                    DT,
+                    (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * p5), a.to(tl.float32),
+                    w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before,
+                    w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False,
+                    FLAT, EXACT, DT,
                 )  # sum_{j} [apart_{mask}]_{i,j} (a)_{j,d} m_{i,j,d} [(747e42a85b) (7428e59b7c)^T]_{i,j}
                 if not FLAT:
                     steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
@@ -4334,26 +2484,9 @@ def backward_unroll_1_others(
                 p7 = tl.dot(do.to(DT), s.to(DT), input_precision="tf32x3")  # (do) S^T
                 p8 = tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # (v) (do)^T
                 p9 = decayed_sum(
-                    p8,
-                    q.to(tl.float32),
-                    w_sums + step * D,
-                    w_rests + step * D if EXACT else None,
-                    w_a,
-                    w_n,
-                    w_a,
-                    w_n,
-                    d,
-                    d_ok,
-                    last,
-                    H * D,
-                    C,
-                    CHUNK,
-                    LEVELS,
-                    False,
-                    False,
-                    FLAT,
-                    EXACT,
-                    DT,
+                    p8, q.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None,
+                    w_a, w_n, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, FLAT,
+                    EXACT, DT,
                 )  # sum_{j} m_{i,j,d} (q)_{j,d} [(v) (do)^T]_{i,j}
                 if not FLAT:
                     steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
@@ -4361,52 +2494,18 @@ def backward_unroll_1_others(
                     i_new = i_ok & ((i >= steep_from) | (again > 0))
                 p10 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # (do) (747e42a85b)^T
                 p11 = decayed_sum(
-                    p10,
-                    b_.to(tl.float32),
-                    w_sums + step * D,
-                    w_rests + step * D if EXACT else None,
-                    w_a,
-                    w_n,
-                    w_a,
-                    w_n,
-                    d,
-                    d_ok,
-                    last,
-                    H * D,
-                    C,
-                    CHUNK,
-                    LEVELS,
-                    True,
-                    False,
-                    FLAT,
-                    EXACT,
-                    DT,
+                    p10, b_.to(tl.float32), w_sums + step * D,
+                    w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last, H * D,
+                    C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
                 )  # sum_{j} (b)_{j,d} m_{i,j,d} [(do) (747e42a85b)^T]_{i,j}
                 if not FLAT:
                     steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
                     i_new = i_ok & ((i >= steep_from) | (again > 0))
                 p12 = tl.dot(do.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # (do) (v)^T
                 p13 = decayed_sum(
-                    p12,
-                    k.to(tl.float32),
-                    w_sums + step * D,
-                    w_rests + step * D if EXACT else None,
-                    w_a,
-                    w_n,
-                    w_a,
-                    w_n,
-                    d,
-                    d_ok,
-                    last,
-                    H * D,
-                    C,
-                    CHUNK,
-                    LEVELS,
-                    True,
-                    False,
-                    FLAT,
-                    EXACT,
-                    DT,
+                    p12, k.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None,
+                    w_a, w_n, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT,
+                    EXACT, DT,
                 )  # sum_{j} m_{i,j,d} (k)_{j,d} [(do) (v)^T]_{i,j}
                 if not FLAT:
                     steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
@@ -4423,26 +2522,10 @@ def backward_unroll_1_others(
                 sums = summed(w, C, False, True, DT)  # [order_{mask}]_{i,j} w
                 p14 = tl.dot(write2.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # (7428e59b7c) (v)^T
                 p15 = decayed_sum(
-                    (p14 * tl.where(i[:, None] >= i[None, :] + 2, 1.0, 0.0)),
-                    k.to(tl.float32),
-                    w_sums + step * D,
-                    w_rests + step * D if EXACT else None,
-                    w_a_before,
-                    w_n_before,
-                    w_a,
-                    w_n,
-                    d,
-                    d_ok,
-                    last,
-                    H * D,
-                    C,
-                    CHUNK,
-                    LEVELS,
-                    True,
-                    False,
-                    FLAT,
-                    EXACT,
-                    DT,
+                    (p14 * tl.where(i[:, None] >= i[None, :] + 2, 1.0, 0.0)), k.to(tl.float32),
+                    w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before,
+                    w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT,
+                    EXACT, DT,
                 )  # sum_{j} [apart_{mask}]_{i,j} (k)_{j,d} m_{i,j,d} [(7428e59b7c) (v)^T]_{i,j}
                 if not FLAT:
                     steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
@@ -4451,26 +2534,10 @@ def backward_unroll_1_others(
                     write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3"
                 )  # (7428e59b7c) (747e42a85b)^T
                 p17 = decayed_sum(
-                    (tl.where(i[:, None] >= i[None, :] + 2, 1.0, 0.0) * p16),
-                    b_.to(tl.float32),
-                    w_sums + step * D,
-                    w_rests + step * D if EXACT else None,
-                    w_a_before,
-                    w_n_before,
-                    w_a,
-                    w_n,
-                    d,
-                    d_ok,
-                    last,
-                    H * D,
-                    C,
-                    CHUNK,
-                    LEVELS,
-                    True,
-                    False,
-                    FLAT,
-                    EXACT,
-                    DT,
+                    (tl.where(i[:, None] >= i[None, :] + 2, 1.0, 0.0) * p16), b_.to(tl.float32),
+                    w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before,
+                    w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT,
+                    EXACT, DT,
                 )  # sum_{j} [apart_{mask}]_{i,j} (b)_{j,d} m_{i,j,d} [(7428e59b7c) (747e42a85b)^T]_{i,j}
                 if not FLAT:
                     steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
@@ -4523,80 +2590,22 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     scaled3 = some.new_empty((B, H, T, D))
     scaled4 = some.new_empty((B, H, T, D))
     launch(
-        backward_prepare_1,
-        (lay.programs,),
-        b_,
-        *strides(b_, H),
-        q,
-        *strides(q, H),
-        w_sums,
-        w_rests,
-        w_extents,
-        k,
-        *strides(k, H),
-        a,
-        *strides(a, H),
-        scaled1,
-        scaled2,
-        scaled3,
-        scaled4,
-        matrix2,
-        matrix1,
-        matrix4,
-        matrix3,
-        *lay.at_once,
-        lay.programs,
-        D=D,
-        part_d=min(config.block, config.padded(D)),
-        FLAT=True,
-        GROUP=GROUP,
-        CHUNK=config.chunk,
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=config.ahead,
-        num_stages=1,
-        maxnreg=config.most,
+        backward_prepare_1, (lay.programs,),
+        b_, *strides(b_, H), q, *strides(q, H), w_sums, w_rests, w_extents, k, *strides(k, H),
+        a, *strides(a, H), scaled1, scaled2, scaled3, scaled4, matrix2, matrix1, matrix4, matrix3,
+        *lay.at_once, lay.programs,
+        D=D, part_d=min(config.block, config.padded(D)), FLAT=True, GROUP=GROUP, CHUNK=config.chunk,
+        C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=config.most,
     )
     launch(
-        backward_prepare_1_others,
-        (cdiv(lay.programs, GROUP),),
-        b_,
-        *strides(b_, H),
-        q,
-        *strides(q, H),
-        w_sums,
-        w_rests,
-        w_extents,
-        k,
-        *strides(k, H),
-        a,
-        *strides(a, H),
-        scaled1,
-        scaled2,
-        scaled3,
-        scaled4,
-        matrix2,
-        matrix1,
-        matrix4,
-        matrix3,
-        *lay.at_once,
-        lay.programs,
-        D=D,
-        part_d=min(config.block, config.padded(D)),
-        FLAT=False,
-        GROUP=GROUP,
-        CHUNK=config.chunk,
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=config.ahead,
-        num_stages=1,
-        maxnreg=config.most,
+        backward_prepare_1_others, (cdiv(lay.programs, GROUP),),
+        b_, *strides(b_, H), q, *strides(q, H), w_sums, w_rests, w_extents, k, *strides(k, H),
+        a, *strides(a, H), scaled1, scaled2, scaled3, scaled4, matrix2, matrix1, matrix4, matrix3,
+        *lay.at_once, lay.programs,
+        D=D, part_d=min(config.block, config.padded(D)), FLAT=False, GROUP=GROUP,
+        CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=config.most,
     )
     if parts > 1 or exchange is not None:
         dS_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
@@ -4604,49 +2613,17 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         walk = config.walk(
             E,
             config.padded(D) * (scaled1.element_size() + scaled3.element_size() + scaled4.element_size()),
-            config.chunk * (matrix2.element_size() + matrix1.element_size()),
-            do.element_size(),
+            config.chunk * (matrix2.element_size() + matrix1.element_size()), do.element_size(),
         )
         launch(
-            backward_sweep_1,
-            (lay.sequences * parts * H * cdiv(E, walk.tile),),
-            None,
-            dS_ends,
-            None,
-            scaled1,
-            do,
-            *strides(do, H),
-            matrix2,
-            matrix1,
-            scaled2,
-            matrix3,
-            matrix4,
-            None,
-            None,
-            w_sums,
-            w_rests,
-            scaled3,
-            scaled4,
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            blocks.chunks,
-            D=D,
-            E=E,
-            block_d=min(config.slice, config.padded(D)),
-            block_e=walk.tile,
-            YIELD=False,
-            WARPS=walk.warps,
-            STAGES=walk.stages,
-            BLOCK=BLOCK,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=walk.warps,
-            num_stages=2,
-            maxnreg=walk.registers,
+            backward_sweep_1, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+            None, dS_ends, None, scaled1, do, *strides(do, H), matrix2, matrix1, scaled2, matrix3,
+            matrix4, None, None, w_sums, w_rests, scaled3, scaled4,
+            *lay.walked, parts, lay.length(parts), blocks.chunks,
+            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=False,
+            WARPS=walk.warps, STAGES=walk.stages, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels,
+            EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps,
+            num_stages=2, maxnreg=walk.registers,
         )
         if exchange is not None:  # other parts of the sequence are elsewhere
             dS_coming = exchange.begin(
@@ -4671,45 +2648,14 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         do.element_size(),
     )
     launch(
-        backward_sweep_1,
-        (lay.sequences * parts * H * cdiv(E, walk.tile),),
-        dS_starts,
-        dS_last,
-        dS_borders,
-        scaled1,
-        do,
-        *strides(do, H),
-        matrix2,
-        matrix1,
-        scaled2,
-        matrix3,
-        matrix4,
-        write2,
-        dv,
-        w_sums,
-        w_rests,
-        scaled3,
-        scaled4,
-        *lay.walked,
-        parts,
-        lay.length(parts),
-        blocks.chunks,
-        D=D,
-        E=E,
-        block_d=min(config.slice, config.padded(D)),
-        block_e=walk.tile,
-        YIELD=True,
-        WARPS=walk.warps,
-        STAGES=walk.stages,
-        BLOCK=BLOCK,
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=walk.warps,
-        num_stages=2,
-        maxnreg=walk.registers,
+        backward_sweep_1, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+        dS_starts, dS_last, dS_borders, scaled1, do, *strides(do, H), matrix2, matrix1, scaled2,
+        matrix3, matrix4, write2, dv, w_sums, w_rests, scaled3, scaled4,
+        *lay.walked, parts, lay.length(parts), blocks.chunks,
+        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=True,
+        WARPS=walk.warps, STAGES=walk.stages, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels,
+        EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps,
+        num_stages=2, maxnreg=walk.registers,
     )
     matrix1 = matrix2 = matrix3 = matrix4 = scaled1 = scaled2 = scaled3 = scaled4 = None
     if needs & {"a", "b", "k", "q", "w"}:
@@ -4718,185 +2664,51 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         dq = some.new_empty((B, T, H, D), dtype=some.dtype)
         da = some.new_empty((B, T, H, D), dtype=some.dtype)
         launch(
-            backward_read_1,
-            (blocks.programs * cdiv(D, min(config.read_tile, config.padded(D))),),
-            dS_borders,
-            write1,
-            *strides(write1, H),
-            write2,
-            *strides(write2, H),
-            a,
-            *strides(a, H),
-            w_sums,
-            w_rests,
-            w_extents,
-            do,
-            *strides(do, H),
-            q,
-            *strides(q, H),
-            v,
-            *strides(v, H),
-            dk,
-            db,
-            S_borders,
-            b_,
-            *strides(b_, H),
-            k,
-            *strides(k, H),
-            dq,
-            da,
-            *blocks.at_once,
-            blocks.programs,
-            E=E,
-            D=D,
-            block_e=config.padded(E),
-            block_d=min(config.read_tile, config.padded(D)),
-            FLAT=True,
-            GROUP=GROUP,
-            CHUNK=config.chunk,
-            C=BLOCK,
-            LEVELS=LEVELS,
-            EVEN=blocks.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.read_warps(config.padded(E), many=True),
-            num_stages=1,
-            maxnreg=config.most,
+            backward_read_1, (blocks.programs * cdiv(D, min(config.read_tile, config.padded(D))),),
+            dS_borders, write1, *strides(write1, H), write2, *strides(write2, H), a, *strides(a, H),
+            w_sums, w_rests, w_extents, do, *strides(do, H), q, *strides(q, H), v, *strides(v, H), dk,
+            db, S_borders, b_, *strides(b_, H), k, *strides(k, H), dq, da,
+            *blocks.at_once, blocks.programs,
+            E=E, D=D, block_e=config.padded(E), block_d=min(config.read_tile, config.padded(D)),
+            FLAT=True, GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=config.read_warps(config.padded(E), many=True), num_stages=1, maxnreg=config.most,
         )
         launch(
-            backward_read_1_others,
-            (cdiv(blocks.programs, GROUP) * cdiv(D, min(config.read_tile, config.padded(D))),),
-            dS_borders,
-            write1,
-            *strides(write1, H),
-            write2,
-            *strides(write2, H),
-            a,
-            *strides(a, H),
-            w_sums,
-            w_rests,
-            w_extents,
-            do,
-            *strides(do, H),
-            q,
-            *strides(q, H),
-            v,
-            *strides(v, H),
-            dk,
-            db,
-            S_borders,
-            b_,
-            *strides(b_, H),
-            k,
-            *strides(k, H),
-            dq,
-            da,
-            *blocks.at_once,
-            blocks.programs,
-            E=E,
-            D=D,
-            block_e=config.padded(E),
-            block_d=min(config.read_tile, config.padded(D)),
-            FLAT=False,
-            GROUP=GROUP,
-            CHUNK=config.chunk,
-            C=BLOCK,
-            LEVELS=LEVELS,
-            EVEN=blocks.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.read_warps(config.padded(E), many=True),
-            num_stages=1,
-            maxnreg=config.most,
+            backward_read_1_others, (cdiv(blocks.programs, GROUP) * cdiv(D, min(config.read_tile, config.padded(D))),),
+            dS_borders, write1, *strides(write1, H), write2, *strides(write2, H), a, *strides(a, H),
+            w_sums, w_rests, w_extents, do, *strides(do, H), q, *strides(q, H), v, *strides(v, H), dk,
+            db, S_borders, b_, *strides(b_, H), k, *strides(k, H), dq, da,
+            *blocks.at_once, blocks.programs,
+            E=E, D=D, block_e=config.padded(E), block_d=min(config.read_tile, config.padded(D)),
+            FLAT=False, GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=config.read_warps(config.padded(E), many=True), num_stages=1, maxnreg=config.most,
         )
     gradients, initial = {}, {}
     if needs & {"w"}:
         S_ = some.new_empty((B, T, H, D), dtype=torch.float32)
         launch(
-            backward_unroll_1,
-            (blocks.programs * cdiv(D, min(config.read_tile, config.padded(D))),),
-            S_borders,
-            dS_borders,
-            w_sums,
-            w_rests,
-            k,
-            *strides(k, H),
-            v,
-            *strides(v, H),
-            write2,
-            *strides(write2, H),
-            a,
-            *strides(a, H),
-            w_extents,
-            b_,
-            *strides(b_, H),
-            write1,
-            *strides(write1, H),
-            do,
-            *strides(do, H),
-            q,
-            *strides(q, H),
-            S_,
-            *blocks.at_once,
-            blocks.programs,
-            D=D,
-            E=E,
-            block_d=min(config.read_tile, config.padded(D)),
-            block_e=config.padded(E),
-            FLAT=True,
-            GROUP=GROUP,
-            CHUNK=config.chunk,
-            C=BLOCK,
-            LEVELS=LEVELS,
-            EVEN=blocks.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.read_warps(config.padded(E)),
-            num_stages=1,
-            maxnreg=config.most,
+            backward_unroll_1, (blocks.programs * cdiv(D, min(config.read_tile, config.padded(D))),),
+            S_borders, dS_borders, w_sums, w_rests, k, *strides(k, H), v, *strides(v, H),
+            write2, *strides(write2, H), a, *strides(a, H), w_extents, b_, *strides(b_, H),
+            write1, *strides(write1, H), do, *strides(do, H), q, *strides(q, H), S_,
+            *blocks.at_once, blocks.programs,
+            D=D, E=E, block_d=min(config.read_tile, config.padded(D)), block_e=config.padded(E),
+            FLAT=True, GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.read_warps(config.padded(E)),
+            num_stages=1, maxnreg=config.most,
         )
         launch(
-            backward_unroll_1_others,
-            (cdiv(blocks.programs, GROUP) * cdiv(D, min(config.read_tile, config.padded(D))),),
-            S_borders,
-            dS_borders,
-            w_sums,
-            w_rests,
-            k,
-            *strides(k, H),
-            v,
-            *strides(v, H),
-            write2,
-            *strides(write2, H),
-            a,
-            *strides(a, H),
-            w_extents,
-            b_,
-            *strides(b_, H),
-            write1,
-            *strides(write1, H),
-            do,
-            *strides(do, H),
-            q,
-            *strides(q, H),
-            S_,
-            *blocks.at_once,
-            blocks.programs,
-            D=D,
-            E=E,
-            block_d=min(config.read_tile, config.padded(D)),
-            block_e=config.padded(E),
-            FLAT=False,
-            GROUP=GROUP,
-            CHUNK=config.chunk,
-            C=BLOCK,
-            LEVELS=LEVELS,
-            EVEN=blocks.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.read_warps(config.padded(E)),
-            num_stages=1,
-            maxnreg=config.most,
+            backward_unroll_1_others, (cdiv(blocks.programs, GROUP) * cdiv(D, min(config.read_tile, config.padded(D))),),
+            S_borders, dS_borders, w_sums, w_rests, k, *strides(k, H), v, *strides(v, H),
+            write2, *strides(write2, H), a, *strides(a, H), w_extents, b_, *strides(b_, H),
+            write1, *strides(write1, H), do, *strides(do, H), q, *strides(q, H), S_,
+            *blocks.at_once, blocks.programs,
+            D=D, E=E, block_d=min(config.read_tile, config.padded(D)), block_e=config.padded(E),
+            FLAT=False, GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.read_warps(config.padded(E)),
+            num_stages=1, maxnreg=config.most,
         )
         S_pairing = S_
     S_ = dS_borders = w_extents = w_rests = w_sums = write2 = None
@@ -4944,20 +2756,14 @@ def torch_step(given, states, constants, outputs, following):
 @triton.jit(do_not_specialize=["heads"])
 def step_kernel(
     q_at, k_at, a_at, b_at, v_at, w_at, S_at, next_S_at, o_at, rows_at,
-    q_stride0, q_stride1, q_stride2,
-    k_stride0, k_stride1, k_stride2,
-    a_stride0, a_stride1, a_stride2,
-    b_stride0, b_stride1, b_stride2,
-    v_stride0, v_stride1, v_stride2,
-    w_stride0, w_stride1, w_stride2,
-    S_stride0, S_stride1,
-    next_S_stride0, next_S_stride1,
-    o_stride0, o_stride1,
+    q_stride0, q_stride1, q_stride2, k_stride0, k_stride1, k_stride2,
+    a_stride0, a_stride1, a_stride2, b_stride0, b_stride1, b_stride2,
+    v_stride0, v_stride1, v_stride2, w_stride0, w_stride1, w_stride2, S_stride0, S_stride1,
+    next_S_stride0, next_S_stride1, o_stride0, o_stride1,
     heads, q_group, k_group, a_group, b_group, v_group, w_group,
-    size_d: tl.constexpr, block_d: tl.constexpr,
-    size_e: tl.constexpr, block_e: tl.constexpr,
+    size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
     parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
-):  # fmt: skip
+):
     """Each program: one batch entry and head and a tile of e, one step."""
     place = tl.program_id(0) // parts
     if flat:  # more batch entries than a grid is high
@@ -5020,21 +2826,17 @@ def step_kernel(
 @triton.jit(do_not_specialize=["heads", "steps"])
 def steps_kernel(
     q_at, k_at, a_at, b_at, v_at, w_at, S_at, kept_S_at, o_at, rows_at, each_at, counts_at, starts_at,
-    q_stride0, q_stride1, q_stride2, q_stride3,
-    k_stride0, k_stride1, k_stride2, k_stride3,
-    a_stride0, a_stride1, a_stride2, a_stride3,
-    b_stride0, b_stride1, b_stride2, b_stride3,
-    v_stride0, v_stride1, v_stride2, v_stride3,
-    w_stride0, w_stride1, w_stride2, w_stride3,
+    q_stride0, q_stride1, q_stride2, q_stride3, k_stride0, k_stride1, k_stride2, k_stride3,
+    a_stride0, a_stride1, a_stride2, a_stride3, b_stride0, b_stride1, b_stride2, b_stride3,
+    v_stride0, v_stride1, v_stride2, v_stride3, w_stride0, w_stride1, w_stride2, w_stride3,
     S_stride0, S_stride1, S_stride2, S_stride3,
     kept_S_stride0, kept_S_stride1, kept_S_stride2, kept_S_stride3,
     o_stride0, o_stride1, o_stride2,
     heads, q_group, k_group, a_group, b_group, v_group, w_group, steps,
-    size_d: tl.constexpr, block_d: tl.constexpr,
-    size_e: tl.constexpr, block_e: tl.constexpr,
+    size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
     parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
     yields: tl.constexpr, keeps: tl.constexpr, ends: tl.constexpr,
-):  # fmt: skip
+):
     """Each program: one sequence and head and a tile of e, one step after the other, with the state in registers."""
     place = tl.program_id(0) // parts
     if flat:  # more batch entries than a grid is high
@@ -5117,9 +2919,7 @@ def steps_kernel(
                         + kept_row * kept_S_stride0
                         + head * kept_S_stride1
                         + at_d[:, None] * kept_S_stride2
-                        + at_e[None, :] * kept_S_stride3,
-                        next_S,
-                        mask=in_d_e,
+                        + at_e[None, :] * kept_S_stride3, next_S, mask=in_d_e,
                     )
             S = next_S.to(tl.float32)
         if ends:
@@ -5129,45 +2929,23 @@ def steps_kernel(
 SIGNATURE = Signature(
     name="dplr",
     arguments=(
-        Argument("q", "input", ("d",)),
-        Argument("k", "input", ("d",)),
-        Argument("a", "input", ("d",)),
-        Argument("b", "input", ("d",)),
-        Argument("v", "input", ("e",)),
-        Argument("w", "decay", ("d",)),
+        Argument("q", "input", ("d",)), Argument("k", "input", ("d",)),
+        Argument("a", "input", ("d",)), Argument("b", "input", ("d",)),
+        Argument("v", "input", ("e",)), Argument("w", "decay", ("d",)),
     ),
-    states=(("S", ("d", "e")),),
-    outputs=(("o", ("e",)),),
+    states=(("S", ("d", "e")),), outputs=(("o", ("e",)),),
 )
 OP = Op(
     SIGNATURE,
     {
         "torch": Backend(
-            torch_forward,
-            torch_backward,
-            frozenset(
-                (
-                    "packed",
-                    "mixed",
-                )
-            ),
-            forward_states=torch_forward_states,
-            backward_states=torch_backward_states,
+            torch_forward, torch_backward, frozenset(("packed", "mixed")),
+            forward_states=torch_forward_states, backward_states=torch_backward_states,
             saved={"747e42a85b": (("B", "H", "T", "e"), "wide")},
         ),
         "triton": Backend(
-            triton_forward,
-            triton_backward,
-            frozenset(
-                (
-                    "packed",
-                    "groups",
-                    "inference",
-                    "finals",
-                    "replays",
-                    "exchange",
-                )
-            ),
+            triton_forward, triton_backward,
+            frozenset(("packed", "groups", "inference", "finals", "replays", "exchange")),
             saved={
                 "747e42a85b": (("B", "T", "H", "e"), "input"),
                 "S borders": (("B", "H", "T blocks", "d", "e"), "input"),
@@ -5176,33 +2954,10 @@ OP = Op(
         ),
     },
     Step(
-        SIGNATURE,
-        torch_step,
+        SIGNATURE, torch_step,
         StepKernel(
-            step_kernel,
-            steps_kernel,
-            reads=(
-                "q",
-                "k",
-                "a",
-                "b",
-                "v",
-                "w",
-            ),
-            constants=(),
-            dims=(
-                "d",
-                "e",
-            ),
-            tiled="e",
-            shared=False,
-            held=(
-                (
-                    "d",
-                    "e",
-                ),
-            ),
-            smallest=1,
+            step_kernel, steps_kernel, reads=("q", "k", "a", "b", "v", "w"), constants=(),
+            dims=("d", "e"), tiled="e", shared=False, held=(("d", "e"),), smallest=1,
         ),
     ),
     __name__,
@@ -5211,21 +2966,11 @@ OP = Op(
 
 @OP.named
 def dplr(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    a: torch.Tensor,
-    b: torch.Tensor,
-    v: torch.Tensor,
-    log_w: torch.Tensor,
-    initial_state: torch.Tensor | None = None,
-    output_final_state: bool = False,
-    cu_seqlens: torch.Tensor | None = None,
-    context_parallel: object = None,
-    recompute: str = "auto",
-    precision: str = "default",
-    state_dtype: torch.dtype | None = None,
-    backend: str | None = None,
-    deterministic: bool = False,
+    q: torch.Tensor, k: torch.Tensor, a: torch.Tensor, b: torch.Tensor, v: torch.Tensor,
+    log_w: torch.Tensor, initial_state: torch.Tensor | None = None,
+    output_final_state: bool = False, cu_seqlens: torch.Tensor | None = None,
+    context_parallel: object = None, recompute: str = "auto", precision: str = "default",
+    state_dtype: torch.dtype | None = None, backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     r"""The delta rule whose transition is diagonal plus low rank, which RWKV-7 is (Peng et al. 2025, arXiv 2503.14456).
 
@@ -5279,33 +3024,18 @@ def dplr(
         [(1, 100, 2, 32)]
     """
     return OP(
-        {"q": q, "k": k, "a": a, "b": b, "v": v, "w": log_w},
-        initial_state=initial_state,
-        output_final_state=output_final_state,
-        cu_seqlens=cu_seqlens,
-        context_parallel=context_parallel,
-        recompute=recompute,
-        precision=precision,
-        state_dtype=state_dtype,
-        backend=backend,
-        deterministic=deterministic,
+        {"q": q, "k": k, "a": a, "b": b, "v": v, "w": log_w}, initial_state=initial_state,
+        output_final_state=output_final_state, cu_seqlens=cu_seqlens,
+        context_parallel=context_parallel, recompute=recompute, precision=precision,
+        state_dtype=state_dtype, backend=backend, deterministic=deterministic,
     )
 
 
 @OP.named
 def dplr_step(
-    state: torch.Tensor | None,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    a: torch.Tensor,
-    b: torch.Tensor,
-    v: torch.Tensor,
-    log_w: torch.Tensor,
-    inplace: bool = False,
-    out: torch.Tensor | None = None,
-    state_dtype: torch.dtype | None = None,
-    backend: str | None = None,
-    deterministic: bool = False,
+    state: torch.Tensor | None, q: torch.Tensor, k: torch.Tensor, a: torch.Tensor, b: torch.Tensor,
+    v: torch.Tensor, log_w: torch.Tensor, inplace: bool = False, out: torch.Tensor | None = None,
+    state_dtype: torch.dtype | None = None, backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """One step of dplr, for generation: one launch, no gradient.
 

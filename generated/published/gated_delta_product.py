@@ -142,15 +142,7 @@ written_for("0.1", __file__)
 
 from chunkform.runtime.chunk_kernels.chunk_layout import parts_for, places
 from chunkform.runtime.chunk_kernels.kernels import (
-    border_sums,
-    chained_matrix,
-    chunk_of,
-    cumulate_beside,
-    inverse,
-    part_of,
-    place_of,
-    power,
-    span,
+    border_sums, chained_matrix, chunk_of, cumulate_beside, inverse, part_of, place_of, power, span,
 )
 from chunkform.runtime.chunk_kernels.reductions import pair, total
 from chunkform.runtime.chunk_kernels.segment_maps import map_of_all
@@ -158,30 +150,14 @@ from chunkform.runtime.chunk_kernels.segment_tails import LATE, is_zero, join_pi
 from chunkform.runtime.chunk_kernels.split_precision import rounded_and_rest, rounded_to
 from chunkform.runtime.chunk_kernels.substeps import of_substep, packed_in
 from chunkform.runtime.launch.launch import (
-    DTYPES,
-    by_launch,
-    cdiv,
-    choose,
-    cotangent,
-    launch,
-    spread,
-    steps,
-    strides,
-    whole,
+    DTYPES, by_launch, cdiv, choose, cotangent, launch, spread, steps, strides, whole,
 )
 from chunkform.runtime.launch.varlen import backward_by_length, forward_by_length
 from chunkform.runtime.op.decode import Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK,
-    dtype_of,
-    from_chunks,
-    from_steps,
-    in_parts,
-    in_segments,
-    steps_first,
-    to_chunks,
+    CHUNK, dtype_of, from_chunks, from_steps, in_parts, in_segments, steps_first, to_chunks,
 )
 from chunkform.runtime.torch_form.decays import decay_all, decay_in, decay_mask, decay_out, triangular_inverse
 from chunkform.runtime.torch_form.segment_maps import Segment, in_pieces, over_chunks
@@ -239,10 +215,8 @@ def _forward_sweep_1(s1, s2, s3, s4, s5, s6, s7, s8, S_0, lead, size, dtype, dev
     c1 = x8 @ S_in
     c2 = (a13 * a16) @ b6
     return (
-        from_chunks(b3, lead, 1),
-        from_chunks(b6, lead, 1),
-        from_chunks((c0 + c1 * a15[..., :, None] + c2), lead, 1),
-        S_now,
+        from_chunks(b3, lead, 1), from_chunks(b6, lead, 1),
+        from_chunks((c0 + c1 * a15[..., :, None] + c2), lead, 1), S_now,
     )
 
 
@@ -285,23 +259,12 @@ def torch_forward(given, states, constants, packed=None):
     w, w_2, y, S_last = in_segments(
         _forward_sweep_1,
         (
-            log_g,
-            ((1e-06 + t8).rsqrt())[..., None] * beta2[..., None] * b,
+            log_g, ((1e-06 + t8).rsqrt())[..., None] * beta2[..., None] * b,
             ((1e-06 + t11).rsqrt())[..., None] * a * beta1[..., None],
-            (-t14[..., None] * g[..., None] * b + t18),
-            -t19[..., None] * a * g[..., None],
-            v1,
-            (v2 + t22),
-            q,
+            (-t14[..., None] * g[..., None] * b + t18), -t19[..., None] * a * g[..., None], v1,
+            (v2 + t22), q,
         ),
-        (S_first,),
-        lead,
-        1,
-        CHUNK,
-        dtype,
-        device,
-        size_d,
-        size_e,
+        (S_first,), lead, 1, CHUNK, dtype, device, size_d, size_e,
     )
     return {"o": from_steps(y, lead, 1, given["q"].dtype)}, {"S": S_last}, {"9d87b2d2c3": w_2, "5c4125abdb": w}
 
@@ -442,8 +405,7 @@ def _backward_sweep_3(s1, s2, s3, s4, s5, s6, s7, s8, s9, dS_0, lead, size, dtyp
     return (
         from_chunks((c1 + a9 + a11 + a14), lead, 1),
         from_chunks((a16 + a18 + a20 + c2 * a6[..., :, None]), lead, 1),
-        from_chunks((c1 + a22 + a23 + a14), lead, 1),
-        dS_now,
+        from_chunks((c1 + a22 + a23 + a14), lead, 1), dS_now,
     )
 
 
@@ -494,35 +456,13 @@ def _backward_sweep_4(s1, s2, s3, s4, s5, s6, s7, s8, S_0, lead, size, dtype, de
         from_chunks((a6 + c0 * a7[..., :, None] + a9), lead, 1),
         from_chunks((a11 + c1 * a7[..., :, None] + a13), lead, 1),
         from_chunks((a15 + a16 + a17[..., :, None] * c0), lead, 1),
-        from_chunks((c2 * a17[..., :, None] + a19 + a21), lead, 1),
-        S_in,
-        S_now,
+        from_chunks((c2 * a17[..., :, None] + a19 + a21), lead, 1), S_in, S_now,
     )
 
 
 def _backward_unroll_5(
-    s1,
-    s2,
-    s3,
-    s4,
-    s5,
-    s6,
-    s7,
-    s8,
-    s9,
-    s10,
-    s11,
-    s12,
-    s13,
-    s14,
-    S_edges,
-    dS_edges,
-    lead,
-    size,
-    dtype,
-    device,
-    size_d,
-    size_e,
+    s1, s2, s3, s4, s5, s6, s7, s8, s9, s10, s11, s12, s13, s14, S_edges, dS_edges, lead, size,
+    dtype, device, size_d, size_e,
 ):
     """Products of the states and their gradients at each step, from the states at the borders of chunks."""
     x1 = to_chunks(s1, lead, size, 0)
@@ -638,21 +578,10 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     y, S_end = in_segments(
         _backward_sweep_1,
         (
-            log_g,
-            ((1e-06 + t10).rsqrt())[..., None] * beta2[..., None] * b,
-            w,
-            w_2,
-            ((1e-06 + t15).rsqrt())[..., None] * a * beta1[..., None],
-            b,
+            log_g, ((1e-06 + t10).rsqrt())[..., None] * beta2[..., None] * b, w, w_2,
+            ((1e-06 + t15).rsqrt())[..., None] * a * beta1[..., None], b,
         ),
-        (S_first,),
-        lead,
-        1,
-        CHUNK,
-        dtype,
-        device,
-        size_d,
-        size_e,
+        (S_first,), lead, 1, CHUNK, dtype, device, size_d, size_e,
     )
     q = steps_first(given["q"], dtype)
     do = cotangents.get("o")
@@ -671,14 +600,7 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     w_3, w_4, dS_edges, dS_first = in_segments(
         _backward_sweep_2,
         (log_g, q, do, b, -(t22.reciprocal())[..., None] * beta2[..., None] * b, do * t23[..., None], t26, a),
-        (dS_last,),
-        lead,
-        -1,
-        CHUNK,
-        dtype,
-        device,
-        size_d,
-        size_e,
+        (dS_last,), lead, -1, CHUNK, dtype, device, size_d, size_e,
     )
     t30 = t22.reciprocal()
     t31 = -t30[..., None] * beta2[..., None] * b
@@ -686,16 +608,8 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     # y_3: dS_t w_{2,t}
     # y_4: dS_(t-1) w_t
     y_2, y_3, y_4, dS_first = in_segments(
-        _backward_sweep_3,
-        (log_g, q, do, t26, w_3, w_4, t31, w, w_2),
-        (dS_last,),
-        lead,
-        -1,
-        CHUNK,
-        dtype,
-        device,
-        size_d,
-        size_e,
+        _backward_sweep_3, (log_g, q, do, t26, w_3, w_4, t31, w, w_2), (dS_last,), lead, -1, CHUNK,
+        dtype, device, size_d, size_e,
     )
     t36 = t22.rsqrt()
     t37 = t36[..., None] * beta2[..., None] * b
@@ -706,29 +620,15 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     # y_7: S_(t-1) w_{4,t}
     # y_8: S_(t-1) w_{3,t}
     y_5, y_6, y_7, y_8, S_edges, S_end = in_segments(
-        _backward_sweep_4,
-        (log_g, t37, w, w_2, t39, w_4, do, w_3),
-        (S_first,),
-        lead,
-        1,
-        CHUNK,
-        dtype,
-        device,
-        size_d,
-        size_e,
+        _backward_sweep_4, (log_g, t37, w, w_2, t39, w_4, do, w_3), (S_first,), lead, 1, CHUNK,
+        dtype, device, size_d, size_e,
     )
     t45 = t24.reciprocal()
     # pairing_S: <S_(t-1), dS_t> at each step, with the scalars that multiply the state
     (pairing_S,) = in_parts(
         _backward_unroll_5,
         (t38 * beta1, w_2, w_4, b, a, log_g, -t30 * beta2, -t45 * beta1 * g, w_3, t36 * beta2, w, q, do, g),
-        (S_edges, dS_edges),
-        lead,
-        CHUNK,
-        dtype,
-        device,
-        size_d,
-        size_e,
+        (S_edges, dS_edges), lead, CHUNK, dtype, device, size_d, size_e,
     )
     gradients = {}
     gradients["q"] = from_steps(y_6, lead, 1, given["q"].dtype)
@@ -791,30 +691,8 @@ def _forward_states_1_chunks(s1, s2, s3, s4, s5, s6, s7, lead, size, dtype, devi
     a23 = x3.mT @ (a0[..., :, None] * a22)
     a24 = (a0[..., :, None] * x5).mT @ a20
     return (
-        over_chunks(
-            (a15 + a16 + a17[..., None, None] * a18),
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_d,
-                size_d,
-            ),
-            dtype,
-            device,
-        ),
-        over_chunks(
-            (a23 + a24),
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_d,
-                size_e,
-            ),
-            dtype,
-            device,
-        ),
+        over_chunks((a15 + a16 + a17[..., None, None] * a18), (lead[0], lead[1], count, size_d, size_d), dtype, device),
+        over_chunks((a23 + a24), (lead[0], lead[1], count, size_d, size_e), dtype, device),
     )
 
 
@@ -822,10 +700,7 @@ def _forward_states_1_law(later, earlier):
     """The map of two segments from the map of each."""
     a0 = (later[0]) @ (earlier[0].mT).mT
     a1 = (later[0]) @ (earlier[1])
-    return (
-        a0,
-        (later[1] + a1),
-    )
+    return (a0, (later[1] + a1))
 
 
 def _forward_states_1_apply(parts, states):
@@ -864,24 +739,14 @@ def torch_forward_states(given, states, constants, exchange):
     v2 = steps_first(given["v2"], dtype)
     t22 = -t12[..., None] * t19[..., None] * t18[..., None] * beta1[..., None] * v1
     map_3 = in_pieces(
-        _forward_states_1_chunks,
-        _forward_states_1_law,
+        _forward_states_1_chunks, _forward_states_1_law,
         (
-            v1,
-            log_g,
-            ((1e-06 + t9).rsqrt())[..., None] * a * beta1[..., None],
+            v1, log_g, ((1e-06 + t9).rsqrt())[..., None] * a * beta1[..., None],
             -t12[..., None] * a * g[..., None],
             ((1e-06 + t15).rsqrt())[..., None] * beta2[..., None] * b,
-            (-t18[..., None] * g[..., None] * b + t20),
-            (v2 + t22),
+            (-t18[..., None] * g[..., None] * b + t20), (v2 + t22),
         ),
-        lead,
-        1,
-        CHUNK,
-        dtype,
-        device,
-        size_d,
-        size_e,
+        lead, 1, CHUNK, dtype, device, size_d, size_e,
     )
     # what enters, of S
     ((S_first,),) = exchange(
@@ -935,30 +800,8 @@ def _backward_states_1_chunks(s1, s2, s3, s4, s5, s6, s7, s8, lead, size, dtype,
     a31 = (a18[..., :, None] * x8).mT @ x7
     a32 = (a0[..., :, None] * x3).mT @ a27
     return (
-        over_chunks(
-            (a15 + a16[..., None, None] * a17 + a21),
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_d,
-                size_d,
-            ),
-            dtype,
-            device,
-        ),
-        over_chunks(
-            (a30 + a31 + a32),
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_d,
-                size_e,
-            ),
-            dtype,
-            device,
-        ),
+        over_chunks((a15 + a16[..., None, None] * a17 + a21), (lead[0], lead[1], count, size_d, size_d), dtype, device),
+        over_chunks((a30 + a31 + a32), (lead[0], lead[1], count, size_d, size_e), dtype, device),
     )
 
 
@@ -966,10 +809,7 @@ def _backward_states_1_law(later, earlier):
     """The map of two segments from the map of each."""
     a0 = (later[0]) @ (earlier[0].mT).mT
     a1 = (later[0]) @ (earlier[1])
-    return (
-        a0,
-        (later[1] + a1),
-    )
+    return (a0, (later[1] + a1))
 
 
 def _backward_states_1_apply(parts, states):
@@ -1015,15 +855,8 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
     beta2 = steps_first(given["beta2"], dtype)
     t21 = -((1e-06 + t19).reciprocal())[..., None] * beta2[..., None] * b
     map_3 = in_pieces(
-        _backward_states_1_chunks,
-        _backward_states_1_law,
-        (do * t12[..., None], log_g, t18, b, t21, a, do, q),
-        lead,
-        -1,
-        CHUNK,
-        dtype,
-        device,
-        size_d,
+        _backward_states_1_chunks, _backward_states_1_law,
+        (do * t12[..., None], log_g, t18, b, t21, a, do, q), lead, -1, CHUNK, dtype, device, size_d,
         size_e,
     )
     # what enters, of dS
@@ -1035,35 +868,11 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def forward_prepare_1(
-    matrix1,
-    g_sums,
-    g_rests,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    b__by_head,
-    matrix2,
-    q1_p,
-    q1_b,
-    q1_t,
-    q1_h,
-    q1_g,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    D: tl.constexpr,
-    block_d: tl.constexpr,
-    CHUNK: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
+    matrix1, g_sums, g_rests, k_p, k_b, k_t, k_h, k_g, b__by_head, matrix2,
+    q1_p, q1_b, q1_t, q1_h, q1_g,
+    T, H, chunks, begins, stops, programs,
+    D: tl.constexpr, block_d: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
@@ -1111,54 +920,14 @@ def forward_prepare_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def forward_sweep_1(
-    S_first,
-    S_last,
-    S_linear,
-    S_late,
-    S_late_map,
-    S_live,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    g_sums,
-    g_rests,
-    v_p,
-    v_b,
-    v_t,
-    v_h,
-    v_g,
-    matrix1,
-    q1_p,
-    q1_b,
-    q1_t,
-    q1_h,
-    q1_g,
-    matrix2,
-    write1_out,
-    o1_out,
-    b__by_head,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    D: tl.constexpr,
-    E: tl.constexpr,
-    block_d: tl.constexpr,
-    block_e: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    PRODUCTS: tl.constexpr,
-    PIECE: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    S_first, S_last, S_linear, S_late, S_late_map, S_live, k_p, k_b, k_t, k_h, k_g, g_sums,
+    g_rests, v_p, v_b, v_t, v_h, v_g, matrix1, q1_p, q1_b, q1_t, q1_h, q1_g, matrix2,
+    write1_out, o1_out, b__by_head,
+    T, H, chunks, starts, parts, length,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
+    PIECE: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of S."""
     tiles = tl.cdiv(E, block_e)
@@ -1188,8 +957,7 @@ def forward_sweep_1(
         if S_first is not None:
             S_slice += tl.load(
                 S_first + sh * D * E + d_slice[None, :] * E + e[:, None],
-                mask=d_ok_slice[None, :] & e_ok[:, None],
-                other=0.0,
+                mask=d_ok_slice[None, :] & e_ok[:, None], other=0.0,
             )
         if S_linear is not None:
             S_slice += tl.where(column[:, None] == d_slice[None, :], 1.0, 0.0)
@@ -1232,8 +1000,7 @@ def forward_sweep_1(
             p = tl.dot(S[n_d].to(DT), tl.trans(k_slice.to(DT)), p, input_precision="tf32x3")  # k S
             q1 = tl.load(
                 q1_p + t0 * q1_t + i[:, None] * q1_t + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
             p3 = tl.dot(S[n_d].to(DT), tl.trans(q1.to(DT)), p3, input_precision="tf32x3")  # q1 S
             k = k + (k_slice,)
@@ -1274,8 +1041,7 @@ def forward_sweep_1(
                 if part == parts - 1:
                     tl.store(
                         S_last + (sh // H // parts * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
-                        S[n_d],
-                        mask=d_ok[n_d][None, :] & e_ok[:, None],
+                        S[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         elif S_last is not None:
             tl.store(
@@ -1283,8 +1049,7 @@ def forward_sweep_1(
             )
         if S_linear is not None:
             tl.store(
-                S_linear + sh * D * D + d[n_d][None, :] * D + column[:, None],
-                S[n_d],
+                S_linear + sh * D * D + d[n_d][None, :] * D + column[:, None], S[n_d],
                 mask=column_ok[:, None] & d_ok[n_d][None, :],
             )
         if PIECE == 1 and S_last is not None:
@@ -1293,8 +1058,7 @@ def forward_sweep_1(
             )
         if PIECE == 1 and S_linear is not None:
             tl.store(
-                S_late_map + sh * D * D + d[n_d][None, :] * D + column[:, None],
-                S[n_d],
+                S_late_map + sh * D * D + d[n_d][None, :] * D + column[:, None], S[n_d],
                 mask=column_ok[:, None] & d_ok[n_d][None, :],
             )
             live = tl.maximum(live, tl.max(tl.where(S[n_d] != 0.0, 1, 0)))
@@ -1328,92 +1092,34 @@ def substep_forward(given, states, constants, packed=None, exchange=None, needs_
     matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     launch(
-        forward_prepare_1,
-        (config.queues(lay.programs),),
-        matrix1,
-        g_sums,
-        g_rests,
-        k,
-        *strides(k, H),
-        b__by_head,
-        matrix2,
-        q1,
-        *strides(q1, H),
-        *lay.at_once,
-        lay.programs,
-        D=D,
-        block_d=config.padded(D),
-        CHUNK=config.chunk,
+        forward_prepare_1, (config.queues(lay.programs),),
+        matrix1, g_sums, g_rests, k, *strides(k, H), b__by_head, matrix2, q1, *strides(q1, H),
+        *lay.at_once, lay.programs,
+        D=D, block_d=config.padded(D), CHUNK=config.chunk,
         STAGES=config.queued(config.padded(D) * (k.element_size() + q1.element_size()), config.chunk),
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=config.ahead,
-        num_stages=1,
-        maxnreg=255,
+        C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=255,
     )
     if parts > 1 or exchange is not None:
         S_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
         S_linear = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
         walk = config.walk(
-            E,
-            config.padded(D) * k.element_size(),
+            E, config.padded(D) * k.element_size(),
             g_sums.element_size() + b__by_head.element_size() + config.chunk * matrix1.element_size(),
-            v.element_size(),
-            elements=True,
-            programs=config.crowd(config.padded(D)),
+            v.element_size(), elements=True, programs=config.crowd(config.padded(D)),
         )
         late = late_pieces(S_ends, S_linear, lay.length(parts), walk.tile)
         for piece, ends, linear in by_launch(S_ends, S_linear, walk.programs, late):
             launch(
-                forward_sweep_1,
-                (
-                    lay.sequences
-                    * parts
-                    * H
-                    * (cdiv(E, walk.tile) * (ends is not None) + cdiv(D, walk.tile) * (linear is not None)),
-                ),
-                None,
-                ends,
-                linear,
-                late and late.ends,
-                late and late.linear,
-                late and late.live,
-                k,
-                *strides(k, H),
-                g_sums,
-                g_rests,
-                v,
-                *strides(v, H),
-                matrix1,
-                q1,
-                *strides(q1, H),
-                matrix2,
-                None,
-                None,
-                b__by_head,
-                *lay.walked,
-                parts,
-                lay.length(parts),
-                D=D,
-                E=E,
-                block_d=min(config.slice, config.padded(D)),
-                block_e=walk.tile,
-                YIELD=False,
-                WARPS=walk.warps,
-                STAGES=walk.stages,
-                PRODUCTS=walk.products,
-                PIECE=piece,
-                C=config.chunk,
-                LEVELS=config.levels,
-                EVEN=lay.even,
-                EXACT=config.exact,
-                DT=DTYPES[some.dtype],
-                num_warps=walk.warps,
-                num_stages=2,
-                maxnreg=walk.registers,
+                forward_sweep_1, (lay.sequences * parts * H * (cdiv(E, walk.tile) * (ends is not None) + cdiv(D, walk.tile) * (linear is not None)),),
+                None, ends, linear, late and late.ends, late and late.linear, late and late.live,
+                k, *strides(k, H), g_sums, g_rests, v, *strides(v, H), matrix1, q1, *strides(q1, H),
+                matrix2, None, None, b__by_head,
+                *lay.walked, parts, lay.length(parts),
+                D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=False,
+                WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, PIECE=piece, C=config.chunk,
+                LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+                num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
             )
         join_pieces(late, S_ends, S_linear, 0)
         late = None
@@ -1429,56 +1135,21 @@ def substep_forward(given, states, constants, packed=None, exchange=None, needs_
     o1 = some.new_empty((B, T, H, E), dtype=some.dtype)
     S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if finals else None
     walk = config.walk(
-        E,
-        config.padded(D) * (k.element_size() + q1.element_size()),
+        E, config.padded(D) * (k.element_size() + q1.element_size()),
         g_sums.element_size()
         + b__by_head.element_size()
-        + config.chunk * (matrix1.element_size() + matrix2.element_size()),
-        v.element_size(),
+        + config.chunk * (matrix1.element_size() + matrix2.element_size()), v.element_size(),
         elements=True,
     )
     launch(
-        forward_sweep_1,
-        (lay.sequences * parts * H * cdiv(E, walk.tile),),
-        S_starts,
-        S_last,
-        None,
-        None,
-        None,
-        None,
-        k,
-        *strides(k, H),
-        g_sums,
-        g_rests,
-        v,
-        *strides(v, H),
-        matrix1,
-        q1,
-        *strides(q1, H),
-        matrix2,
-        write1,
-        o1,
-        b__by_head,
-        *lay.walked,
-        parts,
-        lay.length(parts),
-        D=D,
-        E=E,
-        block_d=min(config.slice, config.padded(D)),
-        block_e=walk.tile,
-        YIELD=True,
-        WARPS=walk.warps,
-        STAGES=walk.stages,
-        PRODUCTS=walk.products,
-        PIECE=0,
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=walk.warps,
-        num_stages=2,
-        maxnreg=walk.registers,
+        forward_sweep_1, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+        S_starts, S_last, None, None, None, None, k, *strides(k, H), g_sums, g_rests,
+        v, *strides(v, H), matrix1, q1, *strides(q1, H), matrix2, write1, o1, b__by_head,
+        *lay.walked, parts, lay.length(parts),
+        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=True,
+        WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, PIECE=0, C=config.chunk,
+        LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
     )
     g_rests = matrix1 = matrix2 = None
     saved = {}
@@ -1498,50 +1169,13 @@ def substep_forward(given, states, constants, packed=None, exchange=None, needs_
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prepare_1(
-    matrix2,
-    g_sums,
-    g_rests,
-    q1_p,
-    q1_b,
-    q1_t,
-    q1_h,
-    q1_g,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    matrix1,
-    b__by_head,
-    matrix3,
-    do1_p,
-    do1_b,
-    do1_t,
-    do1_h,
-    do1_g,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    own1_out,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    D: tl.constexpr,
-    E: tl.constexpr,
-    block_d: tl.constexpr,
-    block_e: tl.constexpr,
-    CHUNK: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    matrix2, g_sums, g_rests, q1_p, q1_b, q1_t, q1_h, q1_g, k_p, k_b, k_t, k_h, k_g, matrix1,
+    b__by_head, matrix3, do1_p, do1_b, do1_t, do1_h, do1_g,
+    write1_p, write1_b, write1_t, write1_h, write1_g, own1_out,
+    T, H, chunks, begins, stops, programs,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
+    CHUNK: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
+    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -1611,53 +1245,14 @@ def backward_prepare_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_1(
-    dS_first,
-    dS_last,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    g_sums,
-    g_rests,
-    do1_p,
-    do1_b,
-    do1_t,
-    do1_h,
-    do1_g,
-    matrix2,
-    matrix1,
-    b__by_head,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    dv_out,
-    db_0_out,
-    q1_p,
-    q1_b,
-    q1_t,
-    q1_h,
-    q1_g,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    D: tl.constexpr,
-    E: tl.constexpr,
-    block_d: tl.constexpr,
-    block_e: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    PRODUCTS: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
+    dS_first, dS_last, k_p, k_b, k_t, k_h, k_g, g_sums, g_rests,
+    do1_p, do1_b, do1_t, do1_h, do1_g, matrix2, matrix1, b__by_head,
+    write1_p, write1_b, write1_t, write1_h, write1_g, dv_out, db_0_out,
+    q1_p, q1_b, q1_t, q1_h, q1_g,
+    T, H, chunks, starts, parts, length,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk backwards over chunks, carrying a tile of dS."""
@@ -1680,8 +1275,7 @@ def backward_sweep_1(
         if dS_first is not None:
             dS_slice += tl.load(
                 dS_first + sh * D * E + d_slice[None, :] * E + e[:, None],
-                mask=d_ok_slice[None, :] & e_ok[:, None],
-                other=0.0,
+                mask=d_ok_slice[None, :] & e_ok[:, None], other=0.0,
             )
         d = d + (d_slice,)
         dS = dS + (dS_slice,)
@@ -1736,8 +1330,7 @@ def backward_sweep_1(
         p3 = tl.dot(p2.to(DT), tl.trans(t2.to(DT)), input_precision="tf32x3")  # matrix1 p2
         if YIELD:
             tl.store(
-                dv_out + step * E + i[None, :] * (H * E) + e[:, None],
-                (b_[None, :] * p3),
+                dv_out + step * E + i[None, :] * (H * E) + e[:, None], (b_[None, :] * p3),
                 mask=e_ok[:, None] & i_ok[None, :],
             )  # dv
             tl.store(
@@ -1762,8 +1355,7 @@ def backward_sweep_1(
             )  # ... + -k^T diag(b . until) p3
             q1 = tl.load(
                 q1_p + t0 * q1_t + i[:, None] * q1_t + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
             p5 = tl.dot(
                 (until[None, :] * do1_each.to(tl.float32)).to(DT), q1.to(DT), p4, input_precision="tf32x3"
@@ -1777,57 +1369,24 @@ def backward_sweep_1(
                 if part == 0:
                     tl.store(
                         dS_last + (sh // H // parts * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
-                        dS[n_d],
-                        mask=d_ok[n_d][None, :] & e_ok[:, None],
+                        dS[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         else:
             tl.store(
-                dS_last + sh * D * E + d[n_d][None, :] * E + e[:, None],
-                dS[n_d],
+                dS_last + sh * D * E + d[n_d][None, :] * E + e[:, None], dS[n_d],
                 mask=d_ok[n_d][None, :] & e_ok[:, None],
             )
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prepare_2(
-    matrix4,
-    g_sums,
-    g_rests,
-    dv_p,
-    dv_b,
-    dv_t,
-    dv_h,
-    dv_g,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    b__by_head,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    own2_out,
-    own1_out,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    E: tl.constexpr,
-    D: tl.constexpr,
-    block_e: tl.constexpr,
-    block_d: tl.constexpr,
-    CHUNK: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    matrix4, g_sums, g_rests, dv_p, dv_b, dv_t, dv_h, dv_g,
+    write1_p, write1_b, write1_t, write1_h, write1_g, b__by_head, k_p, k_b, k_t, k_h, k_g,
+    own2_out, own1_out,
+    T, H, chunks, begins, stops, programs,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
+    CHUNK: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
+    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -1882,57 +1441,14 @@ def backward_prepare_2(
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_2(
-    dS_first,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    g_sums,
-    g_rests,
-    b__by_head,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    S_out_late__out,
-    matrix4,
-    q1_p,
-    q1_b,
-    q1_t,
-    q1_h,
-    q1_g,
-    matrix3,
-    dk_1_out,
-    do1_p,
-    do1_b,
-    do1_t,
-    do1_h,
-    do1_g,
-    dv_p,
-    dv_b,
-    dv_t,
-    dv_h,
-    dv_g,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    E: tl.constexpr,
-    D: tl.constexpr,
-    block_e: tl.constexpr,
-    block_d: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    PRODUCTS: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
+    dS_first, k_p, k_b, k_t, k_h, k_g, g_sums, g_rests, b__by_head,
+    write1_p, write1_b, write1_t, write1_h, write1_g, S_out_late__out, matrix4,
+    q1_p, q1_b, q1_t, q1_h, q1_g, matrix3, dk_1_out, do1_p, do1_b, do1_t, do1_h, do1_g,
+    dv_p, dv_b, dv_t, dv_h, dv_g,
+    T, H, chunks, starts, parts, length,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk backwards over chunks, carrying a tile of dS."""
@@ -1955,8 +1471,7 @@ def backward_sweep_2(
         if dS_first is not None:
             dS_slice += tl.load(
                 dS_first + sh * D * E + d[:, None] * E + e_slice[None, :],
-                mask=d_ok[:, None] & e_ok_slice[None, :],
-                other=0.0,
+                mask=d_ok[:, None] & e_ok_slice[None, :], other=0.0,
             )
         dS = dS + (dS_slice,)
         e = e + (e_slice,)
@@ -2001,8 +1516,7 @@ def backward_sweep_2(
         for n_e in tl.static_range((E + block_e - 1) // block_e):
             write1 = tl.load(
                 write1_p + t0 * write1_t + i[:, None] * write1_t + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
             rounded, rest = rounded_and_rest(dS[n_e], DT)
             p = tl.dot(rounded.to(DT), tl.trans(write1.to(DT)), p, input_precision="tf32x3")  # write1 dS^T
@@ -2010,16 +1524,14 @@ def backward_sweep_2(
                 p = tl.dot(rest.to(DT), tl.trans(write1.to(DT)), p)
             do1 = tl.load(
                 do1_p + t0 * do1_t + i[:, None] * do1_t + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
             p4 = tl.dot(
                 (until[None, :] * q1_each.to(tl.float32)).to(DT), do1.to(DT), (kept * dS[n_e]), input_precision="tf32x3"
             )  # ... + q1^T diag(until) do1
             dv = tl.load(
                 dv_p + t0 * dv_t + i[:, None] * dv_t + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
             p5 = tl.dot(
                 (-until[None, :] * k_each.to(tl.float32)).to(DT), dv.to(DT), p4, input_precision="tf32x3"
@@ -2047,75 +1559,21 @@ def backward_sweep_2(
                 S_out_late__out
                 + ((bh * tl.cdiv(D, block_d) + tile) * WARPS + tl.arange(0, WARPS))[:, None] * T
                 + t0
-                + i[None, :],
-                sums,
-                mask=i_ok[None, :],
+                + i[None, :], sums, mask=i_ok[None, :],
             )  # S: out.late
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_3(
-    S_first,
-    S_last,
-    q1_p,
-    q1_b,
-    q1_t,
-    q1_h,
-    q1_g,
-    g_sums,
-    g_rests,
-    do1_p,
-    do1_b,
-    do1_t,
-    do1_h,
-    do1_g,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    dv_p,
-    dv_b,
-    dv_t,
-    dv_h,
-    dv_g,
-    S_in_late__out,
-    S_in_early__out,
-    matrix3,
-    matrix4,
-    dk_1_p,
-    dk_1_b,
-    dk_1_t,
-    dk_1_h,
-    dk_1_g,
-    dk_out,
-    dq1_out,
-    b__by_head,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    E: tl.constexpr,
-    D: tl.constexpr,
-    block_e: tl.constexpr,
-    block_d: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    PRODUCTS: tl.constexpr,
-    READ: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    S_first, S_last, q1_p, q1_b, q1_t, q1_h, q1_g, g_sums, g_rests,
+    do1_p, do1_b, do1_t, do1_h, do1_g, k_p, k_b, k_t, k_h, k_g, dv_p, dv_b, dv_t, dv_h, dv_g,
+    S_in_late__out, S_in_early__out, matrix3, matrix4, dk_1_p, dk_1_b, dk_1_t, dk_1_h, dk_1_g,
+    dk_out, dq1_out, b__by_head, write1_p, write1_b, write1_t, write1_h, write1_g,
+    T, H, chunks, starts, parts, length,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
+    READ: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of S."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
@@ -2137,8 +1595,7 @@ def backward_sweep_3(
         if S_first is not None:
             S_slice += tl.load(
                 S_first + sh * D * E + d[:, None] * E + e_slice[None, :],
-                mask=d_ok[:, None] & e_ok_slice[None, :],
-                other=0.0,
+                mask=d_ok[:, None] & e_ok_slice[None, :], other=0.0,
             )
         S = S + (S_slice,)
         e = e + (e_slice,)
@@ -2193,8 +1650,7 @@ def backward_sweep_3(
         for n_e in tl.static_range((E + block_e - 1) // block_e):
             do1 = tl.load(
                 do1_p + t0 * do1_t + i[:, None] * do1_t + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
             rounded, rest = rounded_and_rest(S[n_e], DT)
             p = tl.dot(rounded.to(DT), tl.trans(do1.to(DT)), p, input_precision="tf32x3")  # do1 S^T
@@ -2202,22 +1658,18 @@ def backward_sweep_3(
                 p = tl.dot(rest.to(DT), tl.trans(do1.to(DT)), p)
             dv = tl.load(
                 dv_p + t0 * dv_t + i[:, None] * dv_t + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
             p2 = tl.dot(rounded.to(DT), tl.trans(dv.to(DT)), p2, input_precision="tf32x3")  # dv S^T
             if not EXACT:
                 p2 = tl.dot(rest.to(DT), tl.trans(dv.to(DT)), p2)
             write1 = tl.load(
                 write1_p + t0 * write1_t + i[:, None] * write1_t + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
             p5 = tl.dot(
-                ((until * b_)[None, :] * k_each.to(tl.float32)).to(DT),
-                write1.to(DT),
-                (kept * S[n_e]),
-                input_precision="tf32x3",
+                ((until * b_)[None, :] * k_each.to(tl.float32)).to(DT), write1.to(DT),
+                (kept * S[n_e]), input_precision="tf32x3",
             )  # ... + k^T diag(b . until) write1
             S_slice2 = p5  # kept S + k^T diag(b . until) write1
             S_next = S_next + (S_slice2,)
@@ -2246,23 +1698,18 @@ def backward_sweep_3(
                 S_in_late__out
                 + ((bh * tl.cdiv(D, block_d) + tile) * WARPS + tl.arange(0, WARPS))[:, None] * T
                 + t0
-                + i[None, :],
-                sums,
-                mask=i_ok[None, :],
+                + i[None, :], sums, mask=i_ok[None, :],
             )  # S: in.late
         if YIELD and (READ == 0 or READ == 2):
             tl.store(
                 dk_out + step * D + i[None, :] * (H * D) + d[:, None],
-                ((-p4) + dk_1_each.to(tl.float32)),
-                mask=d_ok[:, None] & i_ok[None, :],
+                ((-p4) + dk_1_each.to(tl.float32)), mask=d_ok[:, None] & i_ok[None, :],
             )  # dk
             tl.store(
                 S_in_early__out
                 + ((bh * tl.cdiv(D, block_d) + tile) * WARPS + tl.arange(0, WARPS))[:, None] * T
                 + t0
-                + i[None, :],
-                sums2,
-                mask=i_ok[None, :],
+                + i[None, :], sums2, mask=i_ok[None, :],
             )  # S: in.early
     for n_e in tl.static_range((E + block_e - 1) // block_e):
         if S_last is not None:
@@ -2302,95 +1749,34 @@ def substep_backward(given, states, constants, saved, cotangents, final_cotangen
     matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     matrix3 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     launch(
-        backward_prepare_1,
-        (config.queues(lay.programs),),
-        matrix2,
-        g_sums,
-        g_rests,
-        q1,
-        *strides(q1, H),
-        k,
-        *strides(k, H),
-        matrix1,
-        b__by_head,
-        matrix3,
-        do1,
-        *strides(do1, H),
-        write1,
-        *strides(write1, H),
-        own1,
-        *lay.at_once,
-        lay.programs,
-        D=D,
-        E=E,
-        block_d=config.padded(D),
-        block_e=config.padded(E),
-        CHUNK=config.chunk,
-        STAGES=config.queued(
-            config.padded(D) * (q1.element_size() + k.element_size())
-            + config.padded(E) * (do1.element_size() + write1.element_size()),
-            config.chunk,
-        ),
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=config.ahead,
-        num_stages=1,
-        maxnreg=255,
+        backward_prepare_1, (config.queues(lay.programs),),
+        matrix2, g_sums, g_rests, q1, *strides(q1, H), k, *strides(k, H), matrix1, b__by_head,
+        matrix3, do1, *strides(do1, H), write1, *strides(write1, H), own1,
+        *lay.at_once, lay.programs,
+        D=D, E=E, block_d=config.padded(D), block_e=config.padded(E), CHUNK=config.chunk,
+        STAGES=config.queued(config.padded(D) * (q1.element_size() + k.element_size()) + config.padded(E) * (do1.element_size() + write1.element_size()), config.chunk),
+        C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=255,
     )
     if parts > 1 or exchange is not None:
         dS_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
         dS_linear = saved["S linear"].mT
         walk = config.walk(
-            E,
-            config.padded(D) * (k.element_size() + q1.element_size()),
+            E, config.padded(D) * (k.element_size() + q1.element_size()),
             g_sums.element_size()
             + b__by_head.element_size()
-            + config.chunk * (matrix2.element_size() + matrix1.element_size()),
-            do1.element_size(),
+            + config.chunk * (matrix2.element_size() + matrix1.element_size()), do1.element_size(),
             elements=True,
         )
         launch(
-            backward_sweep_1,
-            (lay.sequences * parts * H * cdiv(E, walk.tile),),
-            None,
-            dS_ends,
-            k,
-            *strides(k, H),
-            g_sums,
-            g_rests,
-            do1,
-            *strides(do1, H),
-            matrix2,
-            matrix1,
-            b__by_head,
-            write1,
-            *strides(write1, H),
-            None,
-            None,
-            q1,
-            *strides(q1, H),
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            D=D,
-            E=E,
-            block_d=min(config.slice, config.padded(D)),
-            block_e=walk.tile,
-            YIELD=False,
-            WARPS=walk.warps,
-            STAGES=walk.stages,
-            PRODUCTS=walk.products,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=walk.warps,
-            num_stages=2,
-            maxnreg=walk.registers,
+            backward_sweep_1, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+            None, dS_ends, k, *strides(k, H), g_sums, g_rests, do1, *strides(do1, H), matrix2, matrix1,
+            b__by_head, write1, *strides(write1, H), None, None, q1, *strides(q1, H),
+            *lay.walked, parts, lay.length(parts),
+            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=False,
+            WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
+            LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
         )
         if exchange is not None:  # other parts of the sequence are elsewhere
             dS_coming = exchange.begin(
@@ -2406,91 +1792,34 @@ def substep_backward(given, states, constants, saved, cotangents, final_cotangen
     db_0 = some.new_empty((B, H, cdiv(E, min(config.tile, config.padded(E))) * config.warps, T), dtype=torch.float32)
     dS_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if needs & {"S"} else None
     walk = config.walk(
-        E,
-        config.padded(D) * (k.element_size() + q1.element_size()),
+        E, config.padded(D) * (k.element_size() + q1.element_size()),
         g_sums.element_size()
         + b__by_head.element_size()
         + config.chunk * (matrix2.element_size() + matrix1.element_size()),
-        do1.element_size() + write1.element_size(),
-        elements=True,
+        do1.element_size() + write1.element_size(), elements=True,
     )
     launch(
-        backward_sweep_1,
-        (lay.sequences * parts * H * cdiv(E, walk.tile),),
-        dS_starts,
-        dS_last,
-        k,
-        *strides(k, H),
-        g_sums,
-        g_rests,
-        do1,
-        *strides(do1, H),
-        matrix2,
-        matrix1,
-        b__by_head,
-        write1,
-        *strides(write1, H),
-        dv,
-        db_0,
-        q1,
-        *strides(q1, H),
-        *lay.walked,
-        parts,
-        lay.length(parts),
-        D=D,
-        E=E,
-        block_d=min(config.slice, config.padded(D)),
-        block_e=walk.tile,
-        YIELD=True,
-        WARPS=walk.warps,
-        STAGES=walk.stages,
-        PRODUCTS=walk.products,
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=walk.warps,
-        num_stages=2,
-        maxnreg=walk.registers,
+        backward_sweep_1, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+        dS_starts, dS_last, k, *strides(k, H), g_sums, g_rests, do1, *strides(do1, H), matrix2,
+        matrix1, b__by_head, write1, *strides(write1, H), dv, db_0, q1, *strides(q1, H),
+        *lay.walked, parts, lay.length(parts),
+        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=True,
+        WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
+        LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
     )
     matrix1 = matrix2 = None
     if needs & {"g", "k", "q1"}:
         matrix4 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
         launch(
-            backward_prepare_2,
-            (config.queues(lay.programs),),
-            matrix4,
-            g_sums,
-            g_rests,
-            dv,
-            *strides(dv, H),
-            write1,
-            *strides(write1, H),
-            b__by_head,
-            k,
-            *strides(k, H),
-            own2,
-            own1,
-            *lay.at_once,
-            lay.programs,
-            E=E,
-            D=D,
-            block_e=config.padded(E),
-            block_d=config.padded(D),
-            CHUNK=config.chunk,
-            STAGES=config.queued(
-                config.padded(E) * (dv.element_size() + write1.element_size()) + config.padded(D) * k.element_size(),
-                config.chunk,
-            ),
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.ahead,
-            num_stages=1,
-            maxnreg=255,
+            backward_prepare_2, (config.queues(lay.programs),),
+            matrix4, g_sums, g_rests, dv, *strides(dv, H), write1, *strides(write1, H), b__by_head,
+            k, *strides(k, H), own2, own1,
+            *lay.at_once, lay.programs,
+            E=E, D=D, block_e=config.padded(E), block_d=config.padded(D), CHUNK=config.chunk,
+            STAGES=config.queued(config.padded(E) * (dv.element_size() + write1.element_size()) + config.padded(D) * k.element_size(), config.chunk),
+            C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=255,
         )
     if needs & {"g", "k", "q1"}:
         dk_1 = some.new_empty((B, T, H, D), dtype=some.dtype)
@@ -2498,54 +1827,22 @@ def substep_backward(given, states, constants, saved, cotangents, final_cotangen
             (B, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps, T), dtype=torch.float32
         )
         walk = config.walk(
-            D,
-            config.padded(E) * (write1.element_size() + do1.element_size() + dv.element_size()),
+            D, config.padded(E) * (write1.element_size() + do1.element_size() + dv.element_size()),
             g_sums.element_size()
             + b__by_head.element_size()
             + config.chunk * (matrix4.element_size() + matrix3.element_size()),
-            k.element_size() + q1.element_size(),
-            elements=True,
+            k.element_size() + q1.element_size(), elements=True,
         )
         launch(
-            backward_sweep_2,
-            (lay.sequences * parts * H * cdiv(D, walk.tile),),
-            dS_starts,
-            k,
-            *strides(k, H),
-            g_sums,
-            g_rests,
-            b__by_head,
-            write1,
-            *strides(write1, H),
-            S_out_late_,
-            matrix4,
-            q1,
-            *strides(q1, H),
-            matrix3,
-            dk_1,
-            do1,
-            *strides(do1, H),
-            dv,
-            *strides(dv, H),
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            E=E,
-            D=D,
-            block_e=min(config.slice, config.padded(E)),
-            block_d=walk.tile,
-            YIELD=True,
-            WARPS=walk.warps,
-            STAGES=walk.stages,
-            PRODUCTS=walk.products,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=walk.warps,
-            num_stages=2,
-            maxnreg=walk.registers,
+            backward_sweep_2, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+            dS_starts, k, *strides(k, H), g_sums, g_rests, b__by_head, write1, *strides(write1, H),
+            S_out_late_, matrix4, q1, *strides(q1, H), matrix3, dk_1, do1, *strides(do1, H),
+            dv, *strides(dv, H),
+            *lay.walked, parts, lay.length(parts),
+            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=walk.tile, YIELD=True,
+            WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
+            LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
         )
     if needs & {"g", "k", "q1"}:
         dk = dk_1  # in place
@@ -2580,55 +1877,18 @@ def substep_backward(given, states, constants, saved, cotangents, final_cotangen
                 g_sums.element_size() + b__by_head.element_size() + config.chunk * matrix4.element_size(),
                 k.element_size() + dk_1.element_size(),
             ),
-            elements=True,
-            wanted=(bool(needs & {"g", "q1"}), bool(needs & {"g", "k"})),
+            elements=True, wanted=(bool(needs & {"g", "q1"}), bool(needs & {"g", "k"})),
         ):
             launch(
-                backward_sweep_3,
-                (lay.sequences * parts * H * cdiv(D, walk.tile),),
-                S_starts,
-                S_last if keeps else None,
-                q1,
-                *strides(q1, H),
-                g_sums,
-                g_rests,
-                do1,
-                *strides(do1, H),
-                k,
-                *strides(k, H),
-                dv,
-                *strides(dv, H),
-                S_in_late_,
-                S_in_early_,
-                matrix3,
-                matrix4,
-                dk_1,
-                *strides(dk_1, H),
-                dk,
-                dq1,
-                b__by_head,
-                write1,
-                *strides(write1, H),
-                *lay.walked,
-                parts,
-                lay.length(parts),
-                E=E,
-                D=D,
-                block_e=min(config.slice, config.padded(E)),
-                block_d=walk.tile,
-                YIELD=True,
-                WARPS=walk.warps,
-                STAGES=walk.stages,
-                PRODUCTS=walk.products,
-                READ=read,
-                C=config.chunk,
-                LEVELS=config.levels,
-                EVEN=lay.even,
-                EXACT=config.exact,
-                DT=DTYPES[some.dtype],
-                num_warps=walk.warps,
-                num_stages=2,
-                maxnreg=walk.registers,
+                backward_sweep_3, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+                S_starts, S_last if keeps else None, q1, *strides(q1, H), g_sums, g_rests,
+                do1, *strides(do1, H), k, *strides(k, H), dv, *strides(dv, H), S_in_late_, S_in_early_,
+                matrix3, matrix4, dk_1, *strides(dk_1, H), dk, dq1, b__by_head, write1, *strides(write1, H),
+                *lay.walked, parts, lay.length(parts),
+                E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=walk.tile, YIELD=True,
+                WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, READ=read, C=config.chunk,
+                LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+                num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
             )
     b__by_head = dk_1 = matrix3 = matrix4 = None
     if needs & {"g"}:
@@ -2637,18 +1897,8 @@ def substep_backward(given, states, constants, saved, cotangents, final_cotangen
     gradients, initial = {}, {}
     if needs & {"g"}:  # the decay times <S_(t-1), dS_t>
         S_pairing = border_sums(
-            g_sums,
-            g_rests,
-            S_at_ends,
-            lay,
-            parts,
-            config.exact,
-            out_late=S_out_late_,
-            in_late=S_in_late_,
-            in_early=S_in_early_,
-            own_late=own1,
-            own_early=own2,
-            at_once=True,
+            g_sums, g_rests, S_at_ends, lay, parts, config.exact, out_late=S_out_late_,
+            in_late=S_in_late_, in_early=S_in_early_, own_late=own1, own_early=own2, at_once=True,
         )
     S_in_early_ = S_in_late_ = S_out_late_ = g_rests = g_sums = own1 = own2 = None
     if "k" in needs:
@@ -2672,63 +1922,13 @@ def substep_backward(given, states, constants, saved, cotangents, final_cotangen
 
 @triton.jit(do_not_specialize=["T", "count"])
 def substep_streams_rows(
-    a_p,
-    a_b,
-    a_t,
-    a_h,
-    a_g,
-    b__p,
-    b__b,
-    b__t,
-    b__h,
-    b__g,
-    v1_p,
-    v1_b,
-    v1_t,
-    v1_h,
-    v1_g,
-    v2_p,
-    v2_b,
-    v2_t,
-    v2_h,
-    v2_g,
-    beta1_p,
-    beta1_b,
-    beta1_t,
-    beta1_h,
-    beta1_g,
-    beta2_p,
-    beta2_b,
-    beta2_t,
-    beta2_h,
-    beta2_g,
-    g_p,
-    g_b,
-    g_t,
-    g_h,
-    g_g,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    k_0_out,
-    k_1_out,
-    v_0_out,
-    v_1_out,
-    b_0_out,
-    b_1_out,
-    g_0_out,
-    g_1_out,
-    q1_0_out,
-    q1_1_out,
-    T,
-    H,
-    count,
-    D: tl.constexpr,
-    E: tl.constexpr,
-    block_d: tl.constexpr,
-    block_e: tl.constexpr,
+    a_p, a_b, a_t, a_h, a_g, b__p, b__b, b__t, b__h, b__g, v1_p, v1_b, v1_t, v1_h, v1_g,
+    v2_p, v2_b, v2_t, v2_h, v2_g, beta1_p, beta1_b, beta1_t, beta1_h, beta1_g,
+    beta2_p, beta2_b, beta2_t, beta2_h, beta2_g, g_p, g_b, g_t, g_h, g_g,
+    q_p, q_b, q_t, q_h, q_g, k_0_out, k_1_out, v_0_out, v_1_out, b_0_out, b_1_out, g_0_out,
+    g_1_out, q1_0_out, q1_1_out,
+    T, H, count,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
     ROWS: tl.constexpr,
 ):
     """What is made of each step for itself."""
@@ -2744,23 +1944,19 @@ def substep_streams_rows(
     e_ok = e_ < E
     a = tl.load(
         a_p + h // a_g * a_h + (b * a_b + step * a_t)[:, None] + d[None, :],
-        mask=i_ok[:, None] & d_ok[None, :],
-        other=0.0,
+        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
     ).to(tl.float32)
     b_ = tl.load(
         b__p + h // b__g * b__h + (b * b__b + step * b__t)[:, None] + d[None, :],
-        mask=i_ok[:, None] & d_ok[None, :],
-        other=0.0,
+        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
     ).to(tl.float32)
     v1 = tl.load(
         v1_p + h // v1_g * v1_h + (b * v1_b + step * v1_t)[:, None] + e_[None, :],
-        mask=i_ok[:, None] & e_ok[None, :],
-        other=0.0,
+        mask=i_ok[:, None] & e_ok[None, :], other=0.0,
     ).to(tl.float32)
     v2 = tl.load(
         v2_p + h // v2_g * v2_h + (b * v2_b + step * v2_t)[:, None] + e_[None, :],
-        mask=i_ok[:, None] & e_ok[None, :],
-        other=0.0,
+        mask=i_ok[:, None] & e_ok[None, :], other=0.0,
     ).to(tl.float32)
     beta1 = tl.load(beta1_p + h // beta1_g * beta1_h + b * beta1_b + step * beta1_t, mask=i_ok, other=0.0).to(
         tl.float32
@@ -2771,8 +1967,7 @@ def substep_streams_rows(
     g = tl.load(g_p + h // g_g * g_h + b * g_b + step * g_t, mask=i_ok, other=0.0).to(tl.float32)
     q = tl.load(
         q_p + h // q_g * q_h + (b * q_b + step * q_t)[:, None] + d[None, :],
-        mask=i_ok[:, None] & d_ok[None, :],
-        other=0.0,
+        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
     ).to(tl.float32)
     t1 = tl.sum(a * a, axis=1)
     t2 = 1e-06 + t1
@@ -2780,13 +1975,11 @@ def substep_streams_rows(
     t4 = 1e-06 + t3
     tl.store(
         k_0_out + ((n.to(tl.int64) * 2 + 0) * H + h)[:, None] * D + d[None, :],
-        (1.0 / tl.sqrt(t2))[:, None] * a,
-        mask=i_ok[:, None] & d_ok[None, :],
+        (1.0 / tl.sqrt(t2))[:, None] * a, mask=i_ok[:, None] & d_ok[None, :],
     )
     tl.store(
         k_1_out + ((n.to(tl.int64) * 2 + 1) * H + h)[:, None] * D + d[None, :],
-        (1.0 / tl.sqrt(t4))[:, None] * b_,
-        mask=i_ok[:, None] & d_ok[None, :],
+        (1.0 / tl.sqrt(t4))[:, None] * b_, mask=i_ok[:, None] & d_ok[None, :],
     )
     tl.store(
         v_0_out + ((n.to(tl.int64) * 2 + 0) * H + h)[:, None] * E + e_[None, :], v1, mask=i_ok[:, None] & e_ok[None, :]
@@ -2808,18 +2001,9 @@ def substep_streams_rows(
 
 @triton.jit(do_not_specialize=["T", "count"])
 def substep_outputs_rows(
-    o1_last__p,
-    o1_last__b,
-    o1_last__t,
-    o1_last__h,
-    o1_last__g,
-    o_made_out,
-    T,
-    H,
-    count,
-    E: tl.constexpr,
-    block_e: tl.constexpr,
-    ROWS: tl.constexpr,
+    o1_last__p, o1_last__b, o1_last__t, o1_last__h, o1_last__g, o_made_out,
+    T, H, count,
+    E: tl.constexpr, block_e: tl.constexpr, ROWS: tl.constexpr,
 ):
     """What is made of each step for itself."""
     h = (tl.program_id(0) % H).to(tl.int64)
@@ -2832,27 +2016,16 @@ def substep_outputs_rows(
     e_ok = e < E
     o1_last_ = tl.load(
         o1_last__p + h // o1_last__g * o1_last__h + (b * o1_last__b + step * o1_last__t)[:, None] + e[None, :],
-        mask=i_ok[:, None] & e_ok[None, :],
-        other=0.0,
+        mask=i_ok[:, None] & e_ok[None, :], other=0.0,
     ).to(tl.float32)
     tl.store(o_made_out + at[:, None] * E + e[None, :], o1_last_, mask=i_ok[:, None] & e_ok[None, :])
 
 
 @triton.jit(do_not_specialize=["T", "count"])
 def substep_o1_rows(
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    do1_spaced_0_out,
-    do1_spaced_1_out,
-    T,
-    H,
-    count,
-    E: tl.constexpr,
-    block_e: tl.constexpr,
-    ROWS: tl.constexpr,
+    do_p, do_b, do_t, do_h, do_g, do1_spaced_0_out, do1_spaced_1_out,
+    T, H, count,
+    E: tl.constexpr, block_e: tl.constexpr, ROWS: tl.constexpr,
 ):
     """What is made of each step for itself."""
     h = (tl.program_id(0) % H).to(tl.int64)
@@ -2865,88 +2038,29 @@ def substep_o1_rows(
     e_ok = e < E
     do = tl.load(
         do_p + h // do_g * do_h + (b * do_b + step * do_t)[:, None] + e[None, :],
-        mask=i_ok[:, None] & e_ok[None, :],
-        other=0.0,
+        mask=i_ok[:, None] & e_ok[None, :], other=0.0,
     ).to(tl.float32)
     tl.store(
-        do1_spaced_0_out + ((n.to(tl.int64) * 2 + 0) * H + h)[:, None] * E + e[None, :],
-        0.0,
+        do1_spaced_0_out + ((n.to(tl.int64) * 2 + 0) * H + h)[:, None] * E + e[None, :], 0.0,
         mask=i_ok[:, None] & e_ok[None, :],
     )
     tl.store(
-        do1_spaced_1_out + ((n.to(tl.int64) * 2 + 1) * H + h)[:, None] * E + e[None, :],
-        do,
+        do1_spaced_1_out + ((n.to(tl.int64) * 2 + 1) * H + h)[:, None] * E + e[None, :], do,
         mask=i_ok[:, None] & e_ok[None, :],
     )
 
 
 @triton.jit(do_not_specialize=["T", "count"])
 def substep_gradients_rows(
-    dq1_1_p,
-    dq1_1_b,
-    dq1_1_t,
-    dq1_1_h,
-    dq1_1_g,
-    a_p,
-    a_b,
-    a_t,
-    a_h,
-    a_g,
-    dk_0_p,
-    dk_0_b,
-    dk_0_t,
-    dk_0_h,
-    dk_0_g,
-    b__p,
-    b__b,
-    b__t,
-    b__h,
-    b__g,
-    dk_1_p,
-    dk_1_b,
-    dk_1_t,
-    dk_1_h,
-    dk_1_g,
-    dv_0_p,
-    dv_0_b,
-    dv_0_t,
-    dv_0_h,
-    dv_0_g,
-    dv_1_p,
-    dv_1_b,
-    dv_1_t,
-    dv_1_h,
-    dv_1_g,
-    db_0_p,
-    db_0_b,
-    db_0_t,
-    db_0_h,
-    db_0_g,
-    db_1_p,
-    db_1_b,
-    db_1_t,
-    db_1_h,
-    db_1_g,
-    dg_0_p,
-    dg_0_b,
-    dg_0_t,
-    dg_0_h,
-    dg_0_g,
-    gradient_of_q_out,
-    gradient_of_a__out,
-    gradient_of_b__out,
-    gradient_of_v1_out,
-    gradient_of_v2_out,
-    gradient_of_beta1_out,
-    gradient_of_beta2_out,
-    gradient_of_g__out,
-    T,
-    H,
-    count,
-    D: tl.constexpr,
-    E: tl.constexpr,
-    block_d: tl.constexpr,
-    block_e: tl.constexpr,
+    dq1_1_p, dq1_1_b, dq1_1_t, dq1_1_h, dq1_1_g, a_p, a_b, a_t, a_h, a_g,
+    dk_0_p, dk_0_b, dk_0_t, dk_0_h, dk_0_g, b__p, b__b, b__t, b__h, b__g,
+    dk_1_p, dk_1_b, dk_1_t, dk_1_h, dk_1_g, dv_0_p, dv_0_b, dv_0_t, dv_0_h, dv_0_g,
+    dv_1_p, dv_1_b, dv_1_t, dv_1_h, dv_1_g, db_0_p, db_0_b, db_0_t, db_0_h, db_0_g,
+    db_1_p, db_1_b, db_1_t, db_1_h, db_1_g, dg_0_p, dg_0_b, dg_0_t, dg_0_h, dg_0_g,
+    gradient_of_q_out, gradient_of_a__out, gradient_of_b__out, gradient_of_v1_out,
+    gradient_of_v2_out, gradient_of_beta1_out, gradient_of_beta2_out, gradient_of_g__out,
+    T, H, count,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
     ROWS: tl.constexpr,
 ):
     """What is made of each step for itself."""
@@ -2964,46 +2078,39 @@ def substep_gradients_rows(
     if dq1_1_p is not None:
         dq1_1 = tl.load(
             dq1_1_p + h // dq1_1_g * dq1_1_h + (b * dq1_1_b + step * dq1_1_t)[:, None] + d[None, :],
-            mask=i_ok[:, None] & d_ok[None, :],
-            other=0.0,
+            mask=i_ok[:, None] & d_ok[None, :], other=0.0,
         ).to(tl.float32)
     a = tl.load(
         a_p + h // a_g * a_h + (b * a_b + step * a_t)[:, None] + d[None, :],
-        mask=i_ok[:, None] & d_ok[None, :],
-        other=0.0,
+        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
     ).to(tl.float32)
     dk_0 = tl.zeros([ROWS, block_d], tl.float32)
     if dk_0_p is not None:
         dk_0 = tl.load(
             dk_0_p + h // dk_0_g * dk_0_h + (b * dk_0_b + step * dk_0_t)[:, None] + d[None, :],
-            mask=i_ok[:, None] & d_ok[None, :],
-            other=0.0,
+            mask=i_ok[:, None] & d_ok[None, :], other=0.0,
         ).to(tl.float32)
     b_ = tl.load(
         b__p + h // b__g * b__h + (b * b__b + step * b__t)[:, None] + d[None, :],
-        mask=i_ok[:, None] & d_ok[None, :],
-        other=0.0,
+        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
     ).to(tl.float32)
     dk_1 = tl.zeros([ROWS, block_d], tl.float32)
     if dk_1_p is not None:
         dk_1 = tl.load(
             dk_1_p + h // dk_1_g * dk_1_h + (b * dk_1_b + step * dk_1_t)[:, None] + d[None, :],
-            mask=i_ok[:, None] & d_ok[None, :],
-            other=0.0,
+            mask=i_ok[:, None] & d_ok[None, :], other=0.0,
         ).to(tl.float32)
     dv_0 = tl.zeros([ROWS, block_e], tl.float32)
     if dv_0_p is not None:
         dv_0 = tl.load(
             dv_0_p + h // dv_0_g * dv_0_h + (b * dv_0_b + step * dv_0_t)[:, None] + e_[None, :],
-            mask=i_ok[:, None] & e_ok[None, :],
-            other=0.0,
+            mask=i_ok[:, None] & e_ok[None, :], other=0.0,
         ).to(tl.float32)
     dv_1 = tl.zeros([ROWS, block_e], tl.float32)
     if dv_1_p is not None:
         dv_1 = tl.load(
             dv_1_p + h // dv_1_g * dv_1_h + (b * dv_1_b + step * dv_1_t)[:, None] + e_[None, :],
-            mask=i_ok[:, None] & e_ok[None, :],
-            other=0.0,
+            mask=i_ok[:, None] & e_ok[None, :], other=0.0,
         ).to(tl.float32)
     db_0 = tl.zeros([ROWS], tl.float32)
     if db_0_p is not None:
@@ -3027,14 +2134,12 @@ def substep_gradients_rows(
     if gradient_of_a__out is not None:
         tl.store(
             gradient_of_a__out + at[:, None] * D + d[None, :],
-            t3[:, None] * dk_0 - (t3 * t4 / t2)[:, None] * a,
-            mask=i_ok[:, None] & d_ok[None, :],
+            t3[:, None] * dk_0 - (t3 * t4 / t2)[:, None] * a, mask=i_ok[:, None] & d_ok[None, :],
         )
     if gradient_of_b__out is not None:
         tl.store(
             gradient_of_b__out + at[:, None] * D + d[None, :],
-            t8[:, None] * dk_1 - (t5 * t8 / t7)[:, None] * b_,
-            mask=i_ok[:, None] & d_ok[None, :],
+            t8[:, None] * dk_1 - (t5 * t8 / t7)[:, None] * b_, mask=i_ok[:, None] & d_ok[None, :],
         )
     if gradient_of_v1_out is not None:
         tl.store(gradient_of_v1_out + at[:, None] * E + e_[None, :], dv_0, mask=i_ok[:, None] & e_ok[None, :])
@@ -3072,43 +2177,13 @@ def substep_streams(given):
     g_ = some.new_empty((B, 2 * T, H), dtype=torch.float32)
     q1 = some.new_empty((B, 2 * T, H, D), dtype=some.dtype)
     launch(
-        substep_streams_rows,
-        (cdiv(B * T, config.rows(config.padded(D), config.padded(E))) * H,),
-        a,
-        *strides(a, H),
-        b_,
-        *strides(b_, H),
-        v1,
-        *strides(v1, H),
-        v2,
-        *strides(v2, H),
-        beta1,
-        *strides(beta1, H),
-        beta2,
-        *strides(beta2, H),
-        g,
-        *strides(g, H),
-        q,
-        *strides(q, H),
-        k,
-        k,
-        v,
-        v,
-        b__,
-        b__,
-        g_,
-        g_,
-        q1,
-        q1,
-        T,
-        H,
-        B * T,
-        D=D,
-        E=E,
-        block_d=config.padded(D),
-        block_e=config.padded(E),
-        ROWS=config.rows(config.padded(D), config.padded(E)),
-        num_warps=4,
+        substep_streams_rows, (cdiv(B * T, config.rows(config.padded(D), config.padded(E))) * H,),
+        a, *strides(a, H), b_, *strides(b_, H), v1, *strides(v1, H), v2, *strides(v2, H),
+        beta1, *strides(beta1, H), beta2, *strides(beta2, H), g, *strides(g, H), q, *strides(q, H),
+        k, k, v, v, b__, b__, g_, g_, q1, q1,
+        T, H, B * T,
+        D=D, E=E, block_d=config.padded(D), block_e=config.padded(E),
+        ROWS=config.rows(config.padded(D), config.padded(E)), num_warps=4,
     )
     return {"k": k, "v": v, "b": b__, "g": g_, "q1": q1}
 
@@ -3132,29 +2207,16 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     E = v1.shape[-1]
     config = choose(some.dtype, (D, E), "ab115a07f9effcf1")
     outputs, finals, saved = substep_forward(
-        substep_streams(given),
-        states,
-        constants,
-        packed_in(packed, 2),
-        exchange=exchange,
-        needs_backward=needs_backward,
-        finals=finals,
+        substep_streams(given), states, constants, packed_in(packed, 2), exchange=exchange,
+        needs_backward=needs_backward, finals=finals,
     )
     o1_last_ = of_substep(outputs["o1"], 1, 2)
     o_made = some.new_empty((B, T, H, E), dtype=some.dtype)
     launch(
-        substep_outputs_rows,
-        (cdiv(B * T, config.rows(config.padded(E))) * H,),
-        o1_last_,
-        *strides(o1_last_, H),
-        o_made,
-        T,
-        H,
-        B * T,
-        E=E,
-        block_e=config.padded(E),
-        ROWS=config.rows(config.padded(E)),
-        num_warps=4,
+        substep_outputs_rows, (cdiv(B * T, config.rows(config.padded(E))) * H,),
+        o1_last_, *strides(o1_last_, H), o_made,
+        T, H, B * T,
+        E=E, block_e=config.padded(E), ROWS=config.rows(config.padded(E)), num_warps=4,
     )
     return {"o": o_made}, finals, saved
 
@@ -3180,11 +2242,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     wanted = frozenset(
         x
         for x, users in {
-            "S": {"S"},
-            "q1": {"q"},
-            "k": {"a", "b"},
-            "v": {"v1", "v2"},
-            "b": {"beta1", "beta2"},
+            "S": {"S"}, "q1": {"q"}, "k": {"a", "b"}, "v": {"v1", "v2"}, "b": {"beta1", "beta2"},
             "g": {"g"},
         }.items()
         if needs & users
@@ -3194,30 +2252,14 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         do = steps(cotangents["o"])
         incoming["o1"] = do1_spaced = some.new_empty((B, 2 * T, H, E), dtype=some.dtype)
         launch(
-            substep_o1_rows,
-            (cdiv(B * T, config.rows(config.padded(E))) * H,),
-            do,
-            *strides(do, H),
-            do1_spaced,
-            do1_spaced,
-            T,
-            H,
-            B * T,
-            E=E,
-            block_e=config.padded(E),
-            ROWS=config.rows(config.padded(E)),
-            num_warps=4,
+            substep_o1_rows, (cdiv(B * T, config.rows(config.padded(E))) * H,),
+            do, *strides(do, H), do1_spaced, do1_spaced,
+            T, H, B * T,
+            E=E, block_e=config.padded(E), ROWS=config.rows(config.padded(E)), num_warps=4,
         )
     found, initial = substep_backward(
-        substep_streams(given),
-        states,
-        constants,
-        saved,
-        incoming,
-        final_cotangents,
-        wanted,
-        packed_in(packed, 2),
-        exchange=exchange,
+        substep_streams(given), states, constants, saved, incoming, final_cotangents, wanted,
+        packed_in(packed, 2), exchange=exchange,
     )
     dk_0 = of_substep(found.get("k"), 0, 2)
     dk_1 = of_substep(found.get("k"), 1, 2)
@@ -3236,37 +2278,20 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     gradient_of_beta2 = some.new_empty((B, T, H), dtype=torch.float32) if "beta2" in needs else None
     gradient_of_g_ = some.new_empty((B, T, H), dtype=torch.float32) if "g" in needs else None
     launch(
-        substep_gradients_rows,
-        (cdiv(B * T, config.rows(config.padded(D), config.padded(E))) * H,),
-        *((dq1_1, *strides(dq1_1, H)) if "q" in needs else (None, 0, 0, 0, 1)),
-        a,
-        *strides(a, H),
-        *((dk_0, *strides(dk_0, H)) if "a" in needs else (None, 0, 0, 0, 1)),
-        b_,
-        *strides(b_, H),
+        substep_gradients_rows, (cdiv(B * T, config.rows(config.padded(D), config.padded(E))) * H,),
+        *((dq1_1, *strides(dq1_1, H)) if "q" in needs else (None, 0, 0, 0, 1)), a, *strides(a, H),
+        *((dk_0, *strides(dk_0, H)) if "a" in needs else (None, 0, 0, 0, 1)), b_, *strides(b_, H),
         *((dk_1, *strides(dk_1, H)) if "b" in needs else (None, 0, 0, 0, 1)),
         *((dv_0, *strides(dv_0, H)) if "v1" in needs else (None, 0, 0, 0, 1)),
         *((dv_1, *strides(dv_1, H)) if "v2" in needs else (None, 0, 0, 0, 1)),
         *((db_0, *strides(db_0, H)) if "beta1" in needs else (None, 0, 0, 0, 1)),
         *((db_1, *strides(db_1, H)) if "beta2" in needs else (None, 0, 0, 0, 1)),
-        *((dg_0, *strides(dg_0, H)) if "g" in needs else (None, 0, 0, 0, 1)),
-        gradient_of_q,
-        gradient_of_a_,
-        gradient_of_b_,
-        gradient_of_v1,
-        gradient_of_v2,
-        gradient_of_beta1,
-        gradient_of_beta2,
-        gradient_of_g_,
-        T,
-        H,
-        B * T,
-        D=D,
-        E=E,
-        block_d=config.padded(D),
-        block_e=config.padded(E),
-        ROWS=config.rows(config.padded(D), config.padded(E)),
-        num_warps=4,
+        *((dg_0, *strides(dg_0, H)) if "g" in needs else (None, 0, 0, 0, 1)), gradient_of_q,
+        gradient_of_a_, gradient_of_b_, gradient_of_v1, gradient_of_v2, gradient_of_beta1,
+        gradient_of_beta2, gradient_of_g_,
+        T, H, B * T,
+        D=D, E=E, block_d=config.padded(D), block_e=config.padded(E),
+        ROWS=config.rows(config.padded(D), config.padded(E)), num_warps=4,
     )
     gradients = {}
     if "q" in needs:
@@ -3319,22 +2344,15 @@ def torch_step(given, states, constants, outputs, following):
 @triton.jit(do_not_specialize=["heads"])
 def step_kernel(
     q_at, a_at, b_at, v1_at, v2_at, beta1_at, beta2_at, g_at, S_at, next_S_at, o_at, rows_at,
-    q_stride0, q_stride1, q_stride2,
-    a_stride0, a_stride1, a_stride2,
-    b_stride0, b_stride1, b_stride2,
-    v1_stride0, v1_stride1, v1_stride2,
-    v2_stride0, v2_stride1, v2_stride2,
-    beta1_stride0, beta1_stride1,
-    beta2_stride0, beta2_stride1,
-    g_stride0, g_stride1,
-    S_stride0, S_stride1,
-    next_S_stride0, next_S_stride1,
-    o_stride0, o_stride1,
+    q_stride0, q_stride1, q_stride2, a_stride0, a_stride1, a_stride2,
+    b_stride0, b_stride1, b_stride2, v1_stride0, v1_stride1, v1_stride2,
+    v2_stride0, v2_stride1, v2_stride2, beta1_stride0, beta1_stride1,
+    beta2_stride0, beta2_stride1, g_stride0, g_stride1, S_stride0, S_stride1,
+    next_S_stride0, next_S_stride1, o_stride0, o_stride1,
     heads, q_group, a_group, b_group, v1_group, v2_group, beta1_group, beta2_group, g_group,
-    size_d: tl.constexpr, block_d: tl.constexpr,
-    size_e: tl.constexpr, block_e: tl.constexpr,
+    size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
     parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
-):  # fmt: skip
+):
     """Each program: one batch entry and head and a tile of e, one step."""
     place = tl.program_id(0) // parts
     if flat:  # more batch entries than a grid is high
@@ -3413,23 +2431,18 @@ def step_kernel(
 @triton.jit(do_not_specialize=["heads", "steps"])
 def steps_kernel(
     q_at, a_at, b_at, v1_at, v2_at, beta1_at, beta2_at, g_at, S_at, kept_S_at, o_at, rows_at, each_at, counts_at, starts_at,
-    q_stride0, q_stride1, q_stride2, q_stride3,
-    a_stride0, a_stride1, a_stride2, a_stride3,
-    b_stride0, b_stride1, b_stride2, b_stride3,
-    v1_stride0, v1_stride1, v1_stride2, v1_stride3,
-    v2_stride0, v2_stride1, v2_stride2, v2_stride3,
-    beta1_stride0, beta1_stride1, beta1_stride2,
-    beta2_stride0, beta2_stride1, beta2_stride2,
-    g_stride0, g_stride1, g_stride2,
+    q_stride0, q_stride1, q_stride2, q_stride3, a_stride0, a_stride1, a_stride2, a_stride3,
+    b_stride0, b_stride1, b_stride2, b_stride3, v1_stride0, v1_stride1, v1_stride2, v1_stride3,
+    v2_stride0, v2_stride1, v2_stride2, v2_stride3, beta1_stride0, beta1_stride1, beta1_stride2,
+    beta2_stride0, beta2_stride1, beta2_stride2, g_stride0, g_stride1, g_stride2,
     S_stride0, S_stride1, S_stride2, S_stride3,
     kept_S_stride0, kept_S_stride1, kept_S_stride2, kept_S_stride3,
     o_stride0, o_stride1, o_stride2,
     heads, q_group, a_group, b_group, v1_group, v2_group, beta1_group, beta2_group, g_group, steps,
-    size_d: tl.constexpr, block_d: tl.constexpr,
-    size_e: tl.constexpr, block_e: tl.constexpr,
+    size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
     parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
     yields: tl.constexpr, keeps: tl.constexpr, ends: tl.constexpr,
-):  # fmt: skip
+):
     """Each program: one sequence and head and a tile of e, one step after the other, with the state in registers."""
     place = tl.program_id(0) // parts
     if flat:  # more batch entries than a grid is high
@@ -3530,9 +2543,7 @@ def steps_kernel(
                         + kept_row * kept_S_stride0
                         + head * kept_S_stride1
                         + at_d[:, None] * kept_S_stride2
-                        + at_e[None, :] * kept_S_stride3,
-                        next_S,
-                        mask=in_d_e,
+                        + at_e[None, :] * kept_S_stride3, next_S, mask=in_d_e,
                     )
             S = next_S.to(tl.float32)
         if ends:
@@ -3542,81 +2553,32 @@ def steps_kernel(
 SIGNATURE = Signature(
     name="gated_delta_product",
     arguments=(
-        Argument("q", "input", ("d",)),
-        Argument("a", "input", ("d",)),
-        Argument("b", "input", ("d",)),
-        Argument("v1", "input", ("e",)),
-        Argument("v2", "input", ("e",)),
-        Argument("beta1", "input", ()),
-        Argument("beta2", "input", ()),
-        Argument("g", "decay", ()),
+        Argument("q", "input", ("d",)), Argument("a", "input", ("d",)),
+        Argument("b", "input", ("d",)), Argument("v1", "input", ("e",)),
+        Argument("v2", "input", ("e",)), Argument("beta1", "input", ()),
+        Argument("beta2", "input", ()), Argument("g", "decay", ()),
     ),
-    states=(("S", ("d", "e")),),
-    outputs=(("o", ("e",)),),
+    states=(("S", ("d", "e")),), outputs=(("o", ("e",)),),
 )
 OP = Op(
     SIGNATURE,
     {
         "torch": Backend(
-            torch_forward,
-            torch_backward,
-            frozenset(
-                (
-                    "packed",
-                    "mixed",
-                )
-            ),
-            forward_states=torch_forward_states,
-            backward_states=torch_backward_states,
+            torch_forward, torch_backward, frozenset(("packed", "mixed")),
+            forward_states=torch_forward_states, backward_states=torch_backward_states,
             saved={"9d87b2d2c3": (("B", "H", "T", "e"), "wide"), "5c4125abdb": (("B", "H", "T", "e"), "wide")},
         ),
         "triton": Backend(
-            triton_forward,
-            triton_backward,
-            frozenset(
-                (
-                    "packed",
-                    "groups",
-                    "inference",
-                    "finals",
-                    "replays",
-                    "exchange",
-                )
-            ),
-            saved={"a8c81a3feb": (("B", "2 T", "H", "e"), "input")},
-            saved_packed=True,
+            triton_forward, triton_backward,
+            frozenset(("packed", "groups", "inference", "finals", "replays", "exchange")),
+            saved={"a8c81a3feb": (("B", "2 T", "H", "e"), "input")}, saved_packed=True,
         ),
     },
     Step(
-        SIGNATURE,
-        torch_step,
+        SIGNATURE, torch_step,
         StepKernel(
-            step_kernel,
-            steps_kernel,
-            reads=(
-                "q",
-                "a",
-                "b",
-                "v1",
-                "v2",
-                "beta1",
-                "beta2",
-                "g",
-            ),
-            constants=(),
-            dims=(
-                "d",
-                "e",
-            ),
-            tiled="e",
-            shared=False,
-            held=(
-                (
-                    "d",
-                    "e",
-                ),
-            ),
-            smallest=1,
+            step_kernel, steps_kernel, reads=("q", "a", "b", "v1", "v2", "beta1", "beta2", "g"),
+            constants=(), dims=("d", "e"), tiled="e", shared=False, held=(("d", "e"),), smallest=1,
         ),
     ),
     __name__,
@@ -3625,23 +2587,12 @@ OP = Op(
 
 @OP.named
 def gated_delta_product(
-    q: torch.Tensor,
-    a: torch.Tensor,
-    b: torch.Tensor,
-    v1: torch.Tensor,
-    v2: torch.Tensor,
-    beta1: torch.Tensor,
-    beta2: torch.Tensor,
-    log_g: torch.Tensor,
-    initial_state: torch.Tensor | None = None,
-    output_final_state: bool = False,
-    cu_seqlens: torch.Tensor | None = None,
-    context_parallel: object = None,
-    recompute: str = "auto",
-    precision: str = "default",
-    state_dtype: torch.dtype | None = None,
-    backend: str | None = None,
-    deterministic: bool = False,
+    q: torch.Tensor, a: torch.Tensor, b: torch.Tensor, v1: torch.Tensor, v2: torch.Tensor,
+    beta1: torch.Tensor, beta2: torch.Tensor, log_g: torch.Tensor,
+    initial_state: torch.Tensor | None = None, output_final_state: bool = False,
+    cu_seqlens: torch.Tensor | None = None, context_parallel: object = None,
+    recompute: str = "auto", precision: str = "default", state_dtype: torch.dtype | None = None,
+    backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     r"""Gated DeltaProduct (arXiv 2502.10297): decay first, then two Householder steps.
 
@@ -3708,34 +2659,18 @@ def gated_delta_product(
     """
     return OP(
         {"q": q, "a": a, "b": b, "v1": v1, "v2": v2, "beta1": beta1, "beta2": beta2, "g": log_g},
-        initial_state=initial_state,
-        output_final_state=output_final_state,
-        cu_seqlens=cu_seqlens,
-        context_parallel=context_parallel,
-        recompute=recompute,
-        precision=precision,
-        state_dtype=state_dtype,
-        backend=backend,
-        deterministic=deterministic,
+        initial_state=initial_state, output_final_state=output_final_state, cu_seqlens=cu_seqlens,
+        context_parallel=context_parallel, recompute=recompute, precision=precision,
+        state_dtype=state_dtype, backend=backend, deterministic=deterministic,
     )
 
 
 @OP.named
 def gated_delta_product_step(
-    state: torch.Tensor | None,
-    q: torch.Tensor,
-    a: torch.Tensor,
-    b: torch.Tensor,
-    v1: torch.Tensor,
-    v2: torch.Tensor,
-    beta1: torch.Tensor,
-    beta2: torch.Tensor,
-    log_g: torch.Tensor,
-    inplace: bool = False,
-    out: torch.Tensor | None = None,
-    state_dtype: torch.dtype | None = None,
-    backend: str | None = None,
-    deterministic: bool = False,
+    state: torch.Tensor | None, q: torch.Tensor, a: torch.Tensor, b: torch.Tensor, v1: torch.Tensor,
+    v2: torch.Tensor, beta1: torch.Tensor, beta2: torch.Tensor, log_g: torch.Tensor,
+    inplace: bool = False, out: torch.Tensor | None = None, state_dtype: torch.dtype | None = None,
+    backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """One step of gated_delta_product, for generation: one launch, no gradient.
 
@@ -3771,11 +2706,7 @@ def gated_delta_product_step(
     return OP.step(
         state,
         {"q": q, "a": a, "b": b, "v1": v1, "v2": v2, "beta1": beta1, "beta2": beta2, "g": log_g},
-        inplace,
-        out,
-        state_dtype,
-        backend,
-        deterministic,
+        inplace, out, state_dtype, backend, deterministic,
     )
 
 

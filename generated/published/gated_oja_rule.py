@@ -86,62 +86,25 @@ written_for("0.1", __file__)
 from chunkform.runtime.chunk_kernels.chunk_layout import GROUP, LEVELS, parts_for, places
 from chunkform.runtime.chunk_kernels.head_major import by_head
 from chunkform.runtime.chunk_kernels.kernels import (
-    adds_steep,
-    chained_matrix,
-    chunk_of,
-    cumulate,
-    decayed_product,
-    decayed_sum,
-    diagonal,
-    first_steep,
-    inverse,
-    is_flat,
-    later_sums,
-    over_block,
-    part_of,
-    place_of,
-    reach,
-    span,
-    steep,
+    adds_steep, chained_matrix, chunk_of, cumulate, decayed_product, decayed_sum, diagonal,
+    first_steep, inverse, is_flat, later_sums, over_block, part_of, place_of, reach, span, steep,
 )
 from chunkform.runtime.chunk_kernels.reductions import total
 from chunkform.runtime.chunk_kernels.segment_maps import map_of_all
 from chunkform.runtime.chunk_kernels.segment_tails import LATE, is_zero, join_pieces, late_pieces
 from chunkform.runtime.chunk_kernels.split_precision import rounded_and_rest
 from chunkform.runtime.launch.launch import (
-    DTYPES,
-    by_launch,
-    cdiv,
-    choose,
-    cotangent,
-    launch,
-    spread,
-    steps,
-    strides,
-    whole,
+    DTYPES, by_launch, cdiv, choose, cotangent, launch, spread, steps, strides, whole,
 )
 from chunkform.runtime.launch.varlen import BLOCK, backward_by_length, forward_by_length
 from chunkform.runtime.op.decode import RowKernel, Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK,
-    dtype_of,
-    from_chunks,
-    from_steps,
-    in_parts,
-    in_segments,
-    steps_first,
-    to_chunks,
+    CHUNK, dtype_of, from_chunks, from_steps, in_parts, in_segments, steps_first, to_chunks,
 )
 from chunkform.runtime.torch_form.decays import (
-    apart_mask,
-    channel_apply,
-    channel_product,
-    decay_all,
-    decay_in,
-    decay_out,
-    order_mask,
+    apart_mask, channel_apply, channel_product, decay_all, decay_in, decay_out, order_mask,
     triangular_inverse,
 )
 from chunkform.runtime.torch_form.segment_maps import Segment, in_pieces, over_chunks
@@ -218,16 +181,8 @@ def torch_forward(given, states, constants, packed=None):
     k = steps_first(given["k"], dtype)
     # w: k_t - S.prev.col.b974509453_t
     w, S_last = in_segments(
-        _forward_sweep_1,
-        (log_g, v * beta[..., None], -g * v, k),
-        (S_first,),
-        lead,
-        1,
-        CHUNK,
-        dtype,
-        device,
-        size_d,
-        size_e,
+        _forward_sweep_1, (log_g, v * beta[..., None], -g * v, k), (S_first,), lead, 1, CHUNK,
+        dtype, device, size_d, size_e,
     )
     t13 = v * beta[..., None]
     q = steps_first(given["q"], dtype)
@@ -422,31 +377,15 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     )
     # y: S_t do_t
     y, S_end = in_segments(
-        _backward_sweep_1,
-        (log_g, w, v * beta[..., None], do),
-        (S_first,),
-        lead,
-        1,
-        CHUNK,
-        dtype,
-        device,
-        size_d,
-        size_e,
+        _backward_sweep_1, (log_g, w, v * beta[..., None], do), (S_first,), lead, 1, CHUNK, dtype,
+        device, size_d, size_e,
     )
     q = steps_first(given["q"], dtype)
     g = log_g.exp()
     # w_2: dS.mid.col.699ae1b988_t
     w_2, dS_edges, dS_first = in_segments(
-        _backward_sweep_2,
-        (log_g, q, do, v, -g * v * beta[..., None]),
-        (dS_last,),
-        lead,
-        -1,
-        CHUNK,
-        dtype,
-        device,
-        size_d,
-        size_e,
+        _backward_sweep_2, (log_g, q, do, v, -g * v * beta[..., None]), (dS_last,), lead, -1, CHUNK,
+        dtype, device, size_d, size_e,
     )
     t20 = -g * v * beta[..., None]
     # y_2: dS_t^T w_t
@@ -461,15 +400,8 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     )
     # pairing_S: <S_(t-1), dS_t> at each step, with the scalars that multiply the state
     (pairing_S,) = in_parts(
-        _backward_unroll_5,
-        (log_g, t23, w, t20, w_2, q, do),
-        (S_edges, dS_edges),
-        lead,
-        CHUNK,
-        dtype,
-        device,
-        size_d,
-        size_e,
+        _backward_unroll_5, (log_g, t23, w, t20, w_2, q, do), (S_edges, dS_edges), lead, CHUNK,
+        dtype, device, size_d, size_e,
     )
     gradients = {}
     gradients["q"] = from_steps(y, lead, 1, given["q"].dtype)
@@ -499,30 +431,8 @@ def _forward_states_1_chunks(s1, s2, s3, s4, lead, size, dtype, device, size_d, 
     a8 = a3 @ x1
     a9 = a8.mT @ (a6 * x4)
     return (
-        over_chunks(
-            (a0 * a1[..., :, None] + a7),
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_e,
-                size_e,
-            ),
-            dtype,
-            device,
-        ),
-        over_chunks(
-            a9,
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_d,
-                size_e,
-            ),
-            dtype,
-            device,
-        ),
+        over_chunks((a0 * a1[..., :, None] + a7), (lead[0], lead[1], count, size_e, size_e), dtype, device),
+        over_chunks(a9, (lead[0], lead[1], count, size_d, size_e), dtype, device),
     )
 
 
@@ -530,10 +440,7 @@ def _forward_states_1_law(later, earlier):
     """The map of two segments from the map of each."""
     a0 = (later[0]) @ (earlier[0].mT).mT
     a1 = (earlier[1]) @ (later[0]).mT
-    return (
-        a0,
-        (a1 + later[1]),
-    )
+    return (a0, (a1 + later[1]))
 
 
 def _forward_states_1_apply(parts, states):
@@ -560,16 +467,8 @@ def torch_forward_states(given, states, constants, exchange):
     v = steps_first(given["v"], dtype)
     beta = steps_first(given["beta"], dtype)
     map_3 = in_pieces(
-        _forward_states_1_chunks,
-        _forward_states_1_law,
-        (k, log_g, -g * v, v * beta[..., None]),
-        lead,
-        1,
-        CHUNK,
-        dtype,
-        device,
-        size_d,
-        size_e,
+        _forward_states_1_chunks, _forward_states_1_law, (k, log_g, -g * v, v * beta[..., None]),
+        lead, 1, CHUNK, dtype, device, size_d, size_e,
     )
     # what enters, of S
     ((S_first,),) = exchange(
@@ -601,30 +500,8 @@ def _backward_states_1_chunks(s1, s2, s3, s4, s5, lead, size, dtype, device, siz
     a12 = a5 @ a11
     a13 = a12.mT @ (x3 * a2)
     return (
-        over_chunks(
-            (a0 * a1[..., :, None] + a7),
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_e,
-                size_e,
-            ),
-            dtype,
-            device,
-        ),
-        over_chunks(
-            (a9 + a13),
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_d,
-                size_e,
-            ),
-            dtype,
-            device,
-        ),
+        over_chunks((a0 * a1[..., :, None] + a7), (lead[0], lead[1], count, size_e, size_e), dtype, device),
+        over_chunks((a9 + a13), (lead[0], lead[1], count, size_d, size_e), dtype, device),
     )
 
 
@@ -632,10 +509,7 @@ def _backward_states_1_law(later, earlier):
     """The map of two segments from the map of each."""
     a0 = (later[0]) @ (earlier[0].mT).mT
     a1 = (earlier[1]) @ (later[0]).mT
-    return (
-        a0,
-        (a1 + later[1]),
-    )
+    return (a0, (a1 + later[1]))
 
 
 def _backward_states_1_apply(parts, states):
@@ -674,16 +548,8 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
         else steps_first(do, dtype)
     )
     map_3 = in_pieces(
-        _backward_states_1_chunks,
-        _backward_states_1_law,
-        (v, log_g, -g * v * beta[..., None], q, do),
-        lead,
-        -1,
-        CHUNK,
-        dtype,
-        device,
-        size_d,
-        size_e,
+        _backward_states_1_chunks, _backward_states_1_law,
+        (v, log_g, -g * v * beta[..., None], q, do), lead, -1, CHUNK, dtype, device, size_d, size_e,
     )
     # what enters, of dS
     ((dS_last,),) = exchange(
@@ -694,34 +560,12 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def forward_prepare_1(
-    v_p,
-    v_b,
-    v_t,
-    v_h,
-    v_g,
-    g_sums,
-    g_rests,
-    g_extents,
-    scaled1_p,
-    scaled2_p,
-    matrix1,
+    v_p, v_b, v_t, v_h, v_g, g_sums, g_rests, g_extents, scaled1_p, scaled2_p, matrix1,
     beta_by_head,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    E: tl.constexpr,
-    part_e: tl.constexpr,
-    FLAT: tl.constexpr,
-    GROUP: tl.constexpr,
-    CHUNK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    T, H, chunks, begins, stops, programs,
+    E: tl.constexpr, part_e: tl.constexpr, FLAT: tl.constexpr, GROUP: tl.constexpr,
+    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -746,134 +590,64 @@ def forward_prepare_1(
         # sum_{e} v_{j,e} v_{i,e} m_{i,j,e}
         g_a = over_block(
             tl.load(g_sums + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0),
-            g_sums + step * E,
-            (row)[:, None],
-            e[None, :],
-            e_ok[None, :],
-            last,
-            H * E,
-            C,
-            CHUNK,
+            g_sums + step * E, (row)[:, None], e[None, :], e_ok[None, :], last, H * E, C, CHUNK,
         )
         g_n = (
             over_block(
                 tl.load(g_rests + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0),
-                g_rests + step * E,
-                (row)[:, None],
-                e[None, :],
-                e_ok[None, :],
-                last,
-                H * E,
-                C,
+                g_rests + step * E, (row)[:, None], e[None, :], e_ok[None, :], last, H * E, C,
                 CHUNK,
             )
             if EXACT
             else 0
         )
         t = decayed_product(
-            t,
-            v.to(tl.float32),
-            v.to(tl.float32),
-            g_sums + step * E,
-            g_rests + step * E if EXACT else None,
-            g_a,
-            g_n,
-            g_a,
-            g_n,
-            e,
-            e_ok,
-            last,
-            H * E,
-            C,
-            CHUNK,
-            LEVELS,
-            True,
-            False,
-            FLAT,
-            EXACT,
-            DT,
+            t, v.to(tl.float32), v.to(tl.float32), g_sums + step * E,
+            g_rests + step * E if EXACT else None, g_a, g_n, g_a, g_n, e, e_ok, last, H * E, C,
+            CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
         )
         if not FLAT:
             steep_from = first_steep(steep_from, g_a, g_n, e_ok, C, DT)
             i_new = i_ok & ((i >= steep_from) | (again > 0))
         since = span(g_a, g_n, 0.0, 0)
         tl.store(
-            scaled1_p + at * E + i[:, None] * E + e[None, :],
-            (since * v.to(tl.float32)),
+            scaled1_p + at * E + i[:, None] * E + e[None, :], (since * v.to(tl.float32)),
             mask=i_new[:, None] & e_ok[None, :],
         )  # v . since
         g_a_end = over_block(
-            tl.load(g_sums + step * E + last * (H * E) + e, mask=e_ok, other=0),
-            g_sums + step * E,
-            (last),
-            e,
-            e_ok,
-            last,
-            H * E,
-            C,
-            CHUNK,
+            tl.load(g_sums + step * E + last * (H * E) + e, mask=e_ok, other=0), g_sums + step * E,
+            (last), e, e_ok, last, H * E, C, CHUNK,
         )
         g_n_end = (
             over_block(
                 tl.load(g_rests + step * E + last * (H * E) + e, mask=e_ok, other=0),
-                g_rests + step * E,
-                (last),
-                e,
-                e_ok,
-                last,
-                H * E,
-                C,
-                CHUNK,
+                g_rests + step * E, (last), e, e_ok, last, H * E, C, CHUNK,
             )
             if EXACT
             else tl.full([1], 0, tl.int32)
         )
         until = span(g_a_end[None, :], g_n_end[None, :], g_a, g_n)
         tl.store(
-            scaled2_p + at * E + i[:, None] * E + e[None, :],
-            (until * v.to(tl.float32)),
+            scaled2_p + at * E + i[:, None] * E + e[None, :], (until * v.to(tl.float32)),
             mask=i_new[:, None] & e_ok[None, :],
         )  # v . until
     beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
     w = -beta[None, :] * t
     x = inverse(w, C, LEVELS, DT)  # (I - T)^-1
     tl.store(
-        matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-        x,
+        matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x,
         mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
     )  # x
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def forward_prepare_1_others(
-    v_p,
-    v_b,
-    v_t,
-    v_h,
-    v_g,
-    g_sums,
-    g_rests,
-    g_extents,
-    scaled1_p,
-    scaled2_p,
-    matrix1,
+    v_p, v_b, v_t, v_h, v_g, g_sums, g_rests, g_extents, scaled1_p, scaled2_p, matrix1,
     beta_by_head,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    E: tl.constexpr,
-    part_e: tl.constexpr,
-    FLAT: tl.constexpr,
-    GROUP: tl.constexpr,
-    CHUNK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    T, H, chunks, begins, stops, programs,
+    E: tl.constexpr, part_e: tl.constexpr, FLAT: tl.constexpr, GROUP: tl.constexpr,
+    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The same, of chunks that aren't flat: a program looks at some together, and takes one after the other."""
     i = tl.arange(0, C)
@@ -906,56 +680,25 @@ def forward_prepare_1_others(
                         tl.load(
                             g_sums + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0
                         ),
-                        g_sums + step * E,
-                        (row)[:, None],
-                        e[None, :],
-                        e_ok[None, :],
-                        last,
-                        H * E,
-                        C,
-                        CHUNK,
+                        g_sums + step * E, (row)[:, None], e[None, :], e_ok[None, :], last, H * E,
+                        C, CHUNK,
                     )
                     g_n = (
                         over_block(
                             tl.load(
                                 g_rests + step * E + (row)[:, None] * (H * E) + e[None, :],
-                                mask=(e_ok)[None, :],
-                                other=0,
+                                mask=(e_ok)[None, :], other=0,
                             ),
-                            g_rests + step * E,
-                            (row)[:, None],
-                            e[None, :],
-                            e_ok[None, :],
-                            last,
-                            H * E,
-                            C,
-                            CHUNK,
+                            g_rests + step * E, (row)[:, None], e[None, :], e_ok[None, :], last,
+                            H * E, C, CHUNK,
                         )
                         if EXACT
                         else 0
                     )
                     t = decayed_product(
-                        t,
-                        v.to(tl.float32),
-                        v.to(tl.float32),
-                        g_sums + step * E,
-                        g_rests + step * E if EXACT else None,
-                        g_a,
-                        g_n,
-                        g_a,
-                        g_n,
-                        e,
-                        e_ok,
-                        last,
-                        H * E,
-                        C,
-                        CHUNK,
-                        LEVELS,
-                        True,
-                        False,
-                        FLAT,
-                        EXACT,
-                        DT,
+                        t, v.to(tl.float32), v.to(tl.float32), g_sums + step * E,
+                        g_rests + step * E if EXACT else None, g_a, g_n, g_a, g_n, e, e_ok, last,
+                        H * E, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
                     )
                     if not FLAT:
                         steep_from = first_steep(steep_from, g_a, g_n, e_ok, C, DT)
@@ -963,31 +706,16 @@ def forward_prepare_1_others(
                     since = span(g_a, g_n, 0.0, 0)
                     tl.store(
                         scaled1_p + at * E + i[:, None] * E + e[None, :],
-                        (since * v.to(tl.float32)),
-                        mask=i_new[:, None] & e_ok[None, :],
+                        (since * v.to(tl.float32)), mask=i_new[:, None] & e_ok[None, :],
                     )  # v . since
                     g_a_end = over_block(
                         tl.load(g_sums + step * E + last * (H * E) + e, mask=e_ok, other=0),
-                        g_sums + step * E,
-                        (last),
-                        e,
-                        e_ok,
-                        last,
-                        H * E,
-                        C,
-                        CHUNK,
+                        g_sums + step * E, (last), e, e_ok, last, H * E, C, CHUNK,
                     )
                     g_n_end = (
                         over_block(
                             tl.load(g_rests + step * E + last * (H * E) + e, mask=e_ok, other=0),
-                            g_rests + step * E,
-                            (last),
-                            e,
-                            e_ok,
-                            last,
-                            H * E,
-                            C,
-                            CHUNK,
+                            g_rests + step * E, (last), e, e_ok, last, H * E, C, CHUNK,
                         )
                         if EXACT
                         else tl.full([1], 0, tl.int32)
@@ -995,62 +723,26 @@ def forward_prepare_1_others(
                     until = span(g_a_end[None, :], g_n_end[None, :], g_a, g_n)
                     tl.store(
                         scaled2_p + at * E + i[:, None] * E + e[None, :],
-                        (until * v.to(tl.float32)),
-                        mask=i_new[:, None] & e_ok[None, :],
+                        (until * v.to(tl.float32)), mask=i_new[:, None] & e_ok[None, :],
                     )  # v . until
                 beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
                 w = -beta[None, :] * t
                 x = inverse(w, C, LEVELS, DT)  # (I - T)^-1
                 tl.store(
-                    matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-                    x,
+                    matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x,
                     mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
                 )  # x
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def forward_sweep_1(
-    S_first,
-    S_last,
-    S_linear,
-    S_late,
-    S_late_map,
-    S_live,
-    S_borders,
-    scaled1_p,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    matrix1,
-    write1_out,
-    g_sums,
-    g_rests,
-    beta_by_head,
-    scaled2_p,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    blocks,
-    E: tl.constexpr,
-    D: tl.constexpr,
-    block_e: tl.constexpr,
-    block_d: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    PRODUCTS: tl.constexpr,
-    PIECE: tl.constexpr,
-    BLOCK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    S_first, S_last, S_linear, S_late, S_late_map, S_live, S_borders, scaled1_p,
+    k_p, k_b, k_t, k_h, k_g, matrix1, write1_out, g_sums, g_rests, beta_by_head, scaled2_p,
+    T, H, chunks, starts, parts, length, blocks,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
+    PIECE: tl.constexpr, BLOCK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
+    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of S."""
     tiles = tl.cdiv(D, block_d)
@@ -1080,8 +772,7 @@ def forward_sweep_1(
         if S_first is not None:
             S_slice += tl.load(
                 S_first + sh * D * E + d[:, None] * E + e_slice[None, :],
-                mask=d_ok[:, None] & e_ok_slice[None, :],
-                other=0.0,
+                mask=d_ok[:, None] & e_ok_slice[None, :], other=0.0,
             )
         if S_linear is not None:
             S_slice += tl.where(column[:, None] == e_slice[None, :], 1.0, 0.0)
@@ -1125,21 +816,17 @@ def forward_sweep_1(
                         S_borders
                         + (bh * blocks + first_block + n // (BLOCK // C)) * D * E
                         + d[:, None] * E
-                        + e[n_e][None, :],
-                        S[n_e],
-                        mask=d_ok[:, None] & e_ok[n_e][None, :],
+                        + e[n_e][None, :], S[n_e], mask=d_ok[:, None] & e_ok[n_e][None, :],
                     )
             scaled1 = tl.load(
                 scaled1_p + at * E + i[:, None] * E + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
             p = tl.dot(S[n_e].to(DT), tl.trans(scaled1.to(DT)), p, input_precision="tf32x3")  # scaled1 S^T
             kept_slice = span(g_a_end, g_n_end, 0.0, 0)
             scaled2_slice = tl.load(
                 scaled2_p + at * E + i[:, None] * E + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
             kept = kept + (kept_slice,)
             scaled2 = scaled2 + (scaled2_slice,)
@@ -1158,9 +845,7 @@ def forward_sweep_1(
         S_next = ()
         for n_e in tl.static_range((E + block_e - 1) // block_e):
             p3 = tl.dot(
-                (beta[None, :] * p2).to(DT),
-                scaled2[n_e].to(DT),
-                (kept[n_e][None, :] * S[n_e]),
+                (beta[None, :] * p2).to(DT), scaled2[n_e].to(DT), (kept[n_e][None, :] * S[n_e]),
                 input_precision="tf32x3",
             )  # ... + p2^T diag(beta) scaled2
             S_slice2 = p3  # S diag(kept) + p2^T diag(beta) scaled2
@@ -1172,8 +857,7 @@ def forward_sweep_1(
                 if part == parts - 1:
                     tl.store(
                         S_last + (sh // H // parts * H + h) * D * E + d[:, None] * E + e[n_e][None, :],
-                        S[n_e],
-                        mask=d_ok[:, None] & e_ok[n_e][None, :],
+                        S[n_e], mask=d_ok[:, None] & e_ok[n_e][None, :],
                     )
         elif S_last is not None:
             tl.store(
@@ -1181,8 +865,7 @@ def forward_sweep_1(
             )
         if S_linear is not None:
             tl.store(
-                S_linear + sh * E * E + e[n_e][None, :] * E + column[:, None],
-                S[n_e],
+                S_linear + sh * E * E + e[n_e][None, :] * E + column[:, None], S[n_e],
                 mask=column_ok[:, None] & e_ok[n_e][None, :],
             )
         if PIECE == 1 and S_last is not None:
@@ -1191,8 +874,7 @@ def forward_sweep_1(
             )
         if PIECE == 1 and S_linear is not None:
             tl.store(
-                S_late_map + sh * E * E + e[n_e][None, :] * E + column[:, None],
-                S[n_e],
+                S_late_map + sh * E * E + e[n_e][None, :] * E + column[:, None], S[n_e],
                 mask=column_ok[:, None] & e_ok[n_e][None, :],
             )
             live = tl.maximum(live, tl.max(tl.where(S[n_e] != 0.0, 1, 0)))
@@ -1206,44 +888,12 @@ def forward_sweep_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def forward_prepare_2(
-    intra1_p,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    beta_by_head,
-    v_p,
-    v_b,
-    v_t,
-    v_h,
-    v_g,
-    g_sums,
-    g_rests,
-    g_extents,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    D: tl.constexpr,
-    E: tl.constexpr,
-    block_d: tl.constexpr,
-    part_e: tl.constexpr,
-    FLAT: tl.constexpr,
-    GROUP: tl.constexpr,
-    CHUNK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    intra1_p, q_p, q_b, q_t, q_h, q_g, write1_p, write1_b, write1_t, write1_h, write1_g,
+    beta_by_head, v_p, v_b, v_t, v_h, v_g, g_sums, g_rests, g_extents,
+    T, H, chunks, begins, stops, programs,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, part_e: tl.constexpr,
+    FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -1277,51 +927,21 @@ def forward_prepare_2(
         v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         g_a = over_block(
             tl.load(g_sums + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0),
-            g_sums + step * E,
-            (row)[:, None],
-            e[None, :],
-            e_ok[None, :],
-            last,
-            H * E,
-            C,
-            CHUNK,
+            g_sums + step * E, (row)[:, None], e[None, :], e_ok[None, :], last, H * E, C, CHUNK,
         )
         g_n = (
             over_block(
                 tl.load(g_rests + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0),
-                g_rests + step * E,
-                (row)[:, None],
-                e[None, :],
-                e_ok[None, :],
-                last,
-                H * E,
-                C,
+                g_rests + step * E, (row)[:, None], e[None, :], e_ok[None, :], last, H * E, C,
                 CHUNK,
             )
             if EXACT
             else 0
         )
         p3 = decayed_sum(
-            p2,
-            (beta[:, None] * v.to(tl.float32)),
-            g_sums + step * E,
-            g_rests + step * E if EXACT else None,
-            g_a,
-            g_n,
-            g_a,
-            g_n,
-            e,
-            e_ok,
-            last,
-            H * E,
-            C,
-            CHUNK,
-            LEVELS,
-            True,
-            True,
-            FLAT,
-            EXACT,
-            DT,
+            p2, (beta[:, None] * v.to(tl.float32)), g_sums + step * E,
+            g_rests + step * E if EXACT else None, g_a, g_n, g_a, g_n, e, e_ok, last, H * E, C,
+            CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
         )  # sum_{j} v_{j,e} [q write1^T]_{i,j} beta_j m_{i,j,e}
         if not FLAT:
             steep_from = first_steep(steep_from, g_a, g_n, e_ok, C, DT)
@@ -1331,44 +951,12 @@ def forward_prepare_2(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def forward_prepare_2_others(
-    intra1_p,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    beta_by_head,
-    v_p,
-    v_b,
-    v_t,
-    v_h,
-    v_g,
-    g_sums,
-    g_rests,
-    g_extents,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    D: tl.constexpr,
-    E: tl.constexpr,
-    block_d: tl.constexpr,
-    part_e: tl.constexpr,
-    FLAT: tl.constexpr,
-    GROUP: tl.constexpr,
-    CHUNK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    intra1_p, q_p, q_b, q_t, q_h, q_g, write1_p, write1_b, write1_t, write1_h, write1_g,
+    beta_by_head, v_p, v_b, v_t, v_h, v_g, g_sums, g_rests, g_extents,
+    T, H, chunks, begins, stops, programs,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, part_e: tl.constexpr,
+    FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The same, of chunks that aren't flat: a program looks at some together, and takes one after the other."""
     i = tl.arange(0, C)
@@ -1400,8 +988,7 @@ def forward_prepare_2_others(
                 )
                 write1 = tl.load(
                     write1_p + t0 * write1_t + i[:, None] * write1_t + d[None, :],
-                    mask=i_ok[:, None] & d_ok[None, :],
-                    other=0.0,
+                    mask=i_ok[:, None] & d_ok[None, :], other=0.0,
                 )
                 p = tl.dot(q.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # q write1^T
                 p2 = p
@@ -1416,55 +1003,25 @@ def forward_prepare_2_others(
                         tl.load(
                             g_sums + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0
                         ),
-                        g_sums + step * E,
-                        (row)[:, None],
-                        e[None, :],
-                        e_ok[None, :],
-                        last,
-                        H * E,
-                        C,
-                        CHUNK,
+                        g_sums + step * E, (row)[:, None], e[None, :], e_ok[None, :], last, H * E,
+                        C, CHUNK,
                     )
                     g_n = (
                         over_block(
                             tl.load(
                                 g_rests + step * E + (row)[:, None] * (H * E) + e[None, :],
-                                mask=(e_ok)[None, :],
-                                other=0,
+                                mask=(e_ok)[None, :], other=0,
                             ),
-                            g_rests + step * E,
-                            (row)[:, None],
-                            e[None, :],
-                            e_ok[None, :],
-                            last,
-                            H * E,
-                            C,
-                            CHUNK,
+                            g_rests + step * E, (row)[:, None], e[None, :], e_ok[None, :], last,
+                            H * E, C, CHUNK,
                         )
                         if EXACT
                         else 0
                     )
                     p3 = decayed_sum(
-                        p2,
-                        (beta[:, None] * v.to(tl.float32)),
-                        g_sums + step * E,
-                        g_rests + step * E if EXACT else None,
-                        g_a,
-                        g_n,
-                        g_a,
-                        g_n,
-                        e,
-                        e_ok,
-                        last,
-                        H * E,
-                        C,
-                        CHUNK,
-                        LEVELS,
-                        True,
-                        True,
-                        FLAT,
-                        EXACT,
-                        DT,
+                        p2, (beta[:, None] * v.to(tl.float32)), g_sums + step * E,
+                        g_rests + step * E if EXACT else None, g_a, g_n, g_a, g_n, e, e_ok, last,
+                        H * E, C, CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
                     )  # sum_{j} v_{j,e} [q write1^T]_{i,j} beta_j m_{i,j,e}
                     if not FLAT:
                         steep_from = first_steep(steep_from, g_a, g_n, e_ok, C, DT)
@@ -1474,41 +1031,12 @@ def forward_prepare_2_others(
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def forward_sweep_2(
-    S_first,
-    intra1_p,
-    g_sums,
-    g_rests,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    o_out,
-    scaled2_p,
-    beta_by_head,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    D: tl.constexpr,
-    E: tl.constexpr,
-    block_d: tl.constexpr,
-    block_e: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    PRODUCTS: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
+    S_first, intra1_p, g_sums, g_rests, q_p, q_b, q_t, q_h, q_g, o_out, scaled2_p, beta_by_head,
+    write1_p, write1_b, write1_t, write1_h, write1_g,
+    T, H, chunks, starts, parts, length,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of S."""
@@ -1531,8 +1059,7 @@ def forward_sweep_2(
         if S_first is not None:
             S_slice += tl.load(
                 S_first + sh * D * E + d_slice[None, :] * E + e[:, None],
-                mask=d_ok_slice[None, :] & e_ok[:, None],
-                other=0.0,
+                mask=d_ok_slice[None, :] & e_ok[:, None], other=0.0,
             )
         S = S + (S_slice,)
         d = d + (d_slice,)
@@ -1589,14 +1116,11 @@ def forward_sweep_2(
             p = tl.dot(S[n_d].to(DT), tl.trans(q.to(DT)), p, input_precision="tf32x3")  # q S
             write1 = tl.load(
                 write1_p + t0 * write1_t + i[:, None] * write1_t + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
             p2 = tl.dot(
-                (beta[None, :] * scaled2_each.to(tl.float32)).to(DT),
-                write1.to(DT),
-                (kept[:, None] * S[n_d]),
-                input_precision="tf32x3",
+                (beta[None, :] * scaled2_each.to(tl.float32)).to(DT), write1.to(DT),
+                (kept[:, None] * S[n_d]), input_precision="tf32x3",
             )  # ... + write1^T diag(beta) scaled2
             S_slice2 = p2  # S diag(kept) + write1^T diag(beta) scaled2
             S_next = S_next + (S_slice2,)
@@ -1630,120 +1154,40 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     scaled1 = some.new_empty((B, H, T, E))
     scaled2 = some.new_empty((B, H, T, E))
     launch(
-        forward_prepare_1,
-        (lay.programs,),
-        v,
-        *strides(v, H),
-        g_sums,
-        g_rests,
-        g_extents,
-        scaled1,
-        scaled2,
-        matrix1,
-        beta_by_head,
-        *lay.at_once,
-        lay.programs,
-        E=E,
-        part_e=min(config.block, config.padded(E)),
-        FLAT=True,
-        GROUP=GROUP,
-        CHUNK=config.chunk,
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=config.ahead,
-        num_stages=1,
-        maxnreg=config.registers,
+        forward_prepare_1, (lay.programs,),
+        v, *strides(v, H), g_sums, g_rests, g_extents, scaled1, scaled2, matrix1, beta_by_head,
+        *lay.at_once, lay.programs,
+        E=E, part_e=min(config.block, config.padded(E)), FLAT=True, GROUP=GROUP, CHUNK=config.chunk,
+        C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=config.registers,
     )
     launch(
-        forward_prepare_1_others,
-        (cdiv(lay.programs, GROUP),),
-        v,
-        *strides(v, H),
-        g_sums,
-        g_rests,
-        g_extents,
-        scaled1,
-        scaled2,
-        matrix1,
-        beta_by_head,
-        *lay.at_once,
-        lay.programs,
-        E=E,
-        part_e=min(config.block, config.padded(E)),
-        FLAT=False,
-        GROUP=GROUP,
-        CHUNK=config.chunk,
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=config.ahead,
-        num_stages=1,
-        maxnreg=config.registers,
+        forward_prepare_1_others, (cdiv(lay.programs, GROUP),),
+        v, *strides(v, H), g_sums, g_rests, g_extents, scaled1, scaled2, matrix1, beta_by_head,
+        *lay.at_once, lay.programs,
+        E=E, part_e=min(config.block, config.padded(E)), FLAT=False, GROUP=GROUP,
+        CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=config.registers,
     )
     if parts > 1 or exchange is not None:
         S_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
         S_linear = some.new_empty((B * parts, H, E, E), dtype=torch.float32)
         walk = config.walk(
-            D,
-            config.padded(E) * (scaled1.element_size() + scaled2.element_size()),
-            config.chunk * matrix1.element_size() + beta_by_head.element_size(),
-            k.element_size(),
-            elements=True,
-            programs=config.crowd(config.padded(E), slim=False),
+            D, config.padded(E) * (scaled1.element_size() + scaled2.element_size()),
+            config.chunk * matrix1.element_size() + beta_by_head.element_size(), k.element_size(),
+            elements=True, programs=config.crowd(config.padded(E), slim=False),
         )
         late = late_pieces(S_ends, S_linear, lay.length(parts), walk.tile)
         for piece, ends, linear in by_launch(S_ends, S_linear, walk.programs, late):
             launch(
-                forward_sweep_1,
-                (
-                    lay.sequences
-                    * parts
-                    * H
-                    * (cdiv(D, walk.tile) * (ends is not None) + cdiv(E, walk.tile) * (linear is not None)),
-                ),
-                None,
-                ends,
-                linear,
-                late and late.ends,
-                late and late.linear,
-                late and late.live,
-                None,
-                scaled1,
-                k,
-                *strides(k, H),
-                matrix1,
-                None,
-                g_sums,
-                g_rests,
-                beta_by_head,
-                scaled2,
-                *lay.walked,
-                parts,
-                lay.length(parts),
-                blocks.chunks,
-                E=E,
-                D=D,
-                block_e=min(config.slice, config.padded(E)),
-                block_d=walk.tile,
-                YIELD=False,
-                WARPS=walk.warps,
-                STAGES=walk.stages,
-                PRODUCTS=walk.products,
-                PIECE=piece,
-                BLOCK=BLOCK,
-                C=config.chunk,
-                LEVELS=config.levels,
-                EVEN=lay.even,
-                EXACT=config.exact,
-                DT=DTYPES[some.dtype],
-                num_warps=walk.warps,
-                num_stages=2,
-                maxnreg=walk.registers,
+                forward_sweep_1, (lay.sequences * parts * H * (cdiv(D, walk.tile) * (ends is not None) + cdiv(E, walk.tile) * (linear is not None)),),
+                None, ends, linear, late and late.ends, late and late.linear, late and late.live, None,
+                scaled1, k, *strides(k, H), matrix1, None, g_sums, g_rests, beta_by_head, scaled2,
+                *lay.walked, parts, lay.length(parts), blocks.chunks,
+                E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=walk.tile, YIELD=False,
+                WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, PIECE=piece, BLOCK=BLOCK,
+                C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+                DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
             )
         join_pieces(late, S_ends, S_linear, 0)
         late = None
@@ -1759,162 +1203,58 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     S_borders = some.new_empty((B, H, blocks.chunks, D, E), dtype=some.dtype) if needs_backward else None
     S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if finals else None
     walk = config.walk(
-        D,
-        config.padded(E) * (scaled1.element_size() + scaled2.element_size()),
-        config.chunk * matrix1.element_size() + beta_by_head.element_size(),
-        k.element_size(),
+        D, config.padded(E) * (scaled1.element_size() + scaled2.element_size()),
+        config.chunk * matrix1.element_size() + beta_by_head.element_size(), k.element_size(),
         elements=True,
     )
     launch(
-        forward_sweep_1,
-        (lay.sequences * parts * H * cdiv(D, walk.tile),),
-        S_starts,
-        S_last,
-        None,
-        None,
-        None,
-        None,
-        S_borders,
-        scaled1,
-        k,
-        *strides(k, H),
-        matrix1,
-        write1,
-        g_sums,
-        g_rests,
-        beta_by_head,
-        scaled2,
-        *lay.walked,
-        parts,
-        lay.length(parts),
-        blocks.chunks,
-        E=E,
-        D=D,
-        block_e=min(config.slice, config.padded(E)),
-        block_d=walk.tile,
-        YIELD=True,
-        WARPS=walk.warps,
-        STAGES=walk.stages,
-        PRODUCTS=walk.products,
-        PIECE=0,
-        BLOCK=BLOCK,
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=walk.warps,
-        num_stages=2,
-        maxnreg=walk.registers,
+        forward_sweep_1, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+        S_starts, S_last, None, None, None, None, S_borders, scaled1, k, *strides(k, H), matrix1,
+        write1, g_sums, g_rests, beta_by_head, scaled2,
+        *lay.walked, parts, lay.length(parts), blocks.chunks,
+        E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=walk.tile, YIELD=True,
+        WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, PIECE=0, BLOCK=BLOCK,
+        C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
     )
     matrix1 = scaled1 = None
     intra1 = some.new_empty((B, H, T, E), dtype=torch.float32)
     launch(
-        forward_prepare_2,
-        (lay.programs,),
-        intra1,
-        q,
-        *strides(q, H),
-        write1,
-        *strides(write1, H),
-        beta_by_head,
-        v,
-        *strides(v, H),
-        g_sums,
-        g_rests,
-        g_extents,
-        *lay.at_once,
-        lay.programs,
-        D=D,
-        E=E,
-        block_d=config.padded(D),
-        part_e=min(config.block, config.padded(E)),
-        FLAT=True,
-        GROUP=GROUP,
-        CHUNK=config.chunk,
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=config.ahead,
-        num_stages=1,
+        forward_prepare_2, (lay.programs,),
+        intra1, q, *strides(q, H), write1, *strides(write1, H), beta_by_head, v, *strides(v, H),
+        g_sums, g_rests, g_extents,
+        *lay.at_once, lay.programs,
+        D=D, E=E, block_d=config.padded(D), part_e=min(config.block, config.padded(E)), FLAT=True,
+        GROUP=GROUP, CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
+        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1,
         maxnreg=config.registers,
     )
     launch(
-        forward_prepare_2_others,
-        (cdiv(lay.programs, GROUP),),
-        intra1,
-        q,
-        *strides(q, H),
-        write1,
-        *strides(write1, H),
-        beta_by_head,
-        v,
-        *strides(v, H),
-        g_sums,
-        g_rests,
-        g_extents,
-        *lay.at_once,
-        lay.programs,
-        D=D,
-        E=E,
-        block_d=config.padded(D),
-        part_e=min(config.block, config.padded(E)),
-        FLAT=False,
-        GROUP=GROUP,
-        CHUNK=config.chunk,
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=config.ahead,
-        num_stages=1,
+        forward_prepare_2_others, (cdiv(lay.programs, GROUP),),
+        intra1, q, *strides(q, H), write1, *strides(write1, H), beta_by_head, v, *strides(v, H),
+        g_sums, g_rests, g_extents,
+        *lay.at_once, lay.programs,
+        D=D, E=E, block_d=config.padded(D), part_e=min(config.block, config.padded(E)), FLAT=False,
+        GROUP=GROUP, CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
+        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1,
         maxnreg=config.registers,
     )
     g_extents = None
     o = some.new_empty((B, T, H, E), dtype=some.dtype)
     walk = config.walk(
-        E,
-        config.padded(D) * (q.element_size() + write1.element_size()),
+        E, config.padded(D) * (q.element_size() + write1.element_size()),
         beta_by_head.element_size(),
-        intra1.element_size() + scaled2.element_size() + g_sums.element_size(),
-        elements=True,
+        intra1.element_size() + scaled2.element_size() + g_sums.element_size(), elements=True,
     )
     launch(
-        forward_sweep_2,
-        (lay.sequences * parts * H * cdiv(E, walk.tile),),
-        S_starts,
-        intra1,
-        g_sums,
-        g_rests,
-        q,
-        *strides(q, H),
-        o,
-        scaled2,
-        beta_by_head,
-        write1,
-        *strides(write1, H),
-        *lay.walked,
-        parts,
-        lay.length(parts),
-        D=D,
-        E=E,
-        block_d=min(config.slice, config.padded(D)),
-        block_e=walk.tile,
-        YIELD=True,
-        WARPS=walk.warps,
-        STAGES=walk.stages,
-        PRODUCTS=walk.products,
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=walk.warps,
-        num_stages=2,
-        maxnreg=walk.registers,
+        forward_sweep_2, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+        S_starts, intra1, g_sums, g_rests, q, *strides(q, H), o, scaled2, beta_by_head,
+        write1, *strides(write1, H),
+        *lay.walked, parts, lay.length(parts),
+        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=True,
+        WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
+        LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
     )
     g_rests = g_sums = intra1 = scaled2 = None
     saved = {"3e037f9320": write1}
@@ -1932,41 +1272,12 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prepare_1(
-    v_p,
-    v_b,
-    v_t,
-    v_h,
-    v_g,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    g_sums,
-    g_rests,
-    g_extents,
-    scaled1_p,
-    scaled3_p,
-    scaled2_p,
-    matrix2,
-    matrix1,
-    beta_by_head,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    E: tl.constexpr,
-    part_e: tl.constexpr,
-    FLAT: tl.constexpr,
-    GROUP: tl.constexpr,
-    CHUNK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    v_p, v_b, v_t, v_h, v_g, do_p, do_b, do_t, do_h, do_g, g_sums, g_rests, g_extents,
+    scaled1_p, scaled3_p, scaled2_p, matrix2, matrix1, beta_by_head,
+    T, H, chunks, begins, stops, programs,
+    E: tl.constexpr, part_e: tl.constexpr, FLAT: tl.constexpr, GROUP: tl.constexpr,
+    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -1994,178 +1305,81 @@ def backward_prepare_1(
         # sum_{e} v_{i,e} do_{j,e} m_{i,j,e}
         g_a = over_block(
             tl.load(g_sums + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0),
-            g_sums + step * E,
-            (row)[:, None],
-            e[None, :],
-            e_ok[None, :],
-            last,
-            H * E,
-            C,
-            CHUNK,
+            g_sums + step * E, (row)[:, None], e[None, :], e_ok[None, :], last, H * E, C, CHUNK,
         )
         g_n = (
             over_block(
                 tl.load(g_rests + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0),
-                g_rests + step * E,
-                (row)[:, None],
-                e[None, :],
-                e_ok[None, :],
-                last,
-                H * E,
-                C,
+                g_rests + step * E, (row)[:, None], e[None, :], e_ok[None, :], last, H * E, C,
                 CHUNK,
             )
             if EXACT
             else 0
         )
         t = decayed_product(
-            t,
-            v.to(tl.float32),
-            do.to(tl.float32),
-            g_sums + step * E,
-            g_rests + step * E if EXACT else None,
-            g_a,
-            g_n,
-            g_a,
-            g_n,
-            e,
-            e_ok,
-            last,
-            H * E,
-            C,
-            CHUNK,
-            LEVELS,
-            False,
-            True,
-            FLAT,
-            EXACT,
-            DT,
+            t, v.to(tl.float32), do.to(tl.float32), g_sums + step * E,
+            g_rests + step * E if EXACT else None, g_a, g_n, g_a, g_n, e, e_ok, last, H * E, C,
+            CHUNK, LEVELS, False, True, FLAT, EXACT, DT,
         )
         if not FLAT:
             steep_from = first_steep(steep_from, g_a, g_n, e_ok, C, DT)
             i_new = i_ok & ((i >= steep_from) | (again > 0))
         # sum_{e} v_{j,e} v_{i,e} m_{i,j,e}
         t2 = decayed_product(
-            t2,
-            v.to(tl.float32),
-            v.to(tl.float32),
-            g_sums + step * E,
-            g_rests + step * E if EXACT else None,
-            g_a,
-            g_n,
-            g_a,
-            g_n,
-            e,
-            e_ok,
-            last,
-            H * E,
-            C,
-            CHUNK,
-            LEVELS,
-            False,
-            False,
-            FLAT,
-            EXACT,
-            DT,
+            t2, v.to(tl.float32), v.to(tl.float32), g_sums + step * E,
+            g_rests + step * E if EXACT else None, g_a, g_n, g_a, g_n, e, e_ok, last, H * E, C,
+            CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
         )
         if not FLAT:
             steep_from = first_steep(steep_from, g_a, g_n, e_ok, C, DT)
             i_new = i_ok & ((i >= steep_from) | (again > 0))
         g_a_end = over_block(
-            tl.load(g_sums + step * E + last * (H * E) + e, mask=e_ok, other=0),
-            g_sums + step * E,
-            (last),
-            e,
-            e_ok,
-            last,
-            H * E,
-            C,
-            CHUNK,
+            tl.load(g_sums + step * E + last * (H * E) + e, mask=e_ok, other=0), g_sums + step * E,
+            (last), e, e_ok, last, H * E, C, CHUNK,
         )
         g_n_end = (
             over_block(
                 tl.load(g_rests + step * E + last * (H * E) + e, mask=e_ok, other=0),
-                g_rests + step * E,
-                (last),
-                e,
-                e_ok,
-                last,
-                H * E,
-                C,
-                CHUNK,
+                g_rests + step * E, (last), e, e_ok, last, H * E, C, CHUNK,
             )
             if EXACT
             else tl.full([1], 0, tl.int32)
         )
         since = span(g_a_end[None, :], g_n_end[None, :], g_a, g_n)
         tl.store(
-            scaled1_p + at * E + i[:, None] * E + e[None, :],
-            (since * v.to(tl.float32)),
+            scaled1_p + at * E + i[:, None] * E + e[None, :], (since * v.to(tl.float32)),
             mask=i_new[:, None] & e_ok[None, :],
         )  # v . since
         until = span(g_a, g_n, 0.0, 0)
         tl.store(
-            scaled3_p + at * E + i[:, None] * E + e[None, :],
-            (until * do.to(tl.float32)),
+            scaled3_p + at * E + i[:, None] * E + e[None, :], (until * do.to(tl.float32)),
             mask=i_new[:, None] & e_ok[None, :],
         )  # do . until
         tl.store(
-            scaled2_p + at * E + i[:, None] * E + e[None, :],
-            (until * v.to(tl.float32)),
+            scaled2_p + at * E + i[:, None] * E + e[None, :], (until * v.to(tl.float32)),
             mask=i_new[:, None] & e_ok[None, :],
         )  # v . until
     tl.store(
-        matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-        t,
+        matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t,
         mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
     )  # t
     beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
     w = -beta[None, :] * t2
     x = inverse(w, C, LEVELS, DT)  # (I - T)^-1
     tl.store(
-        matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-        x,
+        matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x,
         mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
     )  # x
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prepare_1_others(
-    v_p,
-    v_b,
-    v_t,
-    v_h,
-    v_g,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    g_sums,
-    g_rests,
-    g_extents,
-    scaled1_p,
-    scaled3_p,
-    scaled2_p,
-    matrix2,
-    matrix1,
-    beta_by_head,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    E: tl.constexpr,
-    part_e: tl.constexpr,
-    FLAT: tl.constexpr,
-    GROUP: tl.constexpr,
-    CHUNK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    v_p, v_b, v_t, v_h, v_g, do_p, do_b, do_t, do_h, do_g, g_sums, g_rests, g_extents,
+    scaled1_p, scaled3_p, scaled2_p, matrix2, matrix1, beta_by_head,
+    T, H, chunks, begins, stops, programs,
+    E: tl.constexpr, part_e: tl.constexpr, FLAT: tl.constexpr, GROUP: tl.constexpr,
+    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The same, of chunks that aren't flat: a program looks at some together, and takes one after the other."""
     i = tl.arange(0, C)
@@ -2204,109 +1418,46 @@ def backward_prepare_1_others(
                         tl.load(
                             g_sums + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0
                         ),
-                        g_sums + step * E,
-                        (row)[:, None],
-                        e[None, :],
-                        e_ok[None, :],
-                        last,
-                        H * E,
-                        C,
-                        CHUNK,
+                        g_sums + step * E, (row)[:, None], e[None, :], e_ok[None, :], last, H * E,
+                        C, CHUNK,
                     )
                     g_n = (
                         over_block(
                             tl.load(
                                 g_rests + step * E + (row)[:, None] * (H * E) + e[None, :],
-                                mask=(e_ok)[None, :],
-                                other=0,
+                                mask=(e_ok)[None, :], other=0,
                             ),
-                            g_rests + step * E,
-                            (row)[:, None],
-                            e[None, :],
-                            e_ok[None, :],
-                            last,
-                            H * E,
-                            C,
-                            CHUNK,
+                            g_rests + step * E, (row)[:, None], e[None, :], e_ok[None, :], last,
+                            H * E, C, CHUNK,
                         )
                         if EXACT
                         else 0
                     )
                     t = decayed_product(
-                        t,
-                        v.to(tl.float32),
-                        do.to(tl.float32),
-                        g_sums + step * E,
-                        g_rests + step * E if EXACT else None,
-                        g_a,
-                        g_n,
-                        g_a,
-                        g_n,
-                        e,
-                        e_ok,
-                        last,
-                        H * E,
-                        C,
-                        CHUNK,
-                        LEVELS,
-                        False,
-                        True,
-                        FLAT,
-                        EXACT,
-                        DT,
+                        t, v.to(tl.float32), do.to(tl.float32), g_sums + step * E,
+                        g_rests + step * E if EXACT else None, g_a, g_n, g_a, g_n, e, e_ok, last,
+                        H * E, C, CHUNK, LEVELS, False, True, FLAT, EXACT, DT,
                     )
                     if not FLAT:
                         steep_from = first_steep(steep_from, g_a, g_n, e_ok, C, DT)
                         i_new = i_ok & ((i >= steep_from) | (again > 0))
                     # sum_{e} v_{j,e} v_{i,e} m_{i,j,e}
                     t2 = decayed_product(
-                        t2,
-                        v.to(tl.float32),
-                        v.to(tl.float32),
-                        g_sums + step * E,
-                        g_rests + step * E if EXACT else None,
-                        g_a,
-                        g_n,
-                        g_a,
-                        g_n,
-                        e,
-                        e_ok,
-                        last,
-                        H * E,
-                        C,
-                        CHUNK,
-                        LEVELS,
-                        False,
-                        False,
-                        FLAT,
-                        EXACT,
-                        DT,
+                        t2, v.to(tl.float32), v.to(tl.float32), g_sums + step * E,
+                        g_rests + step * E if EXACT else None, g_a, g_n, g_a, g_n, e, e_ok, last,
+                        H * E, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
                     )
                     if not FLAT:
                         steep_from = first_steep(steep_from, g_a, g_n, e_ok, C, DT)
                         i_new = i_ok & ((i >= steep_from) | (again > 0))
                     g_a_end = over_block(
                         tl.load(g_sums + step * E + last * (H * E) + e, mask=e_ok, other=0),
-                        g_sums + step * E,
-                        (last),
-                        e,
-                        e_ok,
-                        last,
-                        H * E,
-                        C,
-                        CHUNK,
+                        g_sums + step * E, (last), e, e_ok, last, H * E, C, CHUNK,
                     )
                     g_n_end = (
                         over_block(
                             tl.load(g_rests + step * E + last * (H * E) + e, mask=e_ok, other=0),
-                            g_rests + step * E,
-                            (last),
-                            e,
-                            e_ok,
-                            last,
-                            H * E,
-                            C,
-                            CHUNK,
+                            g_rests + step * E, (last), e, e_ok, last, H * E, C, CHUNK,
                         )
                         if EXACT
                         else tl.full([1], 0, tl.int32)
@@ -2314,73 +1465,38 @@ def backward_prepare_1_others(
                     since = span(g_a_end[None, :], g_n_end[None, :], g_a, g_n)
                     tl.store(
                         scaled1_p + at * E + i[:, None] * E + e[None, :],
-                        (since * v.to(tl.float32)),
-                        mask=i_new[:, None] & e_ok[None, :],
+                        (since * v.to(tl.float32)), mask=i_new[:, None] & e_ok[None, :],
                     )  # v . since
                     until = span(g_a, g_n, 0.0, 0)
                     tl.store(
                         scaled3_p + at * E + i[:, None] * E + e[None, :],
-                        (until * do.to(tl.float32)),
-                        mask=i_new[:, None] & e_ok[None, :],
+                        (until * do.to(tl.float32)), mask=i_new[:, None] & e_ok[None, :],
                     )  # do . until
                     tl.store(
                         scaled2_p + at * E + i[:, None] * E + e[None, :],
-                        (until * v.to(tl.float32)),
-                        mask=i_new[:, None] & e_ok[None, :],
+                        (until * v.to(tl.float32)), mask=i_new[:, None] & e_ok[None, :],
                     )  # v . until
                 tl.store(
-                    matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-                    t,
+                    matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t,
                     mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
                 )  # t
                 beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
                 w = -beta[None, :] * t2
                 x = inverse(w, C, LEVELS, DT)  # (I - T)^-1
                 tl.store(
-                    matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-                    x,
+                    matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x,
                     mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
                 )  # x
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_1(
-    dS_first,
-    dS_last,
-    dS_borders,
-    scaled1_p,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    matrix2,
-    matrix1,
-    beta_by_head,
-    dk_out,
-    g_sums,
-    g_rests,
-    scaled2_p,
-    scaled3_p,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    blocks,
-    E: tl.constexpr,
-    D: tl.constexpr,
-    block_e: tl.constexpr,
-    block_d: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    BLOCK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
+    dS_first, dS_last, dS_borders, scaled1_p, q_p, q_b, q_t, q_h, q_g, matrix2, matrix1,
+    beta_by_head, dk_out, g_sums, g_rests, scaled2_p, scaled3_p,
+    T, H, chunks, starts, parts, length, blocks,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, BLOCK: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk backwards over chunks, carrying a tile of dS."""
@@ -2403,8 +1519,7 @@ def backward_sweep_1(
         if dS_first is not None:
             dS_slice += tl.load(
                 dS_first + sh * D * E + d[:, None] * E + e_slice[None, :],
-                mask=d_ok[:, None] & e_ok_slice[None, :],
-                other=0.0,
+                mask=d_ok[:, None] & e_ok_slice[None, :], other=0.0,
             )
         dS = dS + (dS_slice,)
         e = e + (e_slice,)
@@ -2437,21 +1552,17 @@ def backward_sweep_1(
                         dS_borders
                         + (bh * blocks + first_block + (count - 1 - n) // (BLOCK // C)) * D * E
                         + d[:, None] * E
-                        + e[n_e][None, :],
-                        dS[n_e],
-                        mask=d_ok[:, None] & e_ok[n_e][None, :],
+                        + e[n_e][None, :], dS[n_e], mask=d_ok[:, None] & e_ok[n_e][None, :],
                     )
             scaled1 = tl.load(
                 scaled1_p + at * E + i[:, None] * E + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
             p = tl.dot(dS[n_e].to(DT), tl.trans(scaled1.to(DT)), p, input_precision="tf32x3")  # scaled1 dS^T
             kept_slice = span(g_a_end, g_n_end, 0.0, 0)
             scaled2_slice = tl.load(
                 scaled2_p + at * E + i[:, None] * E + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
             kept = kept + (kept_slice,)
             scaled2 = scaled2 + (scaled2_slice,)
@@ -2465,22 +1576,18 @@ def backward_sweep_1(
         p3 = tl.dot(p2.to(DT), tl.trans(t2.to(DT)), input_precision="tf32x3")  # matrix1 p2
         if YIELD:
             tl.store(
-                dk_out + step * D + i[None, :] * (H * D) + d[:, None],
-                (beta[None, :] * p3),
+                dk_out + step * D + i[None, :] * (H * D) + d[:, None], (beta[None, :] * p3),
                 mask=d_ok[:, None] & i_ok[None, :],
             )  # dk
         dS_next = ()
         for n_e in tl.static_range((E + block_e - 1) // block_e):
             p4 = tl.dot(
-                (-beta[None, :] * p3).to(DT),
-                scaled2[n_e].to(DT),
-                (kept[n_e][None, :] * dS[n_e]),
+                (-beta[None, :] * p3).to(DT), scaled2[n_e].to(DT), (kept[n_e][None, :] * dS[n_e]),
                 input_precision="tf32x3",
             )  # ... + -p3^T diag(beta) scaled2
             scaled3 = tl.load(
                 scaled3_p + at * E + i[:, None] * E + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
             p5 = tl.dot(q.to(DT), scaled3.to(DT), p4, input_precision="tf32x3")  # ... + q^T scaled3
             dS_slice2 = p5  # dS diag(kept) + q^T scaled3 - p3^T diag(beta) scaled2
@@ -2492,51 +1599,23 @@ def backward_sweep_1(
                 if part == 0:
                     tl.store(
                         dS_last + (sh // H // parts * H + h) * D * E + d[:, None] * E + e[n_e][None, :],
-                        dS[n_e],
-                        mask=d_ok[:, None] & e_ok[n_e][None, :],
+                        dS[n_e], mask=d_ok[:, None] & e_ok[n_e][None, :],
                     )
         else:
             tl.store(
-                dS_last + sh * D * E + d[:, None] * E + e[n_e][None, :],
-                dS[n_e],
+                dS_last + sh * D * E + d[:, None] * E + e[n_e][None, :], dS[n_e],
                 mask=d_ok[:, None] & e_ok[n_e][None, :],
             )
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prepare_read_1(
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    v_p,
-    v_b,
-    v_t,
-    v_h,
-    v_g,
-    g_sums,
-    g_rests,
-    g_extents,
-    scaled4_p,
-    matrix3,
-    beta_by_head,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    E: tl.constexpr,
-    part_e: tl.constexpr,
-    FLAT: tl.constexpr,
-    GROUP: tl.constexpr,
-    CHUNK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    do_p, do_b, do_t, do_h, do_g, v_p, v_b, v_t, v_h, v_g, g_sums, g_rests, g_extents,
+    scaled4_p, matrix3, beta_by_head,
+    T, H, chunks, begins, stops, programs,
+    E: tl.constexpr, part_e: tl.constexpr, FLAT: tl.constexpr, GROUP: tl.constexpr,
+    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -2563,104 +1642,45 @@ def backward_prepare_read_1(
         # sum_{e} v_{j,e} do_{i,e} m_{i,j,e}
         g_a = over_block(
             tl.load(g_sums + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0),
-            g_sums + step * E,
-            (row)[:, None],
-            e[None, :],
-            e_ok[None, :],
-            last,
-            H * E,
-            C,
-            CHUNK,
+            g_sums + step * E, (row)[:, None], e[None, :], e_ok[None, :], last, H * E, C, CHUNK,
         )
         g_n = (
             over_block(
                 tl.load(g_rests + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0),
-                g_rests + step * E,
-                (row)[:, None],
-                e[None, :],
-                e_ok[None, :],
-                last,
-                H * E,
-                C,
+                g_rests + step * E, (row)[:, None], e[None, :], e_ok[None, :], last, H * E, C,
                 CHUNK,
             )
             if EXACT
             else 0
         )
         t = decayed_product(
-            t,
-            do.to(tl.float32),
-            v.to(tl.float32),
-            g_sums + step * E,
-            g_rests + step * E if EXACT else None,
-            g_a,
-            g_n,
-            g_a,
-            g_n,
-            e,
-            e_ok,
-            last,
-            H * E,
-            C,
-            CHUNK,
-            LEVELS,
-            True,
-            True,
-            FLAT,
-            EXACT,
-            DT,
+            t, do.to(tl.float32), v.to(tl.float32), g_sums + step * E,
+            g_rests + step * E if EXACT else None, g_a, g_n, g_a, g_n, e, e_ok, last, H * E, C,
+            CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
         )
         if not FLAT:
             steep_from = first_steep(steep_from, g_a, g_n, e_ok, C, DT)
             i_new = i_ok & ((i >= steep_from) | (again > 0))
         since = span(g_a, g_n, 0.0, 0)
         tl.store(
-            scaled4_p + at * E + i[:, None] * E + e[None, :],
-            (since * do.to(tl.float32)),
+            scaled4_p + at * E + i[:, None] * E + e[None, :], (since * do.to(tl.float32)),
             mask=i_new[:, None] & e_ok[None, :],
         )  # do . since
     beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
     tl.store(
-        matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-        (beta[None, :] * t),
+        matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (beta[None, :] * t),
         mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
     )  # t diag(beta)
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prepare_read_1_others(
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    v_p,
-    v_b,
-    v_t,
-    v_h,
-    v_g,
-    g_sums,
-    g_rests,
-    g_extents,
-    scaled4_p,
-    matrix3,
-    beta_by_head,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    E: tl.constexpr,
-    part_e: tl.constexpr,
-    FLAT: tl.constexpr,
-    GROUP: tl.constexpr,
-    CHUNK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    do_p, do_b, do_t, do_h, do_g, v_p, v_b, v_t, v_h, v_g, g_sums, g_rests, g_extents,
+    scaled4_p, matrix3, beta_by_head,
+    T, H, chunks, begins, stops, programs,
+    E: tl.constexpr, part_e: tl.constexpr, FLAT: tl.constexpr, GROUP: tl.constexpr,
+    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The same, of chunks that aren't flat: a program looks at some together, and takes one after the other."""
     i = tl.arange(0, C)
@@ -2698,56 +1718,25 @@ def backward_prepare_read_1_others(
                         tl.load(
                             g_sums + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0
                         ),
-                        g_sums + step * E,
-                        (row)[:, None],
-                        e[None, :],
-                        e_ok[None, :],
-                        last,
-                        H * E,
-                        C,
-                        CHUNK,
+                        g_sums + step * E, (row)[:, None], e[None, :], e_ok[None, :], last, H * E,
+                        C, CHUNK,
                     )
                     g_n = (
                         over_block(
                             tl.load(
                                 g_rests + step * E + (row)[:, None] * (H * E) + e[None, :],
-                                mask=(e_ok)[None, :],
-                                other=0,
+                                mask=(e_ok)[None, :], other=0,
                             ),
-                            g_rests + step * E,
-                            (row)[:, None],
-                            e[None, :],
-                            e_ok[None, :],
-                            last,
-                            H * E,
-                            C,
-                            CHUNK,
+                            g_rests + step * E, (row)[:, None], e[None, :], e_ok[None, :], last,
+                            H * E, C, CHUNK,
                         )
                         if EXACT
                         else 0
                     )
                     t = decayed_product(
-                        t,
-                        do.to(tl.float32),
-                        v.to(tl.float32),
-                        g_sums + step * E,
-                        g_rests + step * E if EXACT else None,
-                        g_a,
-                        g_n,
-                        g_a,
-                        g_n,
-                        e,
-                        e_ok,
-                        last,
-                        H * E,
-                        C,
-                        CHUNK,
-                        LEVELS,
-                        True,
-                        True,
-                        FLAT,
-                        EXACT,
-                        DT,
+                        t, do.to(tl.float32), v.to(tl.float32), g_sums + step * E,
+                        g_rests + step * E if EXACT else None, g_a, g_n, g_a, g_n, e, e_ok, last,
+                        H * E, C, CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
                     )
                     if not FLAT:
                         steep_from = first_steep(steep_from, g_a, g_n, e_ok, C, DT)
@@ -2755,8 +1744,7 @@ def backward_prepare_read_1_others(
                     since = span(g_a, g_n, 0.0, 0)
                     tl.store(
                         scaled4_p + at * E + i[:, None] * E + e[None, :],
-                        (since * do.to(tl.float32)),
-                        mask=i_new[:, None] & e_ok[None, :],
+                        (since * do.to(tl.float32)), mask=i_new[:, None] & e_ok[None, :],
                     )  # do . since
                 beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
                 tl.store(
@@ -2768,31 +1756,11 @@ def backward_prepare_read_1_others(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_read_1(
-    S_borders,
-    scaled4_p,
-    matrix3,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    dq_out,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    E: tl.constexpr,
-    D: tl.constexpr,
-    block_e: tl.constexpr,
-    block_d: tl.constexpr,
-    CHUNK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    S_borders, scaled4_p, matrix3, write1_p, write1_b, write1_t, write1_h, write1_g, dq_out,
+    T, H, chunks, begins, stops, programs,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
+    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What reads the states at the borders of blocks, for all blocks at once."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
@@ -2813,8 +1781,7 @@ def backward_read_1(
     write1_p += b * write1_b + h // write1_g * write1_h
     s = tl.load(
         S_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
-        mask=d_ok[None, :] & e_ok[:, None],
-        other=0.0,
+        mask=d_ok[None, :] & e_ok[:, None], other=0.0,
     )  # S
     scaled4 = tl.load(scaled4_p + at * E + i[:, None] * E + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
     p = tl.dot(scaled4.to(DT), s.to(DT), input_precision="tf32x3")  # scaled4 S^T
@@ -2829,63 +1796,14 @@ def backward_read_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_read_2(
-    S_borders,
-    dS_borders,
-    g_sums,
-    g_rests,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    dk_p,
-    dk_b,
-    dk_t,
-    dk_h,
-    dk_g,
-    v_p,
-    v_b,
-    v_t,
-    v_h,
-    v_g,
-    g_extents,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    beta_by_head,
-    dbeta_2_out,
-    g_p,
-    g_b,
-    g_t,
-    g_h,
-    g_g,
-    dv_out,
+    S_borders, dS_borders, g_sums, g_rests, write1_p, write1_b, write1_t, write1_h, write1_g,
+    dk_p, dk_b, dk_t, dk_h, dk_g, v_p, v_b, v_t, v_h, v_g, g_extents, q_p, q_b, q_t, q_h, q_g,
+    do_p, do_b, do_t, do_h, do_g, beta_by_head, dbeta_2_out, g_p, g_b, g_t, g_h, g_g, dv_out,
     S_pairing_out,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    D: tl.constexpr,
-    E: tl.constexpr,
-    block_d: tl.constexpr,
-    block_e: tl.constexpr,
-    FLAT: tl.constexpr,
-    GROUP: tl.constexpr,
-    CHUNK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    T, H, chunks, begins, stops, programs,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
+    FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What reads the states at the borders of blocks, for all blocks at once."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
@@ -2914,36 +1832,20 @@ def backward_read_2(
         steep_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
     s = tl.load(
         S_borders + (bh * chunks + c) * D * E + d[:, None] * E + e[None, :],
-        mask=d_ok[:, None] & e_ok[None, :],
-        other=0.0,
+        mask=d_ok[:, None] & e_ok[None, :], other=0.0,
     )  # S
     s2 = tl.load(
         dS_borders + (bh * chunks + c) * D * E + d[:, None] * E + e[None, :],
-        mask=d_ok[:, None] & e_ok[None, :],
-        other=0.0,
+        mask=d_ok[:, None] & e_ok[None, :], other=0.0,
     )  # dS
     g_a_end = over_block(
-        tl.load(g_sums + step * E + last * (H * E) + e, mask=e_ok, other=0),
-        g_sums + step * E,
-        (last),
-        e,
-        e_ok,
-        last,
-        H * E,
-        C,
-        CHUNK,
+        tl.load(g_sums + step * E + last * (H * E) + e, mask=e_ok, other=0), g_sums + step * E,
+        (last), e, e_ok, last, H * E, C, CHUNK,
     )
     g_n_end = (
         over_block(
             tl.load(g_rests + step * E + last * (H * E) + e, mask=e_ok, other=0),
-            g_rests + step * E,
-            (last),
-            e,
-            e_ok,
-            last,
-            H * E,
-            C,
-            CHUNK,
+            g_rests + step * E, (last), e, e_ok, last, H * E, C, CHUNK,
         )
         if EXACT
         else tl.full([1], 0, tl.int32)
@@ -2959,51 +1861,19 @@ def backward_read_2(
     v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
     g_a = over_block(
         tl.load(g_sums + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0),
-        g_sums + step * E,
-        (row)[:, None],
-        e[None, :],
-        e_ok[None, :],
-        last,
-        H * E,
-        C,
-        CHUNK,
+        g_sums + step * E, (row)[:, None], e[None, :], e_ok[None, :], last, H * E, C, CHUNK,
     )
     g_n = (
         over_block(
             tl.load(g_rests + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0),
-            g_rests + step * E,
-            (row)[:, None],
-            e[None, :],
-            e_ok[None, :],
-            last,
-            H * E,
-            C,
-            CHUNK,
+            g_rests + step * E, (row)[:, None], e[None, :], e_ok[None, :], last, H * E, C, CHUNK,
         )
         if EXACT
         else 0
     )
     p3 = decayed_sum(
-        p2,
-        v.to(tl.float32),
-        g_sums + step * E,
-        g_rests + step * E if EXACT else None,
-        g_a,
-        g_n,
-        g_a,
-        g_n,
-        e,
-        e_ok,
-        last,
-        H * E,
-        C,
-        CHUNK,
-        LEVELS,
-        False,
-        False,
-        FLAT,
-        EXACT,
-        DT,
+        p2, v.to(tl.float32), g_sums + step * E, g_rests + step * E if EXACT else None, g_a, g_n,
+        g_a, g_n, e, e_ok, last, H * E, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
     )  # sum_{j} v_{j,e} [write1 dk^T]_{i,j} m_{i,j,e}
     if not FLAT:
         steep_from = first_steep(steep_from, g_a, g_n, e_ok, C, DT)
@@ -3015,26 +1885,8 @@ def backward_read_2(
     do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
     own = diagonal(p5, C)
     p6 = decayed_sum(
-        p5,
-        do.to(tl.float32),
-        g_sums + step * E,
-        g_rests + step * E if EXACT else None,
-        g_a,
-        g_n,
-        g_a,
-        g_n,
-        e,
-        e_ok,
-        last,
-        H * E,
-        C,
-        CHUNK,
-        LEVELS,
-        False,
-        False,
-        FLAT,
-        EXACT,
-        DT,
+        p5, do.to(tl.float32), g_sums + step * E, g_rests + step * E if EXACT else None, g_a, g_n,
+        g_a, g_n, e, e_ok, last, H * E, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
     )  # sum_{j} [write1 q^T]_{i,j} do_{j,e} m_{i,j,e}
     p7 = p6 + own[:, None] * do.to(tl.float32)  # with each step's own
     if not FLAT:
@@ -3054,33 +1906,15 @@ def backward_read_2(
     )  # out
     tl.store(
         dbeta_2_out + (bh * tl.cdiv(E, block_e) + tile) * T + t0 + i,
-        tl.sum(tl.where(e_ok[None, :], (y * v.to(tl.float32)), 0.0), axis=1),
-        mask=i_new,
+        tl.sum(tl.where(e_ok[None, :], (y * v.to(tl.float32)), 0.0), axis=1), mask=i_new,
     )  # dbeta
     p9 = tl.dot(q.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # q write1^T
     p10 = p9
     own2 = diagonal(p10, C)
     p11 = decayed_sum(
-        p10,
-        (beta[:, None] * v.to(tl.float32)),
-        g_sums + step * E,
-        g_rests + step * E if EXACT else None,
-        g_a,
-        g_n,
-        g_a,
-        g_n,
-        e,
-        e_ok,
-        last,
-        H * E,
-        C,
-        CHUNK,
-        LEVELS,
-        True,
-        False,
-        FLAT,
-        EXACT,
-        DT,
+        p10, (beta[:, None] * v.to(tl.float32)), g_sums + step * E,
+        g_rests + step * E if EXACT else None, g_a, g_n, g_a, g_n, e, e_ok, last, H * E, C, CHUNK,
+        LEVELS, True, False, FLAT, EXACT, DT,
     )  # sum_{j} v_{j,e} [q write1^T]_{i,j} beta_j m_{i,j,e}
     p12 = p11 + own2[:, None] * (beta[:, None] * v.to(tl.float32))  # with each step's own
     if not FLAT:
@@ -3095,58 +1929,27 @@ def backward_read_2(
     g_a_before = over_block(
         tl.load(
             g_sums + step * E + (tl.minimum(i - 1, last))[:, None] * (H * E) + e[None, :],
-            mask=(i > 0)[:, None] & (e_ok)[None, :],
-            other=0,
+            mask=(i > 0)[:, None] & (e_ok)[None, :], other=0,
         ),
-        g_sums + step * E,
-        (tl.minimum(i - 1, last))[:, None],
-        e[None, :],
-        e_ok[None, :],
-        last,
-        H * E,
-        C,
-        CHUNK,
+        g_sums + step * E, (tl.minimum(i - 1, last))[:, None], e[None, :], e_ok[None, :], last,
+        H * E, C, CHUNK,
     )
     g_n_before = (
         over_block(
             tl.load(
                 g_rests + step * E + (tl.minimum(i - 1, last))[:, None] * (H * E) + e[None, :],
-                mask=(i > 0)[:, None] & (e_ok)[None, :],
-                other=0,
+                mask=(i > 0)[:, None] & (e_ok)[None, :], other=0,
             ),
-            g_rests + step * E,
-            (tl.minimum(i - 1, last))[:, None],
-            e[None, :],
-            e_ok[None, :],
-            last,
-            H * E,
-            C,
-            CHUNK,
+            g_rests + step * E, (tl.minimum(i - 1, last))[:, None], e[None, :], e_ok[None, :], last,
+            H * E, C, CHUNK,
         )
         if EXACT
         else 0
     )
     p16 = decayed_sum(
-        p15,
-        (beta[:, None] * v.to(tl.float32)),
-        g_sums + step * E,
-        g_rests + step * E if EXACT else None,
-        g_a_before,
-        g_n_before,
-        g_a,
-        g_n,
-        e,
-        e_ok,
-        last,
-        H * E,
-        C,
-        CHUNK,
-        LEVELS,
-        True,
-        False,
-        FLAT,
-        EXACT,
-        DT,
+        p15, (beta[:, None] * v.to(tl.float32)), g_sums + step * E,
+        g_rests + step * E if EXACT else None, g_a_before, g_n_before, g_a, g_n, e, e_ok, last,
+        H * E, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
     )  # sum_{j} v_{j,e} [dk write1^T]_{i,j} beta_j m_{i,j,e}
     if not FLAT:
         steep_from = first_steep(steep_from, g_a_before, g_n_before, e_ok, C, DT)
@@ -3166,8 +1969,7 @@ def backward_read_2(
     )
     terms = (beta[:, None] * y) + (-(y3 * g))  # dv
     tl.store(
-        dv_out + step * E + i[:, None] * (H * E) + e[None, :],
-        ((beta[:, None] * y) + (-(y3 * g))),
+        dv_out + step * E + i[:, None] * (H * E) + e[None, :], ((beta[:, None] * y) + (-(y3 * g))),
         mask=i_new[:, None] & e_ok[None, :],
     )  # dv
     end = spans - sums
@@ -3181,9 +1983,7 @@ def backward_read_2(
             ),
             0.0,
         ),
-        C,
-        False and block_d <= 128,
-        DT,
+        C, False and block_d <= 128, DT,
     )
     tl.store(
         S_pairing_out + step * E + i[:, None] * (H * E) + e[None, :], total, mask=i_new[:, None] & e_ok[None, :]
@@ -3192,63 +1992,14 @@ def backward_read_2(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_read_2_others(
-    S_borders,
-    dS_borders,
-    g_sums,
-    g_rests,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    dk_p,
-    dk_b,
-    dk_t,
-    dk_h,
-    dk_g,
-    v_p,
-    v_b,
-    v_t,
-    v_h,
-    v_g,
-    g_extents,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    beta_by_head,
-    dbeta_2_out,
-    g_p,
-    g_b,
-    g_t,
-    g_h,
-    g_g,
-    dv_out,
+    S_borders, dS_borders, g_sums, g_rests, write1_p, write1_b, write1_t, write1_h, write1_g,
+    dk_p, dk_b, dk_t, dk_h, dk_g, v_p, v_b, v_t, v_h, v_g, g_extents, q_p, q_b, q_t, q_h, q_g,
+    do_p, do_b, do_t, do_h, do_g, beta_by_head, dbeta_2_out, g_p, g_b, g_t, g_h, g_g, dv_out,
     S_pairing_out,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    D: tl.constexpr,
-    E: tl.constexpr,
-    block_d: tl.constexpr,
-    block_e: tl.constexpr,
-    FLAT: tl.constexpr,
-    GROUP: tl.constexpr,
-    CHUNK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    T, H, chunks, begins, stops, programs,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
+    FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The same, of chunks that aren't flat: a program looks at some together, and takes one after the other."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
@@ -3286,36 +2037,20 @@ def backward_read_2_others(
                 steep_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
                 s = tl.load(
                     S_borders + (bh * chunks + c) * D * E + d[:, None] * E + e[None, :],
-                    mask=d_ok[:, None] & e_ok[None, :],
-                    other=0.0,
+                    mask=d_ok[:, None] & e_ok[None, :], other=0.0,
                 )  # S
                 s2 = tl.load(
                     dS_borders + (bh * chunks + c) * D * E + d[:, None] * E + e[None, :],
-                    mask=d_ok[:, None] & e_ok[None, :],
-                    other=0.0,
+                    mask=d_ok[:, None] & e_ok[None, :], other=0.0,
                 )  # dS
                 g_a_end = over_block(
                     tl.load(g_sums + step * E + last * (H * E) + e, mask=e_ok, other=0),
-                    g_sums + step * E,
-                    (last),
-                    e,
-                    e_ok,
-                    last,
-                    H * E,
-                    C,
-                    CHUNK,
+                    g_sums + step * E, (last), e, e_ok, last, H * E, C, CHUNK,
                 )
                 g_n_end = (
                     over_block(
                         tl.load(g_rests + step * E + last * (H * E) + e, mask=e_ok, other=0),
-                        g_rests + step * E,
-                        (last),
-                        e,
-                        e_ok,
-                        last,
-                        H * E,
-                        C,
-                        CHUNK,
+                        g_rests + step * E, (last), e, e_ok, last, H * E, C, CHUNK,
                     )
                     if EXACT
                     else tl.full([1], 0, tl.int32)
@@ -3326,8 +2061,7 @@ def backward_read_2_others(
                 )  # the decays of the block times <S, dS>
                 write1 = tl.load(
                     write1_p + t0 * write1_t + i[:, None] * write1_t + d[None, :],
-                    mask=i_ok[:, None] & d_ok[None, :],
-                    other=0.0,
+                    mask=i_ok[:, None] & d_ok[None, :], other=0.0,
                 )
                 dk = tl.load(
                     dk_p + t0 * dk_t + i[:, None] * dk_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
@@ -3339,13 +2073,7 @@ def backward_read_2_others(
                 )
                 g_a = over_block(
                     tl.load(g_sums + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0),
-                    g_sums + step * E,
-                    (row)[:, None],
-                    e[None, :],
-                    e_ok[None, :],
-                    last,
-                    H * E,
-                    C,
+                    g_sums + step * E, (row)[:, None], e[None, :], e_ok[None, :], last, H * E, C,
                     CHUNK,
                 )
                 g_n = (
@@ -3353,39 +2081,16 @@ def backward_read_2_others(
                         tl.load(
                             g_rests + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0
                         ),
-                        g_rests + step * E,
-                        (row)[:, None],
-                        e[None, :],
-                        e_ok[None, :],
-                        last,
-                        H * E,
-                        C,
-                        CHUNK,
+                        g_rests + step * E, (row)[:, None], e[None, :], e_ok[None, :], last, H * E,
+                        C, CHUNK,
                     )
                     if EXACT
                     else 0
                 )
                 p3 = decayed_sum(
-                    p2,
-                    v.to(tl.float32),
-                    g_sums + step * E,
-                    g_rests + step * E if EXACT else None,
-                    g_a,
-                    g_n,
-                    g_a,
-                    g_n,
-                    e,
-                    e_ok,
-                    last,
-                    H * E,
-                    C,
-                    CHUNK,
-                    LEVELS,
-                    False,
-                    False,
-                    FLAT,
-                    EXACT,
-                    DT,
+                    p2, v.to(tl.float32), g_sums + step * E, g_rests + step * E if EXACT else None,
+                    g_a, g_n, g_a, g_n, e, e_ok, last, H * E, C, CHUNK, LEVELS, False, False, FLAT,
+                    EXACT, DT,
                 )  # sum_{j} v_{j,e} [write1 dk^T]_{i,j} m_{i,j,e}
                 if not FLAT:
                     steep_from = first_steep(steep_from, g_a, g_n, e_ok, C, DT)
@@ -3401,26 +2106,9 @@ def backward_read_2_others(
                 )
                 own = diagonal(p5, C)
                 p6 = decayed_sum(
-                    p5,
-                    do.to(tl.float32),
-                    g_sums + step * E,
-                    g_rests + step * E if EXACT else None,
-                    g_a,
-                    g_n,
-                    g_a,
-                    g_n,
-                    e,
-                    e_ok,
-                    last,
-                    H * E,
-                    C,
-                    CHUNK,
-                    LEVELS,
-                    False,
-                    False,
-                    FLAT,
-                    EXACT,
-                    DT,
+                    p5, do.to(tl.float32), g_sums + step * E, g_rests + step * E if EXACT else None,
+                    g_a, g_n, g_a, g_n, e, e_ok, last, H * E, C, CHUNK, LEVELS, False, False, FLAT,
+                    EXACT, DT,
                 )  # sum_{j} [write1 q^T]_{i,j} do_{j,e} m_{i,j,e}
                 p7 = p6 + own[:, None] * do.to(tl.float32)  # with each step's own
                 if not FLAT:
@@ -3449,26 +2137,9 @@ def backward_read_2_others(
                 p10 = p9
                 own2 = diagonal(p10, C)
                 p11 = decayed_sum(
-                    p10,
-                    (beta[:, None] * v.to(tl.float32)),
-                    g_sums + step * E,
-                    g_rests + step * E if EXACT else None,
-                    g_a,
-                    g_n,
-                    g_a,
-                    g_n,
-                    e,
-                    e_ok,
-                    last,
-                    H * E,
-                    C,
-                    CHUNK,
-                    LEVELS,
-                    True,
-                    False,
-                    FLAT,
-                    EXACT,
-                    DT,
+                    p10, (beta[:, None] * v.to(tl.float32)), g_sums + step * E,
+                    g_rests + step * E if EXACT else None, g_a, g_n, g_a, g_n, e, e_ok, last, H * E,
+                    C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
                 )  # sum_{j} v_{j,e} [q write1^T]_{i,j} beta_j m_{i,j,e}
                 p12 = p11 + own2[:, None] * (beta[:, None] * v.to(tl.float32))  # with each step's own
                 if not FLAT:
@@ -3483,58 +2154,27 @@ def backward_read_2_others(
                 g_a_before = over_block(
                     tl.load(
                         g_sums + step * E + (tl.minimum(i - 1, last))[:, None] * (H * E) + e[None, :],
-                        mask=(i > 0)[:, None] & (e_ok)[None, :],
-                        other=0,
+                        mask=(i > 0)[:, None] & (e_ok)[None, :], other=0,
                     ),
-                    g_sums + step * E,
-                    (tl.minimum(i - 1, last))[:, None],
-                    e[None, :],
-                    e_ok[None, :],
-                    last,
-                    H * E,
-                    C,
-                    CHUNK,
+                    g_sums + step * E, (tl.minimum(i - 1, last))[:, None], e[None, :],
+                    e_ok[None, :], last, H * E, C, CHUNK,
                 )
                 g_n_before = (
                     over_block(
                         tl.load(
                             g_rests + step * E + (tl.minimum(i - 1, last))[:, None] * (H * E) + e[None, :],
-                            mask=(i > 0)[:, None] & (e_ok)[None, :],
-                            other=0,
+                            mask=(i > 0)[:, None] & (e_ok)[None, :], other=0,
                         ),
-                        g_rests + step * E,
-                        (tl.minimum(i - 1, last))[:, None],
-                        e[None, :],
-                        e_ok[None, :],
-                        last,
-                        H * E,
-                        C,
-                        CHUNK,
+                        g_rests + step * E, (tl.minimum(i - 1, last))[:, None], e[None, :],
+                        e_ok[None, :], last, H * E, C, CHUNK,
                     )
                     if EXACT
                     else 0
                 )
                 p16 = decayed_sum(
-                    p15,
-                    (beta[:, None] * v.to(tl.float32)),
-                    g_sums + step * E,
-                    g_rests + step * E if EXACT else None,
-                    g_a_before,
-                    g_n_before,
-                    g_a,
-                    g_n,
-                    e,
-                    e_ok,
-                    last,
-                    H * E,
-                    C,
-                    CHUNK,
-                    LEVELS,
-                    True,
-                    False,
-                    FLAT,
-                    EXACT,
-                    DT,
+                    p15, (beta[:, None] * v.to(tl.float32)), g_sums + step * E,
+                    g_rests + step * E if EXACT else None, g_a_before, g_n_before, g_a, g_n, e,
+                    e_ok, last, H * E, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
                 )  # sum_{j} v_{j,e} [dk write1^T]_{i,j} beta_j m_{i,j,e}
                 if not FLAT:
                     steep_from = first_steep(steep_from, g_a_before, g_n_before, e_ok, C, DT)
@@ -3547,8 +2187,7 @@ def backward_read_2_others(
                     tl.exp(
                         tl.load(
                             g_p + t0 * g_t + i[:, None] * g_t + e[None, :],
-                            mask=i_ok[:, None] & e_ok[None, :],
-                            other=0.0,
+                            mask=i_ok[:, None] & e_ok[None, :], other=0.0,
                         ).to(tl.float32)
                     )
                     if EXACT
@@ -3557,8 +2196,7 @@ def backward_read_2_others(
                 terms = (beta[:, None] * y) + (-(y3 * g))  # dv
                 tl.store(
                     dv_out + step * E + i[:, None] * (H * E) + e[None, :],
-                    ((beta[:, None] * y) + (-(y3 * g))),
-                    mask=i_new[:, None] & e_ok[None, :],
+                    ((beta[:, None] * y) + (-(y3 * g))), mask=i_new[:, None] & e_ok[None, :],
                 )  # dv
                 end = spans - sums
                 total = end[None, :] + later_sums(
@@ -3571,13 +2209,10 @@ def backward_read_2_others(
                         ),
                         0.0,
                     ),
-                    C,
-                    False and block_d <= 128,
-                    DT,
+                    C, False and block_d <= 128, DT,
                 )
                 tl.store(
-                    S_pairing_out + step * E + i[:, None] * (H * E) + e[None, :],
-                    total,
+                    S_pairing_out + step * E + i[:, None] * (H * E) + e[None, :], total,
                     mask=i_new[:, None] & e_ok[None, :],
                 )  # S: pairing
 
@@ -3614,68 +2249,22 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     scaled3 = some.new_empty((B, H, T, E))
     scaled2 = some.new_empty((B, H, T, E))
     launch(
-        backward_prepare_1,
-        (lay.programs,),
-        v,
-        *strides(v, H),
-        do,
-        *strides(do, H),
-        g_sums,
-        g_rests,
-        g_extents,
-        scaled1,
-        scaled3,
-        scaled2,
-        matrix2,
-        matrix1,
-        beta_by_head,
-        *lay.at_once,
-        lay.programs,
-        E=E,
-        part_e=min(config.block, config.padded(E)),
-        FLAT=True,
-        GROUP=GROUP,
-        CHUNK=config.chunk,
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=config.ahead,
-        num_stages=1,
-        maxnreg=config.registers,
+        backward_prepare_1, (lay.programs,),
+        v, *strides(v, H), do, *strides(do, H), g_sums, g_rests, g_extents, scaled1, scaled3,
+        scaled2, matrix2, matrix1, beta_by_head,
+        *lay.at_once, lay.programs,
+        E=E, part_e=min(config.block, config.padded(E)), FLAT=True, GROUP=GROUP, CHUNK=config.chunk,
+        C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=config.registers,
     )
     launch(
-        backward_prepare_1_others,
-        (cdiv(lay.programs, GROUP),),
-        v,
-        *strides(v, H),
-        do,
-        *strides(do, H),
-        g_sums,
-        g_rests,
-        g_extents,
-        scaled1,
-        scaled3,
-        scaled2,
-        matrix2,
-        matrix1,
-        beta_by_head,
-        *lay.at_once,
-        lay.programs,
-        E=E,
-        part_e=min(config.block, config.padded(E)),
-        FLAT=False,
-        GROUP=GROUP,
-        CHUNK=config.chunk,
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=config.ahead,
-        num_stages=1,
-        maxnreg=config.registers,
+        backward_prepare_1_others, (cdiv(lay.programs, GROUP),),
+        v, *strides(v, H), do, *strides(do, H), g_sums, g_rests, g_extents, scaled1, scaled3,
+        scaled2, matrix2, matrix1, beta_by_head,
+        *lay.at_once, lay.programs,
+        E=E, part_e=min(config.block, config.padded(E)), FLAT=False, GROUP=GROUP,
+        CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=config.registers,
     )
     if parts > 1 or exchange is not None:
         dS_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
@@ -3687,42 +2276,14 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             q.element_size(),
         )
         launch(
-            backward_sweep_1,
-            (lay.sequences * parts * H * cdiv(D, walk.tile),),
-            None,
-            dS_ends,
-            None,
-            scaled1,
-            q,
-            *strides(q, H),
-            matrix2,
-            matrix1,
-            beta_by_head,
-            None,
-            g_sums,
-            g_rests,
-            scaled2,
-            scaled3,
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            blocks.chunks,
-            E=E,
-            D=D,
-            block_e=min(config.slice, config.padded(E)),
-            block_d=walk.tile,
-            YIELD=False,
-            WARPS=walk.warps,
-            STAGES=walk.stages,
-            BLOCK=BLOCK,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=walk.warps,
-            num_stages=2,
-            maxnreg=walk.registers,
+            backward_sweep_1, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+            None, dS_ends, None, scaled1, q, *strides(q, H), matrix2, matrix1, beta_by_head, None,
+            g_sums, g_rests, scaled2, scaled3,
+            *lay.walked, parts, lay.length(parts), blocks.chunks,
+            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=walk.tile, YIELD=False,
+            WARPS=walk.warps, STAGES=walk.stages, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels,
+            EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps,
+            num_stages=2, maxnreg=walk.registers,
         )
         if exchange is not None:  # other parts of the sequence are elsewhere
             dS_coming = exchange.begin(
@@ -3744,130 +2305,46 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         q.element_size(),
     )
     launch(
-        backward_sweep_1,
-        (lay.sequences * parts * H * cdiv(D, walk.tile),),
-        dS_starts,
-        dS_last,
-        dS_borders,
-        scaled1,
-        q,
-        *strides(q, H),
-        matrix2,
-        matrix1,
-        beta_by_head,
-        dk,
-        g_sums,
-        g_rests,
-        scaled2,
-        scaled3,
-        *lay.walked,
-        parts,
-        lay.length(parts),
-        blocks.chunks,
-        E=E,
-        D=D,
-        block_e=min(config.slice, config.padded(E)),
-        block_d=walk.tile,
-        YIELD=True,
-        WARPS=walk.warps,
-        STAGES=walk.stages,
-        BLOCK=BLOCK,
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=walk.warps,
-        num_stages=2,
-        maxnreg=walk.registers,
+        backward_sweep_1, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+        dS_starts, dS_last, dS_borders, scaled1, q, *strides(q, H), matrix2, matrix1, beta_by_head,
+        dk, g_sums, g_rests, scaled2, scaled3,
+        *lay.walked, parts, lay.length(parts), blocks.chunks,
+        E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=walk.tile, YIELD=True,
+        WARPS=walk.warps, STAGES=walk.stages, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels,
+        EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps,
+        num_stages=2, maxnreg=walk.registers,
     )
     matrix1 = matrix2 = scaled1 = scaled2 = scaled3 = None
     if needs & {"q"}:
         matrix3_blocks = some.new_empty((B, H, blocks.chunks, BLOCK, BLOCK))
         scaled4_blocks = some.new_empty((B, H, T, E))
         launch(
-            backward_prepare_read_1,
-            (blocks.programs,),
-            do,
-            *strides(do, H),
-            v,
-            *strides(v, H),
-            g_sums,
-            g_rests,
-            g_extents,
-            scaled4_blocks,
-            matrix3_blocks,
-            beta_by_head,
-            *blocks.at_once,
-            blocks.programs,
-            E=E,
-            part_e=min(BLOCK, config.padded(E)),
-            FLAT=True,
-            GROUP=GROUP,
-            CHUNK=config.chunk,
-            C=BLOCK,
-            LEVELS=LEVELS,
-            EVEN=blocks.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=4,
-            num_stages=1,
-            maxnreg=config.most,
+            backward_prepare_read_1, (blocks.programs,),
+            do, *strides(do, H), v, *strides(v, H), g_sums, g_rests, g_extents, scaled4_blocks,
+            matrix3_blocks, beta_by_head,
+            *blocks.at_once, blocks.programs,
+            E=E, part_e=min(BLOCK, config.padded(E)), FLAT=True, GROUP=GROUP, CHUNK=config.chunk,
+            C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=4, num_stages=1, maxnreg=config.most,
         )
         launch(
-            backward_prepare_read_1_others,
-            (cdiv(blocks.programs, GROUP),),
-            do,
-            *strides(do, H),
-            v,
-            *strides(v, H),
-            g_sums,
-            g_rests,
-            g_extents,
-            scaled4_blocks,
-            matrix3_blocks,
-            beta_by_head,
-            *blocks.at_once,
-            blocks.programs,
-            E=E,
-            part_e=min(BLOCK, config.padded(E)),
-            FLAT=False,
-            GROUP=GROUP,
-            CHUNK=config.chunk,
-            C=BLOCK,
-            LEVELS=LEVELS,
-            EVEN=blocks.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=4,
-            num_stages=1,
-            maxnreg=config.most,
+            backward_prepare_read_1_others, (cdiv(blocks.programs, GROUP),),
+            do, *strides(do, H), v, *strides(v, H), g_sums, g_rests, g_extents, scaled4_blocks,
+            matrix3_blocks, beta_by_head,
+            *blocks.at_once, blocks.programs,
+            E=E, part_e=min(BLOCK, config.padded(E)), FLAT=False, GROUP=GROUP, CHUNK=config.chunk,
+            C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=4, num_stages=1, maxnreg=config.most,
         )
     if needs & {"q"}:
         dq = some.new_empty((B, T, H, D), dtype=some.dtype)
         launch(
-            backward_read_1,
-            (blocks.programs * cdiv(D, min(config.read_tile, config.padded(D))),),
-            S_borders,
-            scaled4_blocks,
-            matrix3_blocks,
-            write1,
-            *strides(write1, H),
-            dq,
-            *blocks.at_once,
-            blocks.programs,
-            E=E,
-            D=D,
-            block_e=config.padded(E),
-            block_d=min(config.read_tile, config.padded(D)),
-            CHUNK=config.chunk,
-            C=BLOCK,
-            LEVELS=LEVELS,
-            EVEN=blocks.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.read_warps(config.padded(E)),
-            num_stages=1,
+            backward_read_1, (blocks.programs * cdiv(D, min(config.read_tile, config.padded(D))),),
+            S_borders, scaled4_blocks, matrix3_blocks, write1, *strides(write1, H), dq,
+            *blocks.at_once, blocks.programs,
+            E=E, D=D, block_e=config.padded(E), block_d=min(config.read_tile, config.padded(D)),
+            CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.read_warps(config.padded(E)), num_stages=1,
             maxnreg=config.most,
         )
     matrix3_blocks = scaled4_blocks = None
@@ -3876,88 +2353,26 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         dv = some.new_empty((B, T, H, E), dtype=some.dtype)
         S_pairing = some.new_empty((B, T, H, E), dtype=torch.float32)
         launch(
-            backward_read_2,
-            (blocks.programs * cdiv(E, min(config.read_tile, config.padded(E))),),
-            S_borders,
-            dS_borders,
-            g_sums,
-            g_rests,
-            write1,
-            *strides(write1, H),
-            dk,
-            *strides(dk, H),
-            v,
-            *strides(v, H),
-            g_extents,
-            q,
-            *strides(q, H),
-            do,
-            *strides(do, H),
-            beta_by_head,
-            dbeta_2,
-            g,
-            *strides(g, H),
-            dv,
-            S_pairing,
-            *blocks.at_once,
-            blocks.programs,
-            D=D,
-            E=E,
-            block_d=config.padded(D),
-            block_e=min(config.read_tile, config.padded(E)),
-            FLAT=True,
-            GROUP=GROUP,
-            CHUNK=config.chunk,
-            C=BLOCK,
-            LEVELS=LEVELS,
-            EVEN=blocks.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.read_warps(config.padded(D)),
-            num_stages=1,
-            maxnreg=config.most,
+            backward_read_2, (blocks.programs * cdiv(E, min(config.read_tile, config.padded(E))),),
+            S_borders, dS_borders, g_sums, g_rests, write1, *strides(write1, H), dk, *strides(dk, H),
+            v, *strides(v, H), g_extents, q, *strides(q, H), do, *strides(do, H), beta_by_head, dbeta_2,
+            g, *strides(g, H), dv, S_pairing,
+            *blocks.at_once, blocks.programs,
+            D=D, E=E, block_d=config.padded(D), block_e=min(config.read_tile, config.padded(E)),
+            FLAT=True, GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.read_warps(config.padded(D)),
+            num_stages=1, maxnreg=config.most,
         )
         launch(
-            backward_read_2_others,
-            (cdiv(blocks.programs, GROUP) * cdiv(E, min(config.read_tile, config.padded(E))),),
-            S_borders,
-            dS_borders,
-            g_sums,
-            g_rests,
-            write1,
-            *strides(write1, H),
-            dk,
-            *strides(dk, H),
-            v,
-            *strides(v, H),
-            g_extents,
-            q,
-            *strides(q, H),
-            do,
-            *strides(do, H),
-            beta_by_head,
-            dbeta_2,
-            g,
-            *strides(g, H),
-            dv,
-            S_pairing,
-            *blocks.at_once,
-            blocks.programs,
-            D=D,
-            E=E,
-            block_d=config.padded(D),
-            block_e=min(config.read_tile, config.padded(E)),
-            FLAT=False,
-            GROUP=GROUP,
-            CHUNK=config.chunk,
-            C=BLOCK,
-            LEVELS=LEVELS,
-            EVEN=blocks.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.read_warps(config.padded(D)),
-            num_stages=1,
-            maxnreg=config.most,
+            backward_read_2_others, (cdiv(blocks.programs, GROUP) * cdiv(E, min(config.read_tile, config.padded(E))),),
+            S_borders, dS_borders, g_sums, g_rests, write1, *strides(write1, H), dk, *strides(dk, H),
+            v, *strides(v, H), g_extents, q, *strides(q, H), do, *strides(do, H), beta_by_head, dbeta_2,
+            g, *strides(g, H), dv, S_pairing,
+            *blocks.at_once, blocks.programs,
+            D=D, E=E, block_d=config.padded(D), block_e=min(config.read_tile, config.padded(E)),
+            FLAT=False, GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.read_warps(config.padded(D)),
+            num_stages=1, maxnreg=config.most,
         )
     dS_borders = g_extents = g_rests = g_sums = None
     gradients, initial = {}, {}
@@ -4003,19 +2418,13 @@ def torch_step(given, states, constants, outputs, following):
 @triton.jit(do_not_specialize=["heads"])
 def step_kernel(
     q_at, k_at, v_at, beta_at, g_at, S_at, next_S_at, o_at, rows_at,
-    q_stride0, q_stride1, q_stride2,
-    k_stride0, k_stride1, k_stride2,
-    v_stride0, v_stride1, v_stride2,
-    beta_stride0, beta_stride1,
-    g_stride0, g_stride1, g_stride2,
-    S_stride0, S_stride1,
-    next_S_stride0, next_S_stride1,
-    o_stride0, o_stride1,
-    heads, q_group, k_group, v_group, beta_group, g_group,
-    size_d: tl.constexpr, block_d: tl.constexpr,
-    size_e: tl.constexpr, block_e: tl.constexpr,
+    q_stride0, q_stride1, q_stride2, k_stride0, k_stride1, k_stride2,
+    v_stride0, v_stride1, v_stride2, beta_stride0, beta_stride1,
+    g_stride0, g_stride1, g_stride2, S_stride0, S_stride1, next_S_stride0, next_S_stride1,
+    o_stride0, o_stride1, heads, q_group, k_group, v_group, beta_group, g_group,
+    size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
     parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
-):  # fmt: skip
+):
     """Each program: one batch entry and head, one step."""
     place = tl.program_id(0) // parts
     if flat:  # more batch entries than a grid is high
@@ -4073,20 +2482,14 @@ def step_kernel(
 @triton.jit(do_not_specialize=["heads"])
 def step_rows_kernel(
     q_at, k_at, v_at, beta_at, g_at, S_at, next_S_at, o_at, scratch_at, rows_at,
-    q_stride0, q_stride1, q_stride2,
-    k_stride0, k_stride1, k_stride2,
-    v_stride0, v_stride1, v_stride2,
-    beta_stride0, beta_stride1,
-    g_stride0, g_stride1, g_stride2,
-    S_stride0, S_stride1,
-    next_S_stride0, next_S_stride1,
-    o_stride0, o_stride1,
-    heads, q_group, k_group, v_group, beta_group, g_group,
-    size_d: tl.constexpr, block_d: tl.constexpr,
-    size_e: tl.constexpr, block_e: tl.constexpr,
+    q_stride0, q_stride1, q_stride2, k_stride0, k_stride1, k_stride2,
+    v_stride0, v_stride1, v_stride2, beta_stride0, beta_stride1,
+    g_stride0, g_stride1, g_stride2, S_stride0, S_stride1, next_S_stride0, next_S_stride1,
+    o_stride0, o_stride1, heads, q_group, k_group, v_group, beta_group, g_group,
+    size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
     parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
     slots: tl.constexpr, block_row: tl.constexpr,
-):  # fmt: skip
+):
     """Each program: one batch entry and head, one step over blocks of the states' rows."""
     place = tl.program_id(0) // parts
     if flat:  # more batch entries than a grid is high
@@ -4160,20 +2563,16 @@ def step_rows_kernel(
 @triton.jit(do_not_specialize=["heads", "steps"])
 def steps_kernel(
     q_at, k_at, v_at, beta_at, g_at, S_at, kept_S_at, o_at, rows_at, each_at, counts_at, starts_at,
-    q_stride0, q_stride1, q_stride2, q_stride3,
-    k_stride0, k_stride1, k_stride2, k_stride3,
-    v_stride0, v_stride1, v_stride2, v_stride3,
-    beta_stride0, beta_stride1, beta_stride2,
-    g_stride0, g_stride1, g_stride2, g_stride3,
-    S_stride0, S_stride1, S_stride2, S_stride3,
+    q_stride0, q_stride1, q_stride2, q_stride3, k_stride0, k_stride1, k_stride2, k_stride3,
+    v_stride0, v_stride1, v_stride2, v_stride3, beta_stride0, beta_stride1, beta_stride2,
+    g_stride0, g_stride1, g_stride2, g_stride3, S_stride0, S_stride1, S_stride2, S_stride3,
     kept_S_stride0, kept_S_stride1, kept_S_stride2, kept_S_stride3,
     o_stride0, o_stride1, o_stride2,
     heads, q_group, k_group, v_group, beta_group, g_group, steps,
-    size_d: tl.constexpr, block_d: tl.constexpr,
-    size_e: tl.constexpr, block_e: tl.constexpr,
+    size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
     parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
     yields: tl.constexpr, keeps: tl.constexpr, ends: tl.constexpr,
-):  # fmt: skip
+):
     """Each program: one sequence and head, one step after the other, with the state in registers."""
     place = tl.program_id(0) // parts
     if flat:  # more batch entries than a grid is high
@@ -4250,9 +2649,7 @@ def steps_kernel(
                     + kept_row * kept_S_stride0
                     + head * kept_S_stride1
                     + at_d[:, None] * kept_S_stride2
-                    + at_e[None, :] * kept_S_stride3,
-                    next_S,
-                    mask=in_d_e,
+                    + at_e[None, :] * kept_S_stride3, next_S, mask=in_d_e,
                 )
         S = next_S.to(tl.float32)
     if ends:
@@ -4262,44 +2659,23 @@ def steps_kernel(
 SIGNATURE = Signature(
     name="gated_oja_rule",
     arguments=(
-        Argument("q", "input", ("d",)),
-        Argument("k", "input", ("d",)),
-        Argument("v", "input", ("e",)),
-        Argument("beta", "input", ()),
+        Argument("q", "input", ("d",)), Argument("k", "input", ("d",)),
+        Argument("v", "input", ("e",)), Argument("beta", "input", ()),
         Argument("g", "decay", ("e",)),
     ),
-    states=(("S", ("d", "e")),),
-    outputs=(("o", ("e",)),),
+    states=(("S", ("d", "e")),), outputs=(("o", ("e",)),),
 )
 OP = Op(
     SIGNATURE,
     {
         "torch": Backend(
-            torch_forward,
-            torch_backward,
-            frozenset(
-                (
-                    "packed",
-                    "mixed",
-                )
-            ),
-            forward_states=torch_forward_states,
-            backward_states=torch_backward_states,
+            torch_forward, torch_backward, frozenset(("packed", "mixed")),
+            forward_states=torch_forward_states, backward_states=torch_backward_states,
             saved={"3e037f9320": (("B", "H", "T", "d"), "wide")},
         ),
         "triton": Backend(
-            triton_forward,
-            triton_backward,
-            frozenset(
-                (
-                    "packed",
-                    "groups",
-                    "inference",
-                    "finals",
-                    "replays",
-                    "exchange",
-                )
-            ),
+            triton_forward, triton_backward,
+            frozenset(("packed", "groups", "inference", "finals", "replays", "exchange")),
             saved={
                 "3e037f9320": (("B", "T", "H", "d"), "input"),
                 "S borders": (("B", "H", "T blocks", "d", "e"), "input"),
@@ -4308,32 +2684,10 @@ OP = Op(
         ),
     },
     Step(
-        SIGNATURE,
-        torch_step,
+        SIGNATURE, torch_step,
         StepKernel(
-            step_kernel,
-            steps_kernel,
-            reads=(
-                "q",
-                "k",
-                "v",
-                "beta",
-                "g",
-            ),
-            constants=(),
-            dims=(
-                "d",
-                "e",
-            ),
-            tiled=None,
-            shared=False,
-            held=(
-                (
-                    "d",
-                    "e",
-                ),
-            ),
-            smallest=1,
+            step_kernel, steps_kernel, reads=("q", "k", "v", "beta", "g"), constants=(),
+            dims=("d", "e"), tiled=None, shared=False, held=(("d", "e"),), smallest=1,
             rows=RowKernel(step_rows_kernel, "d", "e", 2),
         ),
     ),
@@ -4343,20 +2697,11 @@ OP = Op(
 
 @OP.named
 def gated_oja_rule(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    beta: torch.Tensor,
-    log_g: torch.Tensor,
-    initial_state: torch.Tensor | None = None,
-    output_final_state: bool = False,
-    cu_seqlens: torch.Tensor | None = None,
-    context_parallel: object = None,
-    recompute: str = "auto",
-    precision: str = "default",
-    state_dtype: torch.dtype | None = None,
-    backend: str | None = None,
-    deterministic: bool = False,
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, beta: torch.Tensor, log_g: torch.Tensor,
+    initial_state: torch.Tensor | None = None, output_final_state: bool = False,
+    cu_seqlens: torch.Tensor | None = None, context_parallel: object = None,
+    recompute: str = "auto", precision: str = "default", state_dtype: torch.dtype | None = None,
+    backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     r"""Oja's rule with a decay for each channel of the value: keys are corrected by what is read for a value.
 
@@ -4410,32 +2755,18 @@ def gated_oja_rule(
         [(1, 100, 2, 32)]
     """
     return OP(
-        {"q": q, "k": k, "v": v, "beta": beta, "g": log_g},
-        initial_state=initial_state,
-        output_final_state=output_final_state,
-        cu_seqlens=cu_seqlens,
-        context_parallel=context_parallel,
-        recompute=recompute,
-        precision=precision,
-        state_dtype=state_dtype,
-        backend=backend,
-        deterministic=deterministic,
+        {"q": q, "k": k, "v": v, "beta": beta, "g": log_g}, initial_state=initial_state,
+        output_final_state=output_final_state, cu_seqlens=cu_seqlens,
+        context_parallel=context_parallel, recompute=recompute, precision=precision,
+        state_dtype=state_dtype, backend=backend, deterministic=deterministic,
     )
 
 
 @OP.named
 def gated_oja_rule_step(
-    state: torch.Tensor | None,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    beta: torch.Tensor,
-    log_g: torch.Tensor,
-    inplace: bool = False,
-    out: torch.Tensor | None = None,
-    state_dtype: torch.dtype | None = None,
-    backend: str | None = None,
-    deterministic: bool = False,
+    state: torch.Tensor | None, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
+    beta: torch.Tensor, log_g: torch.Tensor, inplace: bool = False, out: torch.Tensor | None = None,
+    state_dtype: torch.dtype | None = None, backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """One step of gated_oja_rule, for generation: one launch, no gradient.
 

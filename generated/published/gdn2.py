@@ -84,61 +84,24 @@ written_for("0.1", __file__)
 
 from chunkform.runtime.chunk_kernels.chunk_layout import GROUP, LEVELS, parts_for, places
 from chunkform.runtime.chunk_kernels.kernels import (
-    adds_steep,
-    chained_matrix,
-    chunk_of,
-    cumulate,
-    decayed_product,
-    decayed_sum,
-    diagonal,
-    first_steep,
-    inverse,
-    is_flat,
-    later_sums,
-    over_block,
-    part_of,
-    place_of,
-    reach,
-    span,
-    steep,
+    adds_steep, chained_matrix, chunk_of, cumulate, decayed_product, decayed_sum, diagonal,
+    first_steep, inverse, is_flat, later_sums, over_block, part_of, place_of, reach, span, steep,
 )
 from chunkform.runtime.chunk_kernels.segment_maps import map_of_all
 from chunkform.runtime.chunk_kernels.segment_tails import LATE, is_zero, join_pieces, late_pieces
 from chunkform.runtime.chunk_kernels.split_precision import rounded_and_rest
 from chunkform.runtime.launch.launch import (
-    DTYPES,
-    by_launch,
-    cdiv,
-    choose,
-    cotangent,
-    launch,
-    spread,
-    steps,
-    strides,
-    whole,
+    DTYPES, by_launch, cdiv, choose, cotangent, launch, spread, steps, strides, whole,
 )
 from chunkform.runtime.launch.varlen import BLOCK, backward_by_length, forward_by_length
 from chunkform.runtime.op.decode import Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK,
-    dtype_of,
-    from_chunks,
-    from_steps,
-    in_parts,
-    in_segments,
-    steps_first,
-    to_chunks,
+    CHUNK, dtype_of, from_chunks, from_steps, in_parts, in_segments, steps_first, to_chunks,
 )
 from chunkform.runtime.torch_form.decays import (
-    apart_mask,
-    channel_apply,
-    channel_product,
-    decay_all,
-    decay_in,
-    decay_out,
-    order_mask,
+    apart_mask, channel_apply, channel_product, decay_all, decay_in, decay_out, order_mask,
     triangular_inverse,
 )
 from chunkform.runtime.torch_form.segment_maps import Segment, in_pieces, over_chunks
@@ -383,15 +346,8 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     )
     # pairing_S: <S_(t-1), dS_t> at each step, with the scalars that multiply the state
     (pairing_S,) = in_parts(
-        _backward_unroll_4,
-        (log_g, k, w_2, do, q, w, t17),
-        (S_edges, dS_edges),
-        lead,
-        CHUNK,
-        dtype,
-        device,
-        size_d,
-        size_e,
+        _backward_unroll_4, (log_g, k, w_2, do, q, w, t17), (S_edges, dS_edges), lead, CHUNK, dtype,
+        device, size_d, size_e,
     )
     gradients = {}
     gradients["q"] = from_steps(y_2, lead, 1, given["q"].dtype)
@@ -423,30 +379,8 @@ def _forward_states_1_chunks(s1, s2, s3, s4, lead, size, dtype, device, size_d, 
     a8 = a3 @ x1
     a9 = (x2 * a0).mT @ a8
     return (
-        over_chunks(
-            (a5 + a6[..., :, None] * a7),
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_d,
-                size_d,
-            ),
-            dtype,
-            device,
-        ),
-        over_chunks(
-            a9,
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_d,
-                size_e,
-            ),
-            dtype,
-            device,
-        ),
+        over_chunks((a5 + a6[..., :, None] * a7), (lead[0], lead[1], count, size_d, size_d), dtype, device),
+        over_chunks(a9, (lead[0], lead[1], count, size_d, size_e), dtype, device),
     )
 
 
@@ -454,10 +388,7 @@ def _forward_states_1_law(later, earlier):
     """The map of two segments from the map of each."""
     a0 = (later[0]) @ (earlier[0].mT).mT
     a1 = (later[0]) @ (earlier[1])
-    return (
-        a0,
-        (later[1] + a1),
-    )
+    return (a0, (later[1] + a1))
 
 
 def _forward_states_1_apply(parts, states):
@@ -485,16 +416,8 @@ def torch_forward_states(given, states, constants, exchange):
     g = log_g.exp()
     b = steps_first(given["b"], dtype)
     map_3 = in_pieces(
-        _forward_states_1_chunks,
-        _forward_states_1_law,
-        (v * w, k, log_g, -g * k * b),
-        lead,
-        1,
-        CHUNK,
-        dtype,
-        device,
-        size_d,
-        size_e,
+        _forward_states_1_chunks, _forward_states_1_law, (v * w, k, log_g, -g * k * b), lead, 1,
+        CHUNK, dtype, device, size_d, size_e,
     )
     # what enters, of S
     ((S_first,),) = exchange(
@@ -526,30 +449,8 @@ def _backward_states_1_chunks(s1, s2, s3, s4, s5, lead, size, dtype, device, siz
     a12 = decay_out(x2, False, -1, dim=-2)
     a13 = (x4 * a12).mT @ x5
     return (
-        over_chunks(
-            (a5 + a6[..., :, None] * a7),
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_d,
-                size_d,
-            ),
-            dtype,
-            device,
-        ),
-        over_chunks(
-            (a11 + a13),
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_d,
-                size_e,
-            ),
-            dtype,
-            device,
-        ),
+        over_chunks((a5 + a6[..., :, None] * a7), (lead[0], lead[1], count, size_d, size_d), dtype, device),
+        over_chunks((a11 + a13), (lead[0], lead[1], count, size_d, size_e), dtype, device),
     )
 
 
@@ -557,10 +458,7 @@ def _backward_states_1_law(later, earlier):
     """The map of two segments from the map of each."""
     a0 = (later[0]) @ (earlier[0].mT).mT
     a1 = (later[0]) @ (earlier[1])
-    return (
-        a0,
-        (later[1] + a1),
-    )
+    return (a0, (later[1] + a1))
 
 
 def _backward_states_1_apply(parts, states):
@@ -599,16 +497,8 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
         else steps_first(do, dtype)
     )
     map_3 = in_pieces(
-        _backward_states_1_chunks,
-        _backward_states_1_law,
-        (k, log_g, -g * k * b, q, do),
-        lead,
-        -1,
-        CHUNK,
-        dtype,
-        device,
-        size_d,
-        size_e,
+        _backward_states_1_chunks, _backward_states_1_law, (k, log_g, -g * k * b, q, do), lead, -1,
+        CHUNK, dtype, device, size_d, size_e,
     )
     # what enters, of dS
     ((dS_last,),) = exchange(
@@ -619,45 +509,12 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def forward_prepare_1(
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    g_sums,
-    g_rests,
-    g_extents,
-    b__p,
-    b__b,
-    b__t,
-    b__h,
-    b__g,
-    scaled1_p,
-    scaled2_p,
-    scaled3_p,
-    matrix1,
-    matrix2,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    D: tl.constexpr,
-    part_d: tl.constexpr,
-    FLAT: tl.constexpr,
-    GROUP: tl.constexpr,
-    CHUNK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    q_p, q_b, q_t, q_h, q_g, k_p, k_b, k_t, k_h, k_g, g_sums, g_rests, g_extents,
+    b__p, b__b, b__t, b__h, b__g, scaled1_p, scaled2_p, scaled3_p, matrix1, matrix2,
+    T, H, chunks, begins, stops, programs,
+    D: tl.constexpr, part_d: tl.constexpr, FLAT: tl.constexpr, GROUP: tl.constexpr,
+    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -686,52 +543,21 @@ def forward_prepare_1(
         # sum_{d} k_{j,d} q_{i,d} m_{i,j,d}
         g_a = over_block(
             tl.load(g_sums + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
-            g_sums + step * D,
-            (row)[:, None],
-            d[None, :],
-            d_ok[None, :],
-            last,
-            H * D,
-            C,
-            CHUNK,
+            g_sums + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
         )
         g_n = (
             over_block(
                 tl.load(g_rests + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
-                g_rests + step * D,
-                (row)[:, None],
-                d[None, :],
-                d_ok[None, :],
-                last,
-                H * D,
-                C,
+                g_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C,
                 CHUNK,
             )
             if EXACT
             else 0
         )
         t = decayed_product(
-            t,
-            q.to(tl.float32),
-            k.to(tl.float32),
-            g_sums + step * D,
-            g_rests + step * D if EXACT else None,
-            g_a,
-            g_n,
-            g_a,
-            g_n,
-            d,
-            d_ok,
-            last,
-            H * D,
-            C,
-            CHUNK,
-            LEVELS,
-            True,
-            True,
-            FLAT,
-            EXACT,
-            DT,
+            t, q.to(tl.float32), k.to(tl.float32), g_sums + step * D,
+            g_rests + step * D if EXACT else None, g_a, g_n, g_a, g_n, d, d_ok, last, H * D, C,
+            CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
         )
         if not FLAT:
             steep_from = first_steep(steep_from, g_a, g_n, d_ok, C, DT)
@@ -740,27 +566,8 @@ def forward_prepare_1(
         x = tl.where(i_ok[:, None] & d_ok[None, :], (b_.to(tl.float32) * k.to(tl.float32)), 0.0)  # k . b
         # sum_{d} k_{j,d} (k . b)_{i,d} m_{i,j,d}
         t2 = decayed_product(
-            t2,
-            x,
-            k.to(tl.float32),
-            g_sums + step * D,
-            g_rests + step * D if EXACT else None,
-            g_a,
-            g_n,
-            g_a,
-            g_n,
-            d,
-            d_ok,
-            last,
-            H * D,
-            C,
-            CHUNK,
-            LEVELS,
-            True,
-            False,
-            FLAT,
-            EXACT,
-            DT,
+            t2, x, k.to(tl.float32), g_sums + step * D, g_rests + step * D if EXACT else None, g_a,
+            g_n, g_a, g_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
         )
         if not FLAT:
             steep_from = first_steep(steep_from, g_a, g_n, d_ok, C, DT)
@@ -770,97 +577,46 @@ def forward_prepare_1(
             scaled1_p + at * D + i[:, None] * D + d[None, :], (x * since), mask=i_new[:, None] & d_ok[None, :]
         )  # (k . b) . since
         tl.store(
-            scaled2_p + at * D + i[:, None] * D + d[None, :],
-            (since * q.to(tl.float32)),
+            scaled2_p + at * D + i[:, None] * D + d[None, :], (since * q.to(tl.float32)),
             mask=i_new[:, None] & d_ok[None, :],
         )  # q . since
         g_a_end = over_block(
-            tl.load(g_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
-            g_sums + step * D,
-            (last),
-            d,
-            d_ok,
-            last,
-            H * D,
-            C,
-            CHUNK,
+            tl.load(g_sums + step * D + last * (H * D) + d, mask=d_ok, other=0), g_sums + step * D,
+            (last), d, d_ok, last, H * D, C, CHUNK,
         )
         g_n_end = (
             over_block(
                 tl.load(g_rests + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                g_rests + step * D,
-                (last),
-                d,
-                d_ok,
-                last,
-                H * D,
-                C,
-                CHUNK,
+                g_rests + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
             )
             if EXACT
             else tl.full([1], 0, tl.int32)
         )
         until = span(g_a_end[None, :], g_n_end[None, :], g_a, g_n)
         tl.store(
-            scaled3_p + at * D + i[:, None] * D + d[None, :],
-            (until * k.to(tl.float32)),
+            scaled3_p + at * D + i[:, None] * D + d[None, :], (until * k.to(tl.float32)),
             mask=i_new[:, None] & d_ok[None, :],
         )  # k . until
     w = -t2
     x2 = inverse(w, C, LEVELS, DT)  # (I - T)^-1
     tl.store(
-        matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-        x2,
+        matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x2,
         mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
     )  # x2
     tl.store(
-        matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-        t,
+        matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t,
         mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
     )  # t
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def forward_prepare_1_others(
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    g_sums,
-    g_rests,
-    g_extents,
-    b__p,
-    b__b,
-    b__t,
-    b__h,
-    b__g,
-    scaled1_p,
-    scaled2_p,
-    scaled3_p,
-    matrix1,
-    matrix2,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    D: tl.constexpr,
-    part_d: tl.constexpr,
-    FLAT: tl.constexpr,
-    GROUP: tl.constexpr,
-    CHUNK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    q_p, q_b, q_t, q_h, q_g, k_p, k_b, k_t, k_h, k_g, g_sums, g_rests, g_extents,
+    b__p, b__b, b__t, b__h, b__g, scaled1_p, scaled2_p, scaled3_p, matrix1, matrix2,
+    T, H, chunks, begins, stops, programs,
+    D: tl.constexpr, part_d: tl.constexpr, FLAT: tl.constexpr, GROUP: tl.constexpr,
+    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The same, of chunks that aren't flat: a program looks at some together, and takes one after the other."""
     i = tl.arange(0, C)
@@ -901,56 +657,25 @@ def forward_prepare_1_others(
                         tl.load(
                             g_sums + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0
                         ),
-                        g_sums + step * D,
-                        (row)[:, None],
-                        d[None, :],
-                        d_ok[None, :],
-                        last,
-                        H * D,
-                        C,
-                        CHUNK,
+                        g_sums + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D,
+                        C, CHUNK,
                     )
                     g_n = (
                         over_block(
                             tl.load(
                                 g_rests + step * D + (row)[:, None] * (H * D) + d[None, :],
-                                mask=(d_ok)[None, :],
-                                other=0,
+                                mask=(d_ok)[None, :], other=0,
                             ),
-                            g_rests + step * D,
-                            (row)[:, None],
-                            d[None, :],
-                            d_ok[None, :],
-                            last,
-                            H * D,
-                            C,
-                            CHUNK,
+                            g_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last,
+                            H * D, C, CHUNK,
                         )
                         if EXACT
                         else 0
                     )
                     t = decayed_product(
-                        t,
-                        q.to(tl.float32),
-                        k.to(tl.float32),
-                        g_sums + step * D,
-                        g_rests + step * D if EXACT else None,
-                        g_a,
-                        g_n,
-                        g_a,
-                        g_n,
-                        d,
-                        d_ok,
-                        last,
-                        H * D,
-                        C,
-                        CHUNK,
-                        LEVELS,
-                        True,
-                        True,
-                        FLAT,
-                        EXACT,
-                        DT,
+                        t, q.to(tl.float32), k.to(tl.float32), g_sums + step * D,
+                        g_rests + step * D if EXACT else None, g_a, g_n, g_a, g_n, d, d_ok, last,
+                        H * D, C, CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
                     )
                     if not FLAT:
                         steep_from = first_steep(steep_from, g_a, g_n, d_ok, C, DT)
@@ -961,64 +686,30 @@ def forward_prepare_1_others(
                     x = tl.where(i_ok[:, None] & d_ok[None, :], (b_.to(tl.float32) * k.to(tl.float32)), 0.0)  # k . b
                     # sum_{d} k_{j,d} (k . b)_{i,d} m_{i,j,d}
                     t2 = decayed_product(
-                        t2,
-                        x,
-                        k.to(tl.float32),
-                        g_sums + step * D,
-                        g_rests + step * D if EXACT else None,
-                        g_a,
-                        g_n,
-                        g_a,
-                        g_n,
-                        d,
-                        d_ok,
-                        last,
-                        H * D,
-                        C,
-                        CHUNK,
-                        LEVELS,
-                        True,
-                        False,
-                        FLAT,
-                        EXACT,
-                        DT,
+                        t2, x, k.to(tl.float32), g_sums + step * D,
+                        g_rests + step * D if EXACT else None, g_a, g_n, g_a, g_n, d, d_ok, last,
+                        H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
                     )
                     if not FLAT:
                         steep_from = first_steep(steep_from, g_a, g_n, d_ok, C, DT)
                         i_new = i_ok & ((i >= steep_from) | (again > 0))
                     since = span(g_a, g_n, 0.0, 0)
                     tl.store(
-                        scaled1_p + at * D + i[:, None] * D + d[None, :],
-                        (x * since),
+                        scaled1_p + at * D + i[:, None] * D + d[None, :], (x * since),
                         mask=i_new[:, None] & d_ok[None, :],
                     )  # (k . b) . since
                     tl.store(
                         scaled2_p + at * D + i[:, None] * D + d[None, :],
-                        (since * q.to(tl.float32)),
-                        mask=i_new[:, None] & d_ok[None, :],
+                        (since * q.to(tl.float32)), mask=i_new[:, None] & d_ok[None, :],
                     )  # q . since
                     g_a_end = over_block(
                         tl.load(g_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                        g_sums + step * D,
-                        (last),
-                        d,
-                        d_ok,
-                        last,
-                        H * D,
-                        C,
-                        CHUNK,
+                        g_sums + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
                     )
                     g_n_end = (
                         over_block(
                             tl.load(g_rests + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                            g_rests + step * D,
-                            (last),
-                            d,
-                            d_ok,
-                            last,
-                            H * D,
-                            C,
-                            CHUNK,
+                            g_rests + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
                         )
                         if EXACT
                         else tl.full([1], 0, tl.int32)
@@ -1026,73 +717,30 @@ def forward_prepare_1_others(
                     until = span(g_a_end[None, :], g_n_end[None, :], g_a, g_n)
                     tl.store(
                         scaled3_p + at * D + i[:, None] * D + d[None, :],
-                        (until * k.to(tl.float32)),
-                        mask=i_new[:, None] & d_ok[None, :],
+                        (until * k.to(tl.float32)), mask=i_new[:, None] & d_ok[None, :],
                     )  # k . until
                 w = -t2
                 x2 = inverse(w, C, LEVELS, DT)  # (I - T)^-1
                 tl.store(
-                    matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-                    x2,
+                    matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x2,
                     mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
                 )  # x2
                 tl.store(
-                    matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-                    t,
+                    matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t,
                     mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
                 )  # t
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def forward_sweep_1(
-    S_first,
-    S_last,
-    S_linear,
-    S_late,
-    S_late_map,
-    S_live,
-    S_borders,
-    scaled1_p,
-    w_p,
-    w_b,
-    w_t,
-    w_h,
-    w_g,
-    v_p,
-    v_b,
-    v_t,
-    v_h,
-    v_g,
-    matrix1,
-    scaled2_p,
-    matrix2,
-    write1_out,
-    o_out,
-    g_sums,
-    g_rests,
-    scaled3_p,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    blocks,
-    D: tl.constexpr,
-    E: tl.constexpr,
-    block_d: tl.constexpr,
-    block_e: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    PRODUCTS: tl.constexpr,
-    PIECE: tl.constexpr,
-    BLOCK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    S_first, S_last, S_linear, S_late, S_late_map, S_live, S_borders, scaled1_p,
+    w_p, w_b, w_t, w_h, w_g, v_p, v_b, v_t, v_h, v_g, matrix1, scaled2_p, matrix2, write1_out,
+    o_out, g_sums, g_rests, scaled3_p,
+    T, H, chunks, starts, parts, length, blocks,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
+    PIECE: tl.constexpr, BLOCK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
+    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of S."""
     tiles = tl.cdiv(E, block_e)
@@ -1122,8 +770,7 @@ def forward_sweep_1(
         if S_first is not None:
             S_slice += tl.load(
                 S_first + sh * D * E + d_slice[None, :] * E + e[:, None],
-                mask=d_ok_slice[None, :] & e_ok[:, None],
-                other=0.0,
+                mask=d_ok_slice[None, :] & e_ok[:, None], other=0.0,
             )
         if S_linear is not None:
             S_slice += tl.where(column[:, None] == d_slice[None, :], 1.0, 0.0)
@@ -1169,27 +816,22 @@ def forward_sweep_1(
                         S_borders
                         + (bh * blocks + first_block + n // (BLOCK // C)) * D * E
                         + d[n_d][None, :] * E
-                        + e[:, None],
-                        S[n_d],
-                        mask=d_ok[n_d][None, :] & e_ok[:, None],
+                        + e[:, None], S[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
             scaled1 = tl.load(
                 scaled1_p + at * D + i[:, None] * D + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
             p = tl.dot(S[n_d].to(DT), tl.trans(scaled1.to(DT)), p, input_precision="tf32x3")  # scaled1 S
             scaled2 = tl.load(
                 scaled2_p + at * D + i[:, None] * D + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
             p3 = tl.dot(S[n_d].to(DT), tl.trans(scaled2.to(DT)), p3, input_precision="tf32x3")  # scaled2 S
             kept_slice = span(g_a_end, g_n_end, 0.0, 0)
             scaled3_slice = tl.load(
                 scaled3_p + at * D + i[:, None] * D + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
             kept = kept + (kept_slice,)
             scaled3 = scaled3 + (scaled3_slice,)
@@ -1234,8 +876,7 @@ def forward_sweep_1(
                 if part == parts - 1:
                     tl.store(
                         S_last + (sh // H // parts * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
-                        S[n_d],
-                        mask=d_ok[n_d][None, :] & e_ok[:, None],
+                        S[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         elif S_last is not None:
             tl.store(
@@ -1243,8 +884,7 @@ def forward_sweep_1(
             )
         if S_linear is not None:
             tl.store(
-                S_linear + sh * D * D + d[n_d][None, :] * D + column[:, None],
-                S[n_d],
+                S_linear + sh * D * D + d[n_d][None, :] * D + column[:, None], S[n_d],
                 mask=column_ok[:, None] & d_ok[n_d][None, :],
             )
         if PIECE == 1 and S_last is not None:
@@ -1253,8 +893,7 @@ def forward_sweep_1(
             )
         if PIECE == 1 and S_linear is not None:
             tl.store(
-                S_late_map + sh * D * D + d[n_d][None, :] * D + column[:, None],
-                S[n_d],
+                S_late_map + sh * D * D + d[n_d][None, :] * D + column[:, None], S[n_d],
                 mask=column_ok[:, None] & d_ok[n_d][None, :],
             )
             live = tl.maximum(live, tl.max(tl.where(S[n_d] != 0.0, 1, 0)))
@@ -1292,135 +931,44 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     scaled2 = some.new_empty((B, H, T, D))
     scaled3 = some.new_empty((B, H, T, D))
     launch(
-        forward_prepare_1,
-        (lay.programs,),
-        q,
-        *strides(q, H),
-        k,
-        *strides(k, H),
-        g_sums,
-        g_rests,
-        g_extents,
-        b_,
-        *strides(b_, H),
-        scaled1,
-        scaled2,
-        scaled3,
-        matrix1,
-        matrix2,
-        *lay.at_once,
-        lay.programs,
-        D=D,
-        part_d=min(config.block, config.padded(D)),
-        FLAT=True,
-        GROUP=GROUP,
-        CHUNK=config.chunk,
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=config.ahead,
-        num_stages=1,
-        maxnreg=config.registers,
+        forward_prepare_1, (lay.programs,),
+        q, *strides(q, H), k, *strides(k, H), g_sums, g_rests, g_extents, b_, *strides(b_, H),
+        scaled1, scaled2, scaled3, matrix1, matrix2,
+        *lay.at_once, lay.programs,
+        D=D, part_d=min(config.block, config.padded(D)), FLAT=True, GROUP=GROUP, CHUNK=config.chunk,
+        C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=config.registers,
     )
     launch(
-        forward_prepare_1_others,
-        (cdiv(lay.programs, GROUP),),
-        q,
-        *strides(q, H),
-        k,
-        *strides(k, H),
-        g_sums,
-        g_rests,
-        g_extents,
-        b_,
-        *strides(b_, H),
-        scaled1,
-        scaled2,
-        scaled3,
-        matrix1,
-        matrix2,
-        *lay.at_once,
-        lay.programs,
-        D=D,
-        part_d=min(config.block, config.padded(D)),
-        FLAT=False,
-        GROUP=GROUP,
-        CHUNK=config.chunk,
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=config.ahead,
-        num_stages=1,
-        maxnreg=config.registers,
+        forward_prepare_1_others, (cdiv(lay.programs, GROUP),),
+        q, *strides(q, H), k, *strides(k, H), g_sums, g_rests, g_extents, b_, *strides(b_, H),
+        scaled1, scaled2, scaled3, matrix1, matrix2,
+        *lay.at_once, lay.programs,
+        D=D, part_d=min(config.block, config.padded(D)), FLAT=False, GROUP=GROUP,
+        CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=config.registers,
     )
     g_extents = None
     if parts > 1 or exchange is not None:
         S_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
         S_linear = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
         walk = config.walk(
-            E,
-            config.padded(D) * (scaled1.element_size() + scaled3.element_size()),
-            config.chunk * matrix1.element_size(),
-            w.element_size() + v.element_size(),
-            elements=True,
-            programs=config.crowd(config.padded(D), slim=False),
+            E, config.padded(D) * (scaled1.element_size() + scaled3.element_size()),
+            config.chunk * matrix1.element_size(), w.element_size() + v.element_size(),
+            elements=True, programs=config.crowd(config.padded(D), slim=False),
         )
         late = late_pieces(S_ends, S_linear, lay.length(parts), walk.tile)
         for piece, ends, linear in by_launch(S_ends, S_linear, walk.programs, late):
             launch(
-                forward_sweep_1,
-                (
-                    lay.sequences
-                    * parts
-                    * H
-                    * (cdiv(E, walk.tile) * (ends is not None) + cdiv(D, walk.tile) * (linear is not None)),
-                ),
-                None,
-                ends,
-                linear,
-                late and late.ends,
-                late and late.linear,
-                late and late.live,
-                None,
-                scaled1,
-                w,
-                *strides(w, H),
-                v,
-                *strides(v, H),
-                matrix1,
-                scaled2,
-                matrix2,
-                None,
-                None,
-                g_sums,
-                g_rests,
-                scaled3,
-                *lay.walked,
-                parts,
-                lay.length(parts),
-                blocks.chunks,
-                D=D,
-                E=E,
-                block_d=min(config.slice, config.padded(D)),
-                block_e=walk.tile,
-                YIELD=False,
-                WARPS=walk.warps,
-                STAGES=walk.stages,
-                PRODUCTS=walk.products,
-                PIECE=piece,
-                BLOCK=BLOCK,
-                C=config.chunk,
-                LEVELS=config.levels,
-                EVEN=lay.even,
-                EXACT=config.exact,
-                DT=DTYPES[some.dtype],
-                num_warps=walk.warps,
-                num_stages=2,
-                maxnreg=walk.registers,
+                forward_sweep_1, (lay.sequences * parts * H * (cdiv(E, walk.tile) * (ends is not None) + cdiv(D, walk.tile) * (linear is not None)),),
+                None, ends, linear, late and late.ends, late and late.linear, late and late.live, None,
+                scaled1, w, *strides(w, H), v, *strides(v, H), matrix1, scaled2, matrix2, None, None,
+                g_sums, g_rests, scaled3,
+                *lay.walked, parts, lay.length(parts), blocks.chunks,
+                D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=False,
+                WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, PIECE=piece, BLOCK=BLOCK,
+                C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+                DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
             )
         join_pieces(late, S_ends, S_linear, 0)
         late = None
@@ -1440,54 +988,17 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         E,
         config.padded(D) * (scaled1.element_size() + scaled2.element_size() + scaled3.element_size()),
         config.chunk * (matrix1.element_size() + matrix2.element_size()),
-        w.element_size() + v.element_size(),
-        elements=True,
+        w.element_size() + v.element_size(), elements=True,
     )
     launch(
-        forward_sweep_1,
-        (lay.sequences * parts * H * cdiv(E, walk.tile),),
-        S_starts,
-        S_last,
-        None,
-        None,
-        None,
-        None,
-        S_borders,
-        scaled1,
-        w,
-        *strides(w, H),
-        v,
-        *strides(v, H),
-        matrix1,
-        scaled2,
-        matrix2,
-        write1,
-        o,
-        g_sums,
-        g_rests,
-        scaled3,
-        *lay.walked,
-        parts,
-        lay.length(parts),
-        blocks.chunks,
-        D=D,
-        E=E,
-        block_d=min(config.slice, config.padded(D)),
-        block_e=walk.tile,
-        YIELD=True,
-        WARPS=walk.warps,
-        STAGES=walk.stages,
-        PRODUCTS=walk.products,
-        PIECE=0,
-        BLOCK=BLOCK,
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=walk.warps,
-        num_stages=2,
-        maxnreg=walk.registers,
+        forward_sweep_1, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+        S_starts, S_last, None, None, None, None, S_borders, scaled1, w, *strides(w, H),
+        v, *strides(v, H), matrix1, scaled2, matrix2, write1, o, g_sums, g_rests, scaled3,
+        *lay.walked, parts, lay.length(parts), blocks.chunks,
+        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=True,
+        WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, PIECE=0, BLOCK=BLOCK,
+        C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
     )
     g_rests = g_sums = matrix1 = matrix2 = scaled1 = scaled2 = scaled3 = None
     saved = {}
@@ -1502,45 +1013,12 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prepare_1(
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    g_sums,
-    g_rests,
-    g_extents,
-    b__p,
-    b__b,
-    b__t,
-    b__h,
-    b__g,
-    scaled1_p,
-    scaled3_p,
-    scaled2_p,
-    matrix2,
-    matrix1,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    D: tl.constexpr,
-    part_d: tl.constexpr,
-    FLAT: tl.constexpr,
-    GROUP: tl.constexpr,
-    CHUNK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    k_p, k_b, k_t, k_h, k_g, q_p, q_b, q_t, q_h, q_g, g_sums, g_rests, g_extents,
+    b__p, b__b, b__t, b__h, b__g, scaled1_p, scaled3_p, scaled2_p, matrix2, matrix1,
+    T, H, chunks, begins, stops, programs,
+    D: tl.constexpr, part_d: tl.constexpr, FLAT: tl.constexpr, GROUP: tl.constexpr,
+    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -1569,52 +1047,21 @@ def backward_prepare_1(
         # sum_{d} q_{j,d} k_{i,d} m_{i,j,d}
         g_a = over_block(
             tl.load(g_sums + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
-            g_sums + step * D,
-            (row)[:, None],
-            d[None, :],
-            d_ok[None, :],
-            last,
-            H * D,
-            C,
-            CHUNK,
+            g_sums + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
         )
         g_n = (
             over_block(
                 tl.load(g_rests + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
-                g_rests + step * D,
-                (row)[:, None],
-                d[None, :],
-                d_ok[None, :],
-                last,
-                H * D,
-                C,
+                g_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C,
                 CHUNK,
             )
             if EXACT
             else 0
         )
         t = decayed_product(
-            t,
-            k.to(tl.float32),
-            q.to(tl.float32),
-            g_sums + step * D,
-            g_rests + step * D if EXACT else None,
-            g_a,
-            g_n,
-            g_a,
-            g_n,
-            d,
-            d_ok,
-            last,
-            H * D,
-            C,
-            CHUNK,
-            LEVELS,
-            False,
-            True,
-            FLAT,
-            EXACT,
-            DT,
+            t, k.to(tl.float32), q.to(tl.float32), g_sums + step * D,
+            g_rests + step * D if EXACT else None, g_a, g_n, g_a, g_n, d, d_ok, last, H * D, C,
+            CHUNK, LEVELS, False, True, FLAT, EXACT, DT,
         )
         if not FLAT:
             steep_from = first_steep(steep_from, g_a, g_n, d_ok, C, DT)
@@ -1623,127 +1070,57 @@ def backward_prepare_1(
         x = tl.where(i_ok[:, None] & d_ok[None, :], (b_.to(tl.float32) * k.to(tl.float32)), 0.0)  # k . b
         # sum_{d} k_{i,d} (k . b)_{j,d} m_{i,j,d}
         t2 = decayed_product(
-            t2,
-            k.to(tl.float32),
-            x,
-            g_sums + step * D,
-            g_rests + step * D if EXACT else None,
-            g_a,
-            g_n,
-            g_a,
-            g_n,
-            d,
-            d_ok,
-            last,
-            H * D,
-            C,
-            CHUNK,
-            LEVELS,
-            False,
-            False,
-            FLAT,
-            EXACT,
-            DT,
+            t2, k.to(tl.float32), x, g_sums + step * D, g_rests + step * D if EXACT else None, g_a,
+            g_n, g_a, g_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
         )
         if not FLAT:
             steep_from = first_steep(steep_from, g_a, g_n, d_ok, C, DT)
             i_new = i_ok & ((i >= steep_from) | (again > 0))
         g_a_end = over_block(
-            tl.load(g_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
-            g_sums + step * D,
-            (last),
-            d,
-            d_ok,
-            last,
-            H * D,
-            C,
-            CHUNK,
+            tl.load(g_sums + step * D + last * (H * D) + d, mask=d_ok, other=0), g_sums + step * D,
+            (last), d, d_ok, last, H * D, C, CHUNK,
         )
         g_n_end = (
             over_block(
                 tl.load(g_rests + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                g_rests + step * D,
-                (last),
-                d,
-                d_ok,
-                last,
-                H * D,
-                C,
-                CHUNK,
+                g_rests + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
             )
             if EXACT
             else tl.full([1], 0, tl.int32)
         )
         since = span(g_a_end[None, :], g_n_end[None, :], g_a, g_n)
         tl.store(
-            scaled1_p + at * D + i[:, None] * D + d[None, :],
-            (since * k.to(tl.float32)),
+            scaled1_p + at * D + i[:, None] * D + d[None, :], (since * k.to(tl.float32)),
             mask=i_new[:, None] & d_ok[None, :],
         )  # k . since
         until = span(g_a, g_n, 0.0, 0)
         tl.store(
-            scaled3_p + at * D + i[:, None] * D + d[None, :],
-            (until * q.to(tl.float32)),
+            scaled3_p + at * D + i[:, None] * D + d[None, :], (until * q.to(tl.float32)),
             mask=i_new[:, None] & d_ok[None, :],
         )  # q . until
         tl.store(
             scaled2_p + at * D + i[:, None] * D + d[None, :], (x * until), mask=i_new[:, None] & d_ok[None, :]
         )  # (k . b) . until
     tl.store(
-        matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-        t,
+        matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t,
         mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
     )  # t
     w = -t2
     x2 = inverse(w, C, LEVELS, DT)  # (I - T)^-1
     tl.store(
-        matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-        x2,
+        matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x2,
         mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
     )  # x2
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prepare_1_others(
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    g_sums,
-    g_rests,
-    g_extents,
-    b__p,
-    b__b,
-    b__t,
-    b__h,
-    b__g,
-    scaled1_p,
-    scaled3_p,
-    scaled2_p,
-    matrix2,
-    matrix1,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    D: tl.constexpr,
-    part_d: tl.constexpr,
-    FLAT: tl.constexpr,
-    GROUP: tl.constexpr,
-    CHUNK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    k_p, k_b, k_t, k_h, k_g, q_p, q_b, q_t, q_h, q_g, g_sums, g_rests, g_extents,
+    b__p, b__b, b__t, b__h, b__g, scaled1_p, scaled3_p, scaled2_p, matrix2, matrix1,
+    T, H, chunks, begins, stops, programs,
+    D: tl.constexpr, part_d: tl.constexpr, FLAT: tl.constexpr, GROUP: tl.constexpr,
+    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The same, of chunks that aren't flat: a program looks at some together, and takes one after the other."""
     i = tl.arange(0, C)
@@ -1784,56 +1161,25 @@ def backward_prepare_1_others(
                         tl.load(
                             g_sums + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0
                         ),
-                        g_sums + step * D,
-                        (row)[:, None],
-                        d[None, :],
-                        d_ok[None, :],
-                        last,
-                        H * D,
-                        C,
-                        CHUNK,
+                        g_sums + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D,
+                        C, CHUNK,
                     )
                     g_n = (
                         over_block(
                             tl.load(
                                 g_rests + step * D + (row)[:, None] * (H * D) + d[None, :],
-                                mask=(d_ok)[None, :],
-                                other=0,
+                                mask=(d_ok)[None, :], other=0,
                             ),
-                            g_rests + step * D,
-                            (row)[:, None],
-                            d[None, :],
-                            d_ok[None, :],
-                            last,
-                            H * D,
-                            C,
-                            CHUNK,
+                            g_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last,
+                            H * D, C, CHUNK,
                         )
                         if EXACT
                         else 0
                     )
                     t = decayed_product(
-                        t,
-                        k.to(tl.float32),
-                        q.to(tl.float32),
-                        g_sums + step * D,
-                        g_rests + step * D if EXACT else None,
-                        g_a,
-                        g_n,
-                        g_a,
-                        g_n,
-                        d,
-                        d_ok,
-                        last,
-                        H * D,
-                        C,
-                        CHUNK,
-                        LEVELS,
-                        False,
-                        True,
-                        FLAT,
-                        EXACT,
-                        DT,
+                        t, k.to(tl.float32), q.to(tl.float32), g_sums + step * D,
+                        g_rests + step * D if EXACT else None, g_a, g_n, g_a, g_n, d, d_ok, last,
+                        H * D, C, CHUNK, LEVELS, False, True, FLAT, EXACT, DT,
                     )
                     if not FLAT:
                         steep_from = first_steep(steep_from, g_a, g_n, d_ok, C, DT)
@@ -1844,53 +1190,21 @@ def backward_prepare_1_others(
                     x = tl.where(i_ok[:, None] & d_ok[None, :], (b_.to(tl.float32) * k.to(tl.float32)), 0.0)  # k . b
                     # sum_{d} k_{i,d} (k . b)_{j,d} m_{i,j,d}
                     t2 = decayed_product(
-                        t2,
-                        k.to(tl.float32),
-                        x,
-                        g_sums + step * D,
-                        g_rests + step * D if EXACT else None,
-                        g_a,
-                        g_n,
-                        g_a,
-                        g_n,
-                        d,
-                        d_ok,
-                        last,
-                        H * D,
-                        C,
-                        CHUNK,
-                        LEVELS,
-                        False,
-                        False,
-                        FLAT,
-                        EXACT,
-                        DT,
+                        t2, k.to(tl.float32), x, g_sums + step * D,
+                        g_rests + step * D if EXACT else None, g_a, g_n, g_a, g_n, d, d_ok, last,
+                        H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
                     )
                     if not FLAT:
                         steep_from = first_steep(steep_from, g_a, g_n, d_ok, C, DT)
                         i_new = i_ok & ((i >= steep_from) | (again > 0))
                     g_a_end = over_block(
                         tl.load(g_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                        g_sums + step * D,
-                        (last),
-                        d,
-                        d_ok,
-                        last,
-                        H * D,
-                        C,
-                        CHUNK,
+                        g_sums + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
                     )
                     g_n_end = (
                         over_block(
                             tl.load(g_rests + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                            g_rests + step * D,
-                            (last),
-                            d,
-                            d_ok,
-                            last,
-                            H * D,
-                            C,
-                            CHUNK,
+                            g_rests + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
                         )
                         if EXACT
                         else tl.full([1], 0, tl.int32)
@@ -1898,85 +1212,39 @@ def backward_prepare_1_others(
                     since = span(g_a_end[None, :], g_n_end[None, :], g_a, g_n)
                     tl.store(
                         scaled1_p + at * D + i[:, None] * D + d[None, :],
-                        (since * k.to(tl.float32)),
-                        mask=i_new[:, None] & d_ok[None, :],
+                        (since * k.to(tl.float32)), mask=i_new[:, None] & d_ok[None, :],
                     )  # k . since
                     until = span(g_a, g_n, 0.0, 0)
                     tl.store(
                         scaled3_p + at * D + i[:, None] * D + d[None, :],
-                        (until * q.to(tl.float32)),
-                        mask=i_new[:, None] & d_ok[None, :],
+                        (until * q.to(tl.float32)), mask=i_new[:, None] & d_ok[None, :],
                     )  # q . until
                     tl.store(
-                        scaled2_p + at * D + i[:, None] * D + d[None, :],
-                        (x * until),
+                        scaled2_p + at * D + i[:, None] * D + d[None, :], (x * until),
                         mask=i_new[:, None] & d_ok[None, :],
                     )  # (k . b) . until
                 tl.store(
-                    matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-                    t,
+                    matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t,
                     mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
                 )  # t
                 w = -t2
                 x2 = inverse(w, C, LEVELS, DT)  # (I - T)^-1
                 tl.store(
-                    matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-                    x2,
+                    matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x2,
                     mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
                 )  # x2
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_1(
-    dS_first,
-    dS_last,
-    dS_borders,
-    scaled1_p,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    matrix2,
-    matrix1,
-    w_p,
-    w_b,
-    w_t,
-    w_h,
-    w_g,
-    v_p,
-    v_b,
-    v_t,
-    v_h,
-    v_g,
-    write2_out,
-    dv_out,
-    dw_out,
-    g_sums,
-    g_rests,
-    scaled2_p,
-    scaled3_p,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    blocks,
-    D: tl.constexpr,
-    E: tl.constexpr,
-    block_d: tl.constexpr,
-    block_e: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    PRODUCTS: tl.constexpr,
-    BLOCK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    dS_first, dS_last, dS_borders, scaled1_p, do_p, do_b, do_t, do_h, do_g, matrix2, matrix1,
+    w_p, w_b, w_t, w_h, w_g, v_p, v_b, v_t, v_h, v_g, write2_out, dv_out, dw_out, g_sums,
+    g_rests, scaled2_p, scaled3_p,
+    T, H, chunks, starts, parts, length, blocks,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
+    BLOCK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """A walk backwards over chunks, carrying a tile of dS."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
@@ -1998,8 +1266,7 @@ def backward_sweep_1(
         if dS_first is not None:
             dS_slice += tl.load(
                 dS_first + sh * D * E + d_slice[None, :] * E + e[:, None],
-                mask=d_ok_slice[None, :] & e_ok[:, None],
-                other=0.0,
+                mask=d_ok_slice[None, :] & e_ok[:, None], other=0.0,
             )
         d = d + (d_slice,)
         dS = dS + (dS_slice,)
@@ -2046,21 +1313,17 @@ def backward_sweep_1(
                         dS_borders
                         + (bh * blocks + first_block + (count - 1 - n) // (BLOCK // C)) * D * E
                         + d[n_d][None, :] * E
-                        + e[:, None],
-                        dS[n_d],
-                        mask=d_ok[n_d][None, :] & e_ok[:, None],
+                        + e[:, None], dS[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
             scaled1 = tl.load(
                 scaled1_p + at * D + i[:, None] * D + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
             p = tl.dot(dS[n_d].to(DT), tl.trans(scaled1.to(DT)), p, input_precision="tf32x3")  # scaled1 dS
             kept_slice = span(g_a_end, g_n_end, 0.0, 0)
             scaled2_slice = tl.load(
                 scaled2_p + at * D + i[:, None] * D + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
             kept = kept + (kept_slice,)
             scaled2 = scaled2 + (scaled2_slice,)
@@ -2075,13 +1338,11 @@ def backward_sweep_1(
         if YIELD:
             tl.store(write2_out + step * E + i[None, :] * (H * E) + e[:, None], p3, mask=e_ok[:, None] & i_ok[None, :])
             tl.store(
-                dv_out + step * E + i[None, :] * (H * E) + e[:, None],
-                (w_each.to(tl.float32) * p3),
+                dv_out + step * E + i[None, :] * (H * E) + e[:, None], (w_each.to(tl.float32) * p3),
                 mask=e_ok[:, None] & i_ok[None, :],
             )  # dv
             tl.store(
-                dw_out + step * E + i[None, :] * (H * E) + e[:, None],
-                (p3 * v_each.to(tl.float32)),
+                dw_out + step * E + i[None, :] * (H * E) + e[:, None], (p3 * v_each.to(tl.float32)),
                 mask=e_ok[:, None] & i_ok[None, :],
             )  # dw
         dS_next = ()
@@ -2089,8 +1350,7 @@ def backward_sweep_1(
             p4 = tl.dot(p3.to(DT), scaled2[n_d].to(DT), input_precision="tf32x3")  # scaled2^T p3
             scaled3 = tl.load(
                 scaled3_p + at * D + i[:, None] * D + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
             p5 = tl.dot(
                 do.to(DT), scaled3.to(DT), ((kept[n_d][None, :] * dS[n_d]) + (-p4)), input_precision="tf32x3"
@@ -2104,81 +1364,25 @@ def backward_sweep_1(
                 if part == 0:
                     tl.store(
                         dS_last + (sh // H // parts * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
-                        dS[n_d],
-                        mask=d_ok[n_d][None, :] & e_ok[:, None],
+                        dS[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         else:
             tl.store(
-                dS_last + sh * D * E + d[n_d][None, :] * E + e[:, None],
-                dS[n_d],
+                dS_last + sh * D * E + d[n_d][None, :] * E + e[:, None], dS[n_d],
                 mask=d_ok[n_d][None, :] & e_ok[:, None],
             )
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_read_1(
-    S_borders,
-    dS_borders,
-    g_sums,
-    g_rests,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    write2_p,
-    write2_b,
-    write2_t,
-    write2_h,
-    write2_g,
-    b__p,
-    b__b,
-    b__t,
-    b__h,
-    b__g,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    g_extents,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    g_p,
-    g_b,
-    g_t,
-    g_h,
-    g_g,
-    dq_out,
-    dk_out,
-    db_out,
-    S_pairing_out,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    E: tl.constexpr,
-    D: tl.constexpr,
-    block_e: tl.constexpr,
-    block_d: tl.constexpr,
-    FLAT: tl.constexpr,
-    GROUP: tl.constexpr,
-    CHUNK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    S_borders, dS_borders, g_sums, g_rests, write1_p, write1_b, write1_t, write1_h, write1_g,
+    write2_p, write2_b, write2_t, write2_h, write2_g, b__p, b__b, b__t, b__h, b__g,
+    k_p, k_b, k_t, k_h, k_g, g_extents, do_p, do_b, do_t, do_h, do_g, q_p, q_b, q_t, q_h, q_g,
+    g_p, g_b, g_t, g_h, g_g, dq_out, dk_out, db_out, S_pairing_out,
+    T, H, chunks, begins, stops, programs,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
+    FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What reads the states at the borders of blocks, for all blocks at once."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
@@ -2208,36 +1412,20 @@ def backward_read_1(
         steep_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
     s = tl.load(
         S_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
-        mask=d_ok[None, :] & e_ok[:, None],
-        other=0.0,
+        mask=d_ok[None, :] & e_ok[:, None], other=0.0,
     )  # S
     s2 = tl.load(
         dS_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
-        mask=d_ok[None, :] & e_ok[:, None],
-        other=0.0,
+        mask=d_ok[None, :] & e_ok[:, None], other=0.0,
     )  # dS
     g_a_end = over_block(
-        tl.load(g_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
-        g_sums + step * D,
-        (last),
-        d,
-        d_ok,
-        last,
-        H * D,
-        C,
-        CHUNK,
+        tl.load(g_sums + step * D + last * (H * D) + d, mask=d_ok, other=0), g_sums + step * D,
+        (last), d, d_ok, last, H * D, C, CHUNK,
     )
     g_n_end = (
         over_block(
             tl.load(g_rests + step * D + last * (H * D) + d, mask=d_ok, other=0),
-            g_rests + step * D,
-            (last),
-            d,
-            d_ok,
-            last,
-            H * D,
-            C,
-            CHUNK,
+            g_rests + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
         )
         if EXACT
         else tl.full([1], 0, tl.int32)
@@ -2257,51 +1445,19 @@ def backward_read_1(
     x = tl.where(i_ok[:, None] & d_ok[None, :], (b_.to(tl.float32) * k.to(tl.float32)), 0.0)  # k . b
     g_a = over_block(
         tl.load(g_sums + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
-        g_sums + step * D,
-        (row)[:, None],
-        d[None, :],
-        d_ok[None, :],
-        last,
-        H * D,
-        C,
-        CHUNK,
+        g_sums + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
     )
     g_n = (
         over_block(
             tl.load(g_rests + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
-            g_rests + step * D,
-            (row)[:, None],
-            d[None, :],
-            d_ok[None, :],
-            last,
-            H * D,
-            C,
-            CHUNK,
+            g_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
         )
         if EXACT
         else 0
     )
     p3 = decayed_sum(
-        p2,
-        x,
-        g_sums + step * D,
-        g_rests + step * D if EXACT else None,
-        g_a,
-        g_n,
-        g_a,
-        g_n,
-        d,
-        d_ok,
-        last,
-        H * D,
-        C,
-        CHUNK,
-        LEVELS,
-        False,
-        False,
-        FLAT,
-        EXACT,
-        DT,
+        p2, x, g_sums + step * D, g_rests + step * D if EXACT else None, g_a, g_n, g_a, g_n, d,
+        d_ok, last, H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
     )  # sum_{j} [write1 write2^T]_{i,j} (k . b)_{j,d} m_{i,j,d}
     if not FLAT:
         steep_from = first_steep(steep_from, g_a, g_n, d_ok, C, DT)
@@ -2313,26 +1469,8 @@ def backward_read_1(
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     own = diagonal(p5, C)
     p6 = decayed_sum(
-        p5,
-        q.to(tl.float32),
-        g_sums + step * D,
-        g_rests + step * D if EXACT else None,
-        g_a,
-        g_n,
-        g_a,
-        g_n,
-        d,
-        d_ok,
-        last,
-        H * D,
-        C,
-        CHUNK,
-        LEVELS,
-        False,
-        False,
-        FLAT,
-        EXACT,
-        DT,
+        p5, q.to(tl.float32), g_sums + step * D, g_rests + step * D if EXACT else None, g_a, g_n,
+        g_a, g_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
     )  # sum_{j} q_{j,d} [write1 do^T]_{i,j} m_{i,j,d}
     p7 = p6 + own[:, None] * q.to(tl.float32)  # with each step's own
     if not FLAT:
@@ -2350,26 +1488,8 @@ def backward_read_1(
     p10 = p9
     own2 = diagonal(p10, C)
     p11 = decayed_sum(
-        p10,
-        k.to(tl.float32),
-        g_sums + step * D,
-        g_rests + step * D if EXACT else None,
-        g_a,
-        g_n,
-        g_a,
-        g_n,
-        d,
-        d_ok,
-        last,
-        H * D,
-        C,
-        CHUNK,
-        LEVELS,
-        True,
-        False,
-        FLAT,
-        EXACT,
-        DT,
+        p10, k.to(tl.float32), g_sums + step * D, g_rests + step * D if EXACT else None, g_a, g_n,
+        g_a, g_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
     )  # sum_{j} k_{j,d} [do write1^T]_{i,j} m_{i,j,d}
     p12 = p11 + own2[:, None] * k.to(tl.float32)  # with each step's own
     if not FLAT:
@@ -2384,58 +1504,26 @@ def backward_read_1(
     g_a_before = over_block(
         tl.load(
             g_sums + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
-            mask=(i > 0)[:, None] & (d_ok)[None, :],
-            other=0,
+            mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
         ),
-        g_sums + step * D,
-        (tl.minimum(i - 1, last))[:, None],
-        d[None, :],
-        d_ok[None, :],
-        last,
-        H * D,
-        C,
-        CHUNK,
+        g_sums + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last,
+        H * D, C, CHUNK,
     )
     g_n_before = (
         over_block(
             tl.load(
                 g_rests + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
-                mask=(i > 0)[:, None] & (d_ok)[None, :],
-                other=0,
+                mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
             ),
-            g_rests + step * D,
-            (tl.minimum(i - 1, last))[:, None],
-            d[None, :],
-            d_ok[None, :],
-            last,
-            H * D,
-            C,
-            CHUNK,
+            g_rests + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last,
+            H * D, C, CHUNK,
         )
         if EXACT
         else 0
     )
     p16 = decayed_sum(
-        p15,
-        k.to(tl.float32),
-        g_sums + step * D,
-        g_rests + step * D if EXACT else None,
-        g_a_before,
-        g_n_before,
-        g_a,
-        g_n,
-        d,
-        d_ok,
-        last,
-        H * D,
-        C,
-        CHUNK,
-        LEVELS,
-        True,
-        False,
-        FLAT,
-        EXACT,
-        DT,
+        p15, k.to(tl.float32), g_sums + step * D, g_rests + step * D if EXACT else None, g_a_before,
+        g_n_before, g_a, g_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
     )  # sum_{j} k_{j,d} [write2 write1^T]_{i,j} m_{i,j,d}
     if not FLAT:
         steep_from = first_steep(steep_from, g_a_before, g_n_before, d_ok, C, DT)
@@ -2458,13 +1546,11 @@ def backward_read_1(
     terms2 = (-(b_.to(tl.float32) * y3 * g)) + y  # dk
     tl.store(
         dk_out + step * D + i[:, None] * (H * D) + d[None, :],
-        ((-(b_.to(tl.float32) * y3 * g)) + y),
-        mask=i_new[:, None] & d_ok[None, :],
+        ((-(b_.to(tl.float32) * y3 * g)) + y), mask=i_new[:, None] & d_ok[None, :],
     )  # dk
     terms3 = -(y3 * g * k.to(tl.float32))  # db
     tl.store(
-        db_out + step * D + i[:, None] * (H * D) + d[None, :],
-        (-(y3 * g * k.to(tl.float32))),
+        db_out + step * D + i[:, None] * (H * D) + d[None, :], (-(y3 * g * k.to(tl.float32))),
         mask=i_new[:, None] & d_ok[None, :],
     )  # db
     end = spans - sums
@@ -2478,9 +1564,7 @@ def backward_read_1(
             ),
             0.0,
         ),
-        C,
-        False and block_e <= 128,
-        DT,
+        C, False and block_e <= 128, DT,
     )
     tl.store(
         S_pairing_out + step * D + i[:, None] * (H * D) + d[None, :], total, mask=i_new[:, None] & d_ok[None, :]
@@ -2489,68 +1573,14 @@ def backward_read_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_read_1_others(
-    S_borders,
-    dS_borders,
-    g_sums,
-    g_rests,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    write2_p,
-    write2_b,
-    write2_t,
-    write2_h,
-    write2_g,
-    b__p,
-    b__b,
-    b__t,
-    b__h,
-    b__g,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    g_extents,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    g_p,
-    g_b,
-    g_t,
-    g_h,
-    g_g,
-    dq_out,
-    dk_out,
-    db_out,
-    S_pairing_out,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    E: tl.constexpr,
-    D: tl.constexpr,
-    block_e: tl.constexpr,
-    block_d: tl.constexpr,
-    FLAT: tl.constexpr,
-    GROUP: tl.constexpr,
-    CHUNK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    S_borders, dS_borders, g_sums, g_rests, write1_p, write1_b, write1_t, write1_h, write1_g,
+    write2_p, write2_b, write2_t, write2_h, write2_g, b__p, b__b, b__t, b__h, b__g,
+    k_p, k_b, k_t, k_h, k_g, g_extents, do_p, do_b, do_t, do_h, do_g, q_p, q_b, q_t, q_h, q_g,
+    g_p, g_b, g_t, g_h, g_g, dq_out, dk_out, db_out, S_pairing_out,
+    T, H, chunks, begins, stops, programs,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
+    FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The same, of chunks that aren't flat: a program looks at some together, and takes one after the other."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
@@ -2590,36 +1620,20 @@ def backward_read_1_others(
                 steep_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
                 s = tl.load(
                     S_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
-                    mask=d_ok[None, :] & e_ok[:, None],
-                    other=0.0,
+                    mask=d_ok[None, :] & e_ok[:, None], other=0.0,
                 )  # S
                 s2 = tl.load(
                     dS_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
-                    mask=d_ok[None, :] & e_ok[:, None],
-                    other=0.0,
+                    mask=d_ok[None, :] & e_ok[:, None], other=0.0,
                 )  # dS
                 g_a_end = over_block(
                     tl.load(g_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                    g_sums + step * D,
-                    (last),
-                    d,
-                    d_ok,
-                    last,
-                    H * D,
-                    C,
-                    CHUNK,
+                    g_sums + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
                 )
                 g_n_end = (
                     over_block(
                         tl.load(g_rests + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                        g_rests + step * D,
-                        (last),
-                        d,
-                        d_ok,
-                        last,
-                        H * D,
-                        C,
-                        CHUNK,
+                        g_rests + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
                     )
                     if EXACT
                     else tl.full([1], 0, tl.int32)
@@ -2630,13 +1644,11 @@ def backward_read_1_others(
                 )  # the decays of the block times <S, dS>
                 write1 = tl.load(
                     write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :],
-                    mask=i_ok[:, None] & e_ok[None, :],
-                    other=0.0,
+                    mask=i_ok[:, None] & e_ok[None, :], other=0.0,
                 )
                 write2 = tl.load(
                     write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :],
-                    mask=i_ok[:, None] & e_ok[None, :],
-                    other=0.0,
+                    mask=i_ok[:, None] & e_ok[None, :], other=0.0,
                 )
                 p = tl.dot(write1.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # write1 write2^T
                 p2 = p
@@ -2649,13 +1661,7 @@ def backward_read_1_others(
                 x = tl.where(i_ok[:, None] & d_ok[None, :], (b_.to(tl.float32) * k.to(tl.float32)), 0.0)  # k . b
                 g_a = over_block(
                     tl.load(g_sums + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
-                    g_sums + step * D,
-                    (row)[:, None],
-                    d[None, :],
-                    d_ok[None, :],
-                    last,
-                    H * D,
-                    C,
+                    g_sums + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C,
                     CHUNK,
                 )
                 g_n = (
@@ -2663,39 +1669,15 @@ def backward_read_1_others(
                         tl.load(
                             g_rests + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0
                         ),
-                        g_rests + step * D,
-                        (row)[:, None],
-                        d[None, :],
-                        d_ok[None, :],
-                        last,
-                        H * D,
-                        C,
-                        CHUNK,
+                        g_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D,
+                        C, CHUNK,
                     )
                     if EXACT
                     else 0
                 )
                 p3 = decayed_sum(
-                    p2,
-                    x,
-                    g_sums + step * D,
-                    g_rests + step * D if EXACT else None,
-                    g_a,
-                    g_n,
-                    g_a,
-                    g_n,
-                    d,
-                    d_ok,
-                    last,
-                    H * D,
-                    C,
-                    CHUNK,
-                    LEVELS,
-                    False,
-                    False,
-                    FLAT,
-                    EXACT,
-                    DT,
+                    p2, x, g_sums + step * D, g_rests + step * D if EXACT else None, g_a, g_n, g_a,
+                    g_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
                 )  # sum_{j} [write1 write2^T]_{i,j} (k . b)_{j,d} m_{i,j,d}
                 if not FLAT:
                     steep_from = first_steep(steep_from, g_a, g_n, d_ok, C, DT)
@@ -2711,26 +1693,9 @@ def backward_read_1_others(
                 )
                 own = diagonal(p5, C)
                 p6 = decayed_sum(
-                    p5,
-                    q.to(tl.float32),
-                    g_sums + step * D,
-                    g_rests + step * D if EXACT else None,
-                    g_a,
-                    g_n,
-                    g_a,
-                    g_n,
-                    d,
-                    d_ok,
-                    last,
-                    H * D,
-                    C,
-                    CHUNK,
-                    LEVELS,
-                    False,
-                    False,
-                    FLAT,
-                    EXACT,
-                    DT,
+                    p5, q.to(tl.float32), g_sums + step * D, g_rests + step * D if EXACT else None,
+                    g_a, g_n, g_a, g_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, FLAT,
+                    EXACT, DT,
                 )  # sum_{j} q_{j,d} [write1 do^T]_{i,j} m_{i,j,d}
                 p7 = p6 + own[:, None] * q.to(tl.float32)  # with each step's own
                 if not FLAT:
@@ -2751,26 +1716,9 @@ def backward_read_1_others(
                 p10 = p9
                 own2 = diagonal(p10, C)
                 p11 = decayed_sum(
-                    p10,
-                    k.to(tl.float32),
-                    g_sums + step * D,
-                    g_rests + step * D if EXACT else None,
-                    g_a,
-                    g_n,
-                    g_a,
-                    g_n,
-                    d,
-                    d_ok,
-                    last,
-                    H * D,
-                    C,
-                    CHUNK,
-                    LEVELS,
-                    True,
-                    False,
-                    FLAT,
-                    EXACT,
-                    DT,
+                    p10, k.to(tl.float32), g_sums + step * D, g_rests + step * D if EXACT else None,
+                    g_a, g_n, g_a, g_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT,
+                    EXACT, DT,
                 )  # sum_{j} k_{j,d} [do write1^T]_{i,j} m_{i,j,d}
                 p12 = p11 + own2[:, None] * k.to(tl.float32)  # with each step's own
                 if not FLAT:
@@ -2785,58 +1733,27 @@ def backward_read_1_others(
                 g_a_before = over_block(
                     tl.load(
                         g_sums + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
-                        mask=(i > 0)[:, None] & (d_ok)[None, :],
-                        other=0,
+                        mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
                     ),
-                    g_sums + step * D,
-                    (tl.minimum(i - 1, last))[:, None],
-                    d[None, :],
-                    d_ok[None, :],
-                    last,
-                    H * D,
-                    C,
-                    CHUNK,
+                    g_sums + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :],
+                    d_ok[None, :], last, H * D, C, CHUNK,
                 )
                 g_n_before = (
                     over_block(
                         tl.load(
                             g_rests + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
-                            mask=(i > 0)[:, None] & (d_ok)[None, :],
-                            other=0,
+                            mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
                         ),
-                        g_rests + step * D,
-                        (tl.minimum(i - 1, last))[:, None],
-                        d[None, :],
-                        d_ok[None, :],
-                        last,
-                        H * D,
-                        C,
-                        CHUNK,
+                        g_rests + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :],
+                        d_ok[None, :], last, H * D, C, CHUNK,
                     )
                     if EXACT
                     else 0
                 )
                 p16 = decayed_sum(
-                    p15,
-                    k.to(tl.float32),
-                    g_sums + step * D,
-                    g_rests + step * D if EXACT else None,
-                    g_a_before,
-                    g_n_before,
-                    g_a,
-                    g_n,
-                    d,
-                    d_ok,
-                    last,
-                    H * D,
-                    C,
-                    CHUNK,
-                    LEVELS,
-                    True,
-                    False,
-                    FLAT,
-                    EXACT,
-                    DT,
+                    p15, k.to(tl.float32), g_sums + step * D, g_rests + step * D if EXACT else None,
+                    g_a_before, g_n_before, g_a, g_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True,
+                    False, FLAT, EXACT, DT,
                 )  # sum_{j} k_{j,d} [write2 write1^T]_{i,j} m_{i,j,d}
                 if not FLAT:
                     steep_from = first_steep(steep_from, g_a_before, g_n_before, d_ok, C, DT)
@@ -2849,8 +1766,7 @@ def backward_read_1_others(
                     tl.exp(
                         tl.load(
                             g_p + t0 * g_t + i[:, None] * g_t + d[None, :],
-                            mask=i_ok[:, None] & d_ok[None, :],
-                            other=0.0,
+                            mask=i_ok[:, None] & d_ok[None, :], other=0.0,
                         ).to(tl.float32)
                     )
                     if EXACT
@@ -2863,14 +1779,12 @@ def backward_read_1_others(
                 terms2 = (-(b_.to(tl.float32) * y3 * g)) + y  # dk
                 tl.store(
                     dk_out + step * D + i[:, None] * (H * D) + d[None, :],
-                    ((-(b_.to(tl.float32) * y3 * g)) + y),
-                    mask=i_new[:, None] & d_ok[None, :],
+                    ((-(b_.to(tl.float32) * y3 * g)) + y), mask=i_new[:, None] & d_ok[None, :],
                 )  # dk
                 terms3 = -(y3 * g * k.to(tl.float32))  # db
                 tl.store(
                     db_out + step * D + i[:, None] * (H * D) + d[None, :],
-                    (-(y3 * g * k.to(tl.float32))),
-                    mask=i_new[:, None] & d_ok[None, :],
+                    (-(y3 * g * k.to(tl.float32))), mask=i_new[:, None] & d_ok[None, :],
                 )  # db
                 end = spans - sums
                 total = end[None, :] + later_sums(
@@ -2883,13 +1797,10 @@ def backward_read_1_others(
                         ),
                         0.0,
                     ),
-                    C,
-                    False and block_e <= 128,
-                    DT,
+                    C, False and block_e <= 128, DT,
                 )
                 tl.store(
-                    S_pairing_out + step * D + i[:, None] * (H * D) + d[None, :],
-                    total,
+                    S_pairing_out + step * D + i[:, None] * (H * D) + d[None, :], total,
                     mask=i_new[:, None] & d_ok[None, :],
                 )  # S: pairing
 
@@ -2923,70 +1834,22 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     scaled3 = some.new_empty((B, H, T, D))
     scaled2 = some.new_empty((B, H, T, D))
     launch(
-        backward_prepare_1,
-        (lay.programs,),
-        k,
-        *strides(k, H),
-        q,
-        *strides(q, H),
-        g_sums,
-        g_rests,
-        g_extents,
-        b_,
-        *strides(b_, H),
-        scaled1,
-        scaled3,
-        scaled2,
-        matrix2,
-        matrix1,
-        *lay.at_once,
-        lay.programs,
-        D=D,
-        part_d=min(config.block, config.padded(D)),
-        FLAT=True,
-        GROUP=GROUP,
-        CHUNK=config.chunk,
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=config.ahead,
-        num_stages=1,
-        maxnreg=config.registers,
+        backward_prepare_1, (lay.programs,),
+        k, *strides(k, H), q, *strides(q, H), g_sums, g_rests, g_extents, b_, *strides(b_, H),
+        scaled1, scaled3, scaled2, matrix2, matrix1,
+        *lay.at_once, lay.programs,
+        D=D, part_d=min(config.block, config.padded(D)), FLAT=True, GROUP=GROUP, CHUNK=config.chunk,
+        C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=config.registers,
     )
     launch(
-        backward_prepare_1_others,
-        (cdiv(lay.programs, GROUP),),
-        k,
-        *strides(k, H),
-        q,
-        *strides(q, H),
-        g_sums,
-        g_rests,
-        g_extents,
-        b_,
-        *strides(b_, H),
-        scaled1,
-        scaled3,
-        scaled2,
-        matrix2,
-        matrix1,
-        *lay.at_once,
-        lay.programs,
-        D=D,
-        part_d=min(config.block, config.padded(D)),
-        FLAT=False,
-        GROUP=GROUP,
-        CHUNK=config.chunk,
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=config.ahead,
-        num_stages=1,
-        maxnreg=config.registers,
+        backward_prepare_1_others, (cdiv(lay.programs, GROUP),),
+        k, *strides(k, H), q, *strides(q, H), g_sums, g_rests, g_extents, b_, *strides(b_, H),
+        scaled1, scaled3, scaled2, matrix2, matrix1,
+        *lay.at_once, lay.programs,
+        D=D, part_d=min(config.block, config.padded(D)), FLAT=False, GROUP=GROUP,
+        CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=config.registers,
     )
     if parts > 1 or exchange is not None:
         dS_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
@@ -2994,53 +1857,18 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         walk = config.walk(
             E,
             config.padded(D) * (scaled1.element_size() + scaled2.element_size() + scaled3.element_size()),
-            config.chunk * (matrix2.element_size() + matrix1.element_size()),
-            do.element_size(),
+            config.chunk * (matrix2.element_size() + matrix1.element_size()), do.element_size(),
             elements=True,
         )
         launch(
-            backward_sweep_1,
-            (lay.sequences * parts * H * cdiv(E, walk.tile),),
-            None,
-            dS_ends,
-            None,
-            scaled1,
-            do,
-            *strides(do, H),
-            matrix2,
-            matrix1,
-            w,
-            *strides(w, H),
-            v,
-            *strides(v, H),
-            None,
-            None,
-            None,
-            g_sums,
-            g_rests,
-            scaled2,
-            scaled3,
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            blocks.chunks,
-            D=D,
-            E=E,
-            block_d=min(config.slice, config.padded(D)),
-            block_e=walk.tile,
-            YIELD=False,
-            WARPS=walk.warps,
-            STAGES=walk.stages,
-            PRODUCTS=walk.products,
-            BLOCK=BLOCK,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=walk.warps,
-            num_stages=2,
-            maxnreg=walk.registers,
+            backward_sweep_1, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+            None, dS_ends, None, scaled1, do, *strides(do, H), matrix2, matrix1, w, *strides(w, H),
+            v, *strides(v, H), None, None, None, g_sums, g_rests, scaled2, scaled3,
+            *lay.walked, parts, lay.length(parts), blocks.chunks,
+            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=False,
+            WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, BLOCK=BLOCK, C=config.chunk,
+            LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
         )
         if exchange is not None:  # other parts of the sequence are elsewhere
             dS_coming = exchange.begin(
@@ -3061,52 +1889,17 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         E,
         config.padded(D) * (scaled1.element_size() + scaled2.element_size() + scaled3.element_size()),
         config.chunk * (matrix2.element_size() + matrix1.element_size()),
-        do.element_size() + w.element_size() + v.element_size(),
-        elements=True,
+        do.element_size() + w.element_size() + v.element_size(), elements=True,
     )
     launch(
-        backward_sweep_1,
-        (lay.sequences * parts * H * cdiv(E, walk.tile),),
-        dS_starts,
-        dS_last,
-        dS_borders,
-        scaled1,
-        do,
-        *strides(do, H),
-        matrix2,
-        matrix1,
-        w,
-        *strides(w, H),
-        v,
-        *strides(v, H),
-        write2,
-        dv,
-        dw,
-        g_sums,
-        g_rests,
-        scaled2,
-        scaled3,
-        *lay.walked,
-        parts,
-        lay.length(parts),
-        blocks.chunks,
-        D=D,
-        E=E,
-        block_d=min(config.slice, config.padded(D)),
-        block_e=walk.tile,
-        YIELD=True,
-        WARPS=walk.warps,
-        STAGES=walk.stages,
-        PRODUCTS=walk.products,
-        BLOCK=BLOCK,
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=walk.warps,
-        num_stages=2,
-        maxnreg=walk.registers,
+        backward_sweep_1, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+        dS_starts, dS_last, dS_borders, scaled1, do, *strides(do, H), matrix2, matrix1,
+        w, *strides(w, H), v, *strides(v, H), write2, dv, dw, g_sums, g_rests, scaled2, scaled3,
+        *lay.walked, parts, lay.length(parts), blocks.chunks,
+        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=True,
+        WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, BLOCK=BLOCK, C=config.chunk,
+        LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
     )
     matrix1 = matrix2 = scaled1 = scaled2 = scaled3 = None
     if needs & {"b", "g", "k", "q"}:
@@ -3115,92 +1908,26 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         db = some.new_empty((B, T, H, D), dtype=some.dtype)
         S_pairing = some.new_empty((B, T, H, D), dtype=torch.float32)
         launch(
-            backward_read_1,
-            (blocks.programs * cdiv(D, min(config.read_tile, config.padded(D))),),
-            S_borders,
-            dS_borders,
-            g_sums,
-            g_rests,
-            write1,
-            *strides(write1, H),
-            write2,
-            *strides(write2, H),
-            b_,
-            *strides(b_, H),
-            k,
-            *strides(k, H),
-            g_extents,
-            do,
-            *strides(do, H),
-            q,
-            *strides(q, H),
-            g,
-            *strides(g, H),
-            dq,
-            dk,
-            db,
-            S_pairing,
-            *blocks.at_once,
-            blocks.programs,
-            E=E,
-            D=D,
-            block_e=config.padded(E),
-            block_d=min(config.read_tile, config.padded(D)),
-            FLAT=True,
-            GROUP=GROUP,
-            CHUNK=config.chunk,
-            C=BLOCK,
-            LEVELS=LEVELS,
-            EVEN=blocks.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.read_warps(config.padded(E)),
-            num_stages=1,
-            maxnreg=config.most,
+            backward_read_1, (blocks.programs * cdiv(D, min(config.read_tile, config.padded(D))),),
+            S_borders, dS_borders, g_sums, g_rests, write1, *strides(write1, H),
+            write2, *strides(write2, H), b_, *strides(b_, H), k, *strides(k, H), g_extents,
+            do, *strides(do, H), q, *strides(q, H), g, *strides(g, H), dq, dk, db, S_pairing,
+            *blocks.at_once, blocks.programs,
+            E=E, D=D, block_e=config.padded(E), block_d=min(config.read_tile, config.padded(D)),
+            FLAT=True, GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.read_warps(config.padded(E)),
+            num_stages=1, maxnreg=config.most,
         )
         launch(
-            backward_read_1_others,
-            (cdiv(blocks.programs, GROUP) * cdiv(D, min(config.read_tile, config.padded(D))),),
-            S_borders,
-            dS_borders,
-            g_sums,
-            g_rests,
-            write1,
-            *strides(write1, H),
-            write2,
-            *strides(write2, H),
-            b_,
-            *strides(b_, H),
-            k,
-            *strides(k, H),
-            g_extents,
-            do,
-            *strides(do, H),
-            q,
-            *strides(q, H),
-            g,
-            *strides(g, H),
-            dq,
-            dk,
-            db,
-            S_pairing,
-            *blocks.at_once,
-            blocks.programs,
-            E=E,
-            D=D,
-            block_e=config.padded(E),
-            block_d=min(config.read_tile, config.padded(D)),
-            FLAT=False,
-            GROUP=GROUP,
-            CHUNK=config.chunk,
-            C=BLOCK,
-            LEVELS=LEVELS,
-            EVEN=blocks.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.read_warps(config.padded(E)),
-            num_stages=1,
-            maxnreg=config.most,
+            backward_read_1_others, (cdiv(blocks.programs, GROUP) * cdiv(D, min(config.read_tile, config.padded(D))),),
+            S_borders, dS_borders, g_sums, g_rests, write1, *strides(write1, H),
+            write2, *strides(write2, H), b_, *strides(b_, H), k, *strides(k, H), g_extents,
+            do, *strides(do, H), q, *strides(q, H), g, *strides(g, H), dq, dk, db, S_pairing,
+            *blocks.at_once, blocks.programs,
+            E=E, D=D, block_e=config.padded(E), block_d=min(config.read_tile, config.padded(D)),
+            FLAT=False, GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.read_warps(config.padded(E)),
+            num_stages=1, maxnreg=config.most,
         )
     dS_borders = g_extents = g_rests = g_sums = write2 = None
     gradients, initial = {}, {}
@@ -3250,20 +1977,14 @@ def torch_step(given, states, constants, outputs, following):
 @triton.jit(do_not_specialize=["heads"])
 def step_kernel(
     q_at, k_at, b_at, v_at, w_at, g_at, S_at, next_S_at, o_at, rows_at,
-    q_stride0, q_stride1, q_stride2,
-    k_stride0, k_stride1, k_stride2,
-    b_stride0, b_stride1, b_stride2,
-    v_stride0, v_stride1, v_stride2,
-    w_stride0, w_stride1, w_stride2,
-    g_stride0, g_stride1, g_stride2,
-    S_stride0, S_stride1,
-    next_S_stride0, next_S_stride1,
-    o_stride0, o_stride1,
+    q_stride0, q_stride1, q_stride2, k_stride0, k_stride1, k_stride2,
+    b_stride0, b_stride1, b_stride2, v_stride0, v_stride1, v_stride2,
+    w_stride0, w_stride1, w_stride2, g_stride0, g_stride1, g_stride2, S_stride0, S_stride1,
+    next_S_stride0, next_S_stride1, o_stride0, o_stride1,
     heads, q_group, k_group, b_group, v_group, w_group, g_group,
-    size_d: tl.constexpr, block_d: tl.constexpr,
-    size_e: tl.constexpr, block_e: tl.constexpr,
+    size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
     parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
-):  # fmt: skip
+):
     """Each program: one batch entry and head and a tile of e, one step."""
     place = tl.program_id(0) // parts
     if flat:  # more batch entries than a grid is high
@@ -3327,21 +2048,17 @@ def step_kernel(
 @triton.jit(do_not_specialize=["heads", "steps"])
 def steps_kernel(
     q_at, k_at, b_at, v_at, w_at, g_at, S_at, kept_S_at, o_at, rows_at, each_at, counts_at, starts_at,
-    q_stride0, q_stride1, q_stride2, q_stride3,
-    k_stride0, k_stride1, k_stride2, k_stride3,
-    b_stride0, b_stride1, b_stride2, b_stride3,
-    v_stride0, v_stride1, v_stride2, v_stride3,
-    w_stride0, w_stride1, w_stride2, w_stride3,
-    g_stride0, g_stride1, g_stride2, g_stride3,
+    q_stride0, q_stride1, q_stride2, q_stride3, k_stride0, k_stride1, k_stride2, k_stride3,
+    b_stride0, b_stride1, b_stride2, b_stride3, v_stride0, v_stride1, v_stride2, v_stride3,
+    w_stride0, w_stride1, w_stride2, w_stride3, g_stride0, g_stride1, g_stride2, g_stride3,
     S_stride0, S_stride1, S_stride2, S_stride3,
     kept_S_stride0, kept_S_stride1, kept_S_stride2, kept_S_stride3,
     o_stride0, o_stride1, o_stride2,
     heads, q_group, k_group, b_group, v_group, w_group, g_group, steps,
-    size_d: tl.constexpr, block_d: tl.constexpr,
-    size_e: tl.constexpr, block_e: tl.constexpr,
+    size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
     parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
     yields: tl.constexpr, keeps: tl.constexpr, ends: tl.constexpr,
-):  # fmt: skip
+):
     """Each program: one sequence and head and a tile of e, one step after the other, with the state in registers."""
     place = tl.program_id(0) // parts
     if flat:  # more batch entries than a grid is high
@@ -3425,9 +2142,7 @@ def steps_kernel(
                         + kept_row * kept_S_stride0
                         + head * kept_S_stride1
                         + at_d[:, None] * kept_S_stride2
-                        + at_e[None, :] * kept_S_stride3,
-                        next_S,
-                        mask=in_d_e,
+                        + at_e[None, :] * kept_S_stride3, next_S, mask=in_d_e,
                     )
             S = next_S.to(tl.float32)
         if ends:
@@ -3437,45 +2152,23 @@ def steps_kernel(
 SIGNATURE = Signature(
     name="gdn2",
     arguments=(
-        Argument("q", "input", ("d",)),
-        Argument("k", "input", ("d",)),
-        Argument("b", "input", ("d",)),
-        Argument("v", "input", ("e",)),
-        Argument("w", "input", ("e",)),
-        Argument("g", "decay", ("d",)),
+        Argument("q", "input", ("d",)), Argument("k", "input", ("d",)),
+        Argument("b", "input", ("d",)), Argument("v", "input", ("e",)),
+        Argument("w", "input", ("e",)), Argument("g", "decay", ("d",)),
     ),
-    states=(("S", ("d", "e")),),
-    outputs=(("o", ("e",)),),
+    states=(("S", ("d", "e")),), outputs=(("o", ("e",)),),
 )
 OP = Op(
     SIGNATURE,
     {
         "torch": Backend(
-            torch_forward,
-            torch_backward,
-            frozenset(
-                (
-                    "packed",
-                    "mixed",
-                )
-            ),
-            forward_states=torch_forward_states,
-            backward_states=torch_backward_states,
+            torch_forward, torch_backward, frozenset(("packed", "mixed")),
+            forward_states=torch_forward_states, backward_states=torch_backward_states,
             saved={"d3b4dc6278": (("B", "H", "T", "e"), "wide")},
         ),
         "triton": Backend(
-            triton_forward,
-            triton_backward,
-            frozenset(
-                (
-                    "packed",
-                    "groups",
-                    "inference",
-                    "finals",
-                    "replays",
-                    "exchange",
-                )
-            ),
+            triton_forward, triton_backward,
+            frozenset(("packed", "groups", "inference", "finals", "replays", "exchange")),
             saved={
                 "d3b4dc6278": (("B", "T", "H", "e"), "input"),
                 "S borders": (("B", "H", "T blocks", "d", "e"), "input"),
@@ -3484,33 +2177,10 @@ OP = Op(
         ),
     },
     Step(
-        SIGNATURE,
-        torch_step,
+        SIGNATURE, torch_step,
         StepKernel(
-            step_kernel,
-            steps_kernel,
-            reads=(
-                "q",
-                "k",
-                "b",
-                "v",
-                "w",
-                "g",
-            ),
-            constants=(),
-            dims=(
-                "d",
-                "e",
-            ),
-            tiled="e",
-            shared=False,
-            held=(
-                (
-                    "d",
-                    "e",
-                ),
-            ),
-            smallest=1,
+            step_kernel, steps_kernel, reads=("q", "k", "b", "v", "w", "g"), constants=(),
+            dims=("d", "e"), tiled="e", shared=False, held=(("d", "e"),), smallest=1,
         ),
     ),
     __name__,
@@ -3519,21 +2189,11 @@ OP = Op(
 
 @OP.named
 def gdn2(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    b: torch.Tensor,
-    v: torch.Tensor,
-    w: torch.Tensor,
-    log_g: torch.Tensor,
-    initial_state: torch.Tensor | None = None,
-    output_final_state: bool = False,
-    cu_seqlens: torch.Tensor | None = None,
-    context_parallel: object = None,
-    recompute: str = "auto",
-    precision: str = "default",
-    state_dtype: torch.dtype | None = None,
-    backend: str | None = None,
-    deterministic: bool = False,
+    q: torch.Tensor, k: torch.Tensor, b: torch.Tensor, v: torch.Tensor, w: torch.Tensor,
+    log_g: torch.Tensor, initial_state: torch.Tensor | None = None,
+    output_final_state: bool = False, cu_seqlens: torch.Tensor | None = None,
+    context_parallel: object = None, recompute: str = "auto", precision: str = "default",
+    state_dtype: torch.dtype | None = None, backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     r"""Gated DeltaNet 2: a delta rule with a decay, a gate for what is erased and one for what is written, for every channel.
 
@@ -3589,33 +2249,18 @@ def gdn2(
         [(1, 100, 2, 32)]
     """
     return OP(
-        {"q": q, "k": k, "b": b, "v": v, "w": w, "g": log_g},
-        initial_state=initial_state,
-        output_final_state=output_final_state,
-        cu_seqlens=cu_seqlens,
-        context_parallel=context_parallel,
-        recompute=recompute,
-        precision=precision,
-        state_dtype=state_dtype,
-        backend=backend,
-        deterministic=deterministic,
+        {"q": q, "k": k, "b": b, "v": v, "w": w, "g": log_g}, initial_state=initial_state,
+        output_final_state=output_final_state, cu_seqlens=cu_seqlens,
+        context_parallel=context_parallel, recompute=recompute, precision=precision,
+        state_dtype=state_dtype, backend=backend, deterministic=deterministic,
     )
 
 
 @OP.named
 def gdn2_step(
-    state: torch.Tensor | None,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    b: torch.Tensor,
-    v: torch.Tensor,
-    w: torch.Tensor,
-    log_g: torch.Tensor,
-    inplace: bool = False,
-    out: torch.Tensor | None = None,
-    state_dtype: torch.dtype | None = None,
-    backend: str | None = None,
-    deterministic: bool = False,
+    state: torch.Tensor | None, q: torch.Tensor, k: torch.Tensor, b: torch.Tensor, v: torch.Tensor,
+    w: torch.Tensor, log_g: torch.Tensor, inplace: bool = False, out: torch.Tensor | None = None,
+    state_dtype: torch.dtype | None = None, backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """One step of gdn2, for generation: one launch, no gradient.
 

@@ -105,22 +105,8 @@ written_for("0.1", __file__)
 
 from chunkform.runtime.chunk_kernels.chunk_layout import GROUP, LEVELS, parts_for, places
 from chunkform.runtime.chunk_kernels.kernels import (
-    adds_steep,
-    chained,
-    chunk_of,
-    cumulate,
-    decayed_product,
-    decayed_sum,
-    first_steep,
-    is_flat,
-    lasting,
-    over_block,
-    part_of,
-    place_of,
-    reach,
-    span,
-    steep,
-    summed,
+    adds_steep, chained, chunk_of, cumulate, decayed_product, decayed_sum, first_steep, is_flat,
+    lasting, over_block, part_of, place_of, reach, span, steep, summed,
 )
 from chunkform.runtime.chunk_kernels.segment_maps import map_of_all
 from chunkform.runtime.chunk_kernels.split_precision import rounded_and_rest
@@ -130,22 +116,10 @@ from chunkform.runtime.op.decode import Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK,
-    dtype_of,
-    from_chunks,
-    from_steps,
-    in_parts,
-    in_segments,
-    steps_first,
-    to_chunks,
+    CHUNK, dtype_of, from_chunks, from_steps, in_parts, in_segments, steps_first, to_chunks,
 )
 from chunkform.runtime.torch_form.decays import (
-    channel_apply,
-    channel_product,
-    decay_all,
-    decay_in,
-    decay_out,
-    order_mask,
+    channel_apply, channel_product, decay_all, decay_in, decay_out, order_mask,
 )
 from chunkform.runtime.torch_form.segment_maps import PIECE, Segment, in_pieces, over_chunks
 
@@ -229,17 +203,8 @@ def torch_forward(given, states, constants, packed=None):
     t15 = y.amax(-1)
     # y_2: V_t^T exp(y_t)
     y_2, V_last = in_segments(
-        _forward_sweep_2,
-        (v, log_g, s, torch.exp(((-t15)[..., None] + y))),
-        (V_first,),
-        lead,
-        1,
-        CHUNK,
-        dtype,
-        device,
-        size_d,
-        size_e,
-        size_m,
+        _forward_sweep_2, (v, log_g, s, torch.exp(((-t15)[..., None] + y))), (V_first,), lead, 1,
+        CHUNK, dtype, device, size_d, size_e, size_m,
     )
     t18 = -t15
     t19 = t18[..., None] + y
@@ -247,8 +212,7 @@ def torch_forward(given, states, constants, packed=None):
     t21 = (t20).sum(-1)
     return (
         {"o": from_steps((t21.reciprocal())[..., None] * y_2, lead, 1, given["q"].dtype)},
-        {"K": K_last, "V": V_last},
-        {},
+        {"K": K_last, "V": V_last}, {},
     )
 
 
@@ -532,17 +496,8 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     t19 = y.amax(-1)
     # y_2: V_t^T exp(y_t)
     y_2, V_end = in_segments(
-        _backward_sweep_2,
-        (v, log_g, s, torch.exp(((-t19)[..., None] + y))),
-        (V_first,),
-        lead,
-        1,
-        CHUNK,
-        dtype,
-        device,
-        size_d,
-        size_e,
-        size_m,
+        _backward_sweep_2, (v, log_g, s, torch.exp(((-t19)[..., None] + y))), (V_first,), lead, 1,
+        CHUNK, dtype, device, size_d, size_e, size_m,
     )
     do = cotangents.get("o")
     do = (
@@ -572,17 +527,8 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     t37 = t29.reciprocal()
     # y_6: dV_t^T s_t
     y_6, dV_edges, dV_first = in_segments(
-        _backward_sweep_6,
-        (do, log_g, t37[..., None] * t28, s),
-        (dV_last,),
-        lead,
-        -1,
-        CHUNK,
-        dtype,
-        device,
-        size_d,
-        size_e,
-        size_m,
+        _backward_sweep_6, (do, log_g, t37[..., None] * t28, s), (dV_last,), lead, -1, CHUNK, dtype,
+        device, size_d, size_e, size_m,
     )
     t40 = t37[..., None] * t28
     # y_7: dV_t v_t
@@ -591,30 +537,14 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     )
     # pairing_K: <K_(t-1), dK_t> at each step, with the scalars that multiply the state
     (pairing_K,) = in_parts(
-        _backward_unroll_8,
-        (log_g, k, s, t34, q),
-        (K_edges, dK_edges),
-        lead,
-        CHUNK,
-        dtype,
-        device,
-        size_d,
-        size_e,
-        size_m,
+        _backward_unroll_8, (log_g, k, s, t34, q), (K_edges, dK_edges), lead, CHUNK, dtype, device,
+        size_d, size_e, size_m,
     )
     g = log_g.exp()
     # pairing_V: <V_(t-1), dV_t> at each step, with the scalars that multiply the state
     (pairing_V,) = in_parts(
-        _backward_unroll_9,
-        (g, log_g, v, s, do, t40),
-        (V_edges, dV_edges),
-        lead,
-        CHUNK,
-        dtype,
-        device,
-        size_d,
-        size_e,
-        size_m,
+        _backward_unroll_9, (g, log_g, v, s, do, t40), (V_edges, dV_edges), lead, CHUNK, dtype,
+        device, size_d, size_e, size_m,
     )
     # y_8: K_t (y_{3,t} / (1^T exp(y_t)) - do_t^T y_{2,t} / (1^T exp(y_t))^2) . exp(y_t)
     y_8, K_end = in_segments(
@@ -639,38 +569,14 @@ def _forward_states_1_chunks(s1, s2, s3, lead, size, dtype, device, size_d, size
     a1 = decay_out(x2, True, 1, dim=-2)
     a2 = x1.mT @ (a1 * x3)
     return (
-        over_chunks(
-            a0,
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_m,
-            ),
-            dtype,
-            device,
-        ),
-        over_chunks(
-            a2,
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_d,
-                size_m,
-            ),
-            dtype,
-            device,
-        ),
+        over_chunks(a0, (lead[0], lead[1], count, size_m), dtype, device),
+        over_chunks(a2, (lead[0], lead[1], count, size_d, size_m), dtype, device),
     )
 
 
 def _forward_states_1_law(later, earlier):
     """The map of two segments from the map of each."""
-    return (
-        earlier[0] * later[0],
-        (later[1] + earlier[1] * (later[0])[..., None, :]),
-    )
+    return (earlier[0] * later[0], (later[1] + earlier[1] * (later[0])[..., None, :]))
 
 
 def _forward_states_1_apply(parts, states):
@@ -688,38 +594,14 @@ def _forward_states_2_chunks(s1, s2, s3, lead, size, dtype, device, size_d, size
     a1 = decay_out(x2, True, 1, dim=-2)
     a2 = x3.mT @ (a1 * x1)
     return (
-        over_chunks(
-            a0,
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_m,
-            ),
-            dtype,
-            device,
-        ),
-        over_chunks(
-            a2.mT,
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_m,
-                size_e,
-            ),
-            dtype,
-            device,
-        ),
+        over_chunks(a0, (lead[0], lead[1], count, size_m), dtype, device),
+        over_chunks(a2.mT, (lead[0], lead[1], count, size_m, size_e), dtype, device),
     )
 
 
 def _forward_states_2_law(later, earlier):
     """The map of two segments from the map of each."""
-    return (
-        later[0] * earlier[0],
-        (later[1].mT + (later[0])[..., None, :] * earlier[1].mT).mT,
-    )
+    return (later[0] * earlier[0], (later[1].mT + (later[0])[..., None, :] * earlier[1].mT).mT)
 
 
 def _forward_states_2_apply(parts, states):
@@ -749,37 +631,16 @@ def torch_forward_states(given, states, constants, exchange):
     log_g = steps_first(given["g"], dtype)
     s = steps_first(given["s"], dtype)
     map_3 = in_pieces(
-        _forward_states_1_chunks,
-        _forward_states_1_law,
-        (k, log_g, s),
-        lead,
-        1,
-        PIECE,
-        dtype,
-        device,
-        size_d,
-        size_e,
-        size_m,
+        _forward_states_1_chunks, _forward_states_1_law, (k, log_g, s), lead, 1, PIECE, dtype,
+        device, size_d, size_e, size_m,
     )
     v = steps_first(given["v"], dtype)
     map_6 = in_pieces(
-        _forward_states_2_chunks,
-        _forward_states_2_law,
-        (s, log_g, v),
-        lead,
-        1,
-        PIECE,
-        dtype,
-        device,
-        size_d,
-        size_e,
-        size_m,
+        _forward_states_2_chunks, _forward_states_2_law, (s, log_g, v), lead, 1, PIECE, dtype,
+        device, size_d, size_e, size_m,
     )
     # what enters, of K, V
-    (
-        (K_first,),
-        (V_first,),
-    ) = exchange(
+    (K_first,), (V_first,) = exchange(
         (
             Segment(("K",), _forward_states_1_law, _forward_states_1_apply, map_3[:1], map_3[1:], (K_first,)),
             Segment(("V",), _forward_states_2_law, _forward_states_2_apply, map_6[:1], map_6[1:], (V_first,)),
@@ -867,38 +728,14 @@ def _backward_states_1_chunks(s1, s2, s3, lead, size, dtype, device, size_d, siz
     a1 = decay_out(x2, False, -1, dim=-2)
     a2 = x1.mT @ (a1 * x3)
     return (
-        over_chunks(
-            a0,
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_m,
-            ),
-            dtype,
-            device,
-        ),
-        over_chunks(
-            a2,
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_d,
-                size_m,
-            ),
-            dtype,
-            device,
-        ),
+        over_chunks(a0, (lead[0], lead[1], count, size_m), dtype, device),
+        over_chunks(a2, (lead[0], lead[1], count, size_d, size_m), dtype, device),
     )
 
 
 def _backward_states_1_law(later, earlier):
     """The map of two segments from the map of each."""
-    return (
-        later[0] * earlier[0],
-        (later[1] + (later[0])[..., None, :] * earlier[1]),
-    )
+    return (later[0] * earlier[0], (later[1] + (later[0])[..., None, :] * earlier[1]))
 
 
 def _backward_states_1_apply(parts, states):
@@ -916,38 +753,14 @@ def _backward_states_2_chunks(s1, s2, s3, lead, size, dtype, device, size_d, siz
     a1 = decay_out(x2, False, -1, dim=-2)
     a2 = x3.mT @ (a1 * x1)
     return (
-        over_chunks(
-            a0,
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_m,
-            ),
-            dtype,
-            device,
-        ),
-        over_chunks(
-            a2.mT,
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_m,
-                size_e,
-            ),
-            dtype,
-            device,
-        ),
+        over_chunks(a0, (lead[0], lead[1], count, size_m), dtype, device),
+        over_chunks(a2.mT, (lead[0], lead[1], count, size_m, size_e), dtype, device),
     )
 
 
 def _backward_states_2_law(later, earlier):
     """The map of two segments from the map of each."""
-    return (
-        later[0] * earlier[0],
-        (later[1].mT + (later[0])[..., None, :] * earlier[1].mT).mT,
-    )
+    return (later[0] * earlier[0], (later[1].mT + (later[0])[..., None, :] * earlier[1].mT).mT)
 
 
 def _backward_states_2_apply(parts, states):
@@ -997,17 +810,8 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
     t19 = y.amax(-1)
     # y_2: V_t^T exp(y_t)
     y_2, V_end = in_segments(
-        _backward_states_sweep_2,
-        (v, log_g, s, torch.exp(((-t19)[..., None] + y))),
-        (V_first,),
-        lead,
-        1,
-        CHUNK,
-        dtype,
-        device,
-        size_d,
-        size_e,
-        size_m,
+        _backward_states_sweep_2, (v, log_g, s, torch.exp(((-t19)[..., None] + y))), (V_first,),
+        lead, 1, CHUNK, dtype, device, size_d, size_e, size_m,
     )
     do = cotangents.get("o")
     do = (
@@ -1026,37 +830,16 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
     t30 = (do * y_2).sum(-1)
     t31 = (-(t29**-2) * t30)[..., None] + (t29.reciprocal())[..., None] * y_3
     map_6 = in_pieces(
-        _backward_states_1_chunks,
-        _backward_states_1_law,
-        (q, log_g, t31 * t28),
-        lead,
-        -1,
-        PIECE,
-        dtype,
-        device,
-        size_d,
-        size_e,
-        size_m,
+        _backward_states_1_chunks, _backward_states_1_law, (q, log_g, t31 * t28), lead, -1, PIECE,
+        dtype, device, size_d, size_e, size_m,
     )
     t33 = t29.reciprocal()
     map_9 = in_pieces(
-        _backward_states_2_chunks,
-        _backward_states_2_law,
-        (t33[..., None] * t28, log_g, do),
-        lead,
-        -1,
-        PIECE,
-        dtype,
-        device,
-        size_d,
-        size_e,
-        size_m,
+        _backward_states_2_chunks, _backward_states_2_law, (t33[..., None] * t28, log_g, do), lead,
+        -1, PIECE, dtype, device, size_d, size_e, size_m,
     )
     # what enters, of dK, dV
-    (
-        (dK_last,),
-        (dV_last,),
-    ) = exchange(
+    (dK_last,), (dV_last,) = exchange(
         (
             Segment(("K",), _backward_states_1_law, _backward_states_1_apply, map_6[:1], map_6[1:], (dK_last,)),
             Segment(("V",), _backward_states_2_law, _backward_states_2_apply, map_9[:1], map_9[1:], (dV_last,)),
@@ -1067,44 +850,12 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def forward_prepare_1(
-    scaled1_p,
-    s_p,
-    s_b,
-    s_t,
-    s_h,
-    s_g,
-    g_sums,
-    g_rests,
-    intra1_p,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    g_extents,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    D: tl.constexpr,
-    M: tl.constexpr,
-    block_d: tl.constexpr,
-    part_m_: tl.constexpr,
-    FLAT: tl.constexpr,
-    GROUP: tl.constexpr,
-    CHUNK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    scaled1_p, s_p, s_b, s_t, s_h, s_g, g_sums, g_rests, intra1_p, q_p, q_b, q_t, q_h, q_g,
+    k_p, k_b, k_t, k_h, k_g, g_extents,
+    T, H, chunks, begins, stops, programs,
+    D: tl.constexpr, M: tl.constexpr, block_d: tl.constexpr, part_m_: tl.constexpr,
+    FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -1131,25 +882,12 @@ def forward_prepare_1(
         s = tl.load(s_p + t0 * s_t + i[:, None] * s_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
         g_a = over_block(
             tl.load(g_sums + step * M + (row)[:, None] * (H * M) + m_[None, :], mask=(m__ok)[None, :], other=0),
-            g_sums + step * M,
-            (row)[:, None],
-            m_[None, :],
-            m__ok[None, :],
-            last,
-            H * M,
-            C,
-            CHUNK,
+            g_sums + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M, C, CHUNK,
         )
         g_n = (
             over_block(
                 tl.load(g_rests + step * M + (row)[:, None] * (H * M) + m_[None, :], mask=(m__ok)[None, :], other=0),
-                g_rests + step * M,
-                (row)[:, None],
-                m_[None, :],
-                m__ok[None, :],
-                last,
-                H * M,
-                C,
+                g_rests + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M, C,
                 CHUNK,
             )
             if EXACT
@@ -1157,34 +895,19 @@ def forward_prepare_1(
         )
         g_a_end = over_block(
             tl.load(g_sums + step * M + last * (H * M) + m_, mask=m__ok, other=0),
-            g_sums + step * M,
-            (last),
-            m_,
-            m__ok,
-            last,
-            H * M,
-            C,
-            CHUNK,
+            g_sums + step * M, (last), m_, m__ok, last, H * M, C, CHUNK,
         )
         g_n_end = (
             over_block(
                 tl.load(g_rests + step * M + last * (H * M) + m_, mask=m__ok, other=0),
-                g_rests + step * M,
-                (last),
-                m_,
-                m__ok,
-                last,
-                H * M,
-                C,
-                CHUNK,
+                g_rests + step * M, (last), m_, m__ok, last, H * M, C, CHUNK,
             )
             if EXACT
             else tl.full([1], 0, tl.int32)
         )
         until = span(g_a_end[None, :], g_n_end[None, :], g_a, g_n)
         tl.store(
-            scaled1_p + at * M + i[:, None] * M + m_[None, :],
-            (s.to(tl.float32) * until),
+            scaled1_p + at * M + i[:, None] * M + m_[None, :], (s.to(tl.float32) * until),
             mask=i_new[:, None] & m__ok[None, :],
         )  # s . until
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
@@ -1197,51 +920,20 @@ def forward_prepare_1(
         s2 = tl.load(s_p + t0 * s_t + i[:, None] * s_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
         g_a2 = over_block(
             tl.load(g_sums + step * M + (row)[:, None] * (H * M) + m_[None, :], mask=(m__ok)[None, :], other=0),
-            g_sums + step * M,
-            (row)[:, None],
-            m_[None, :],
-            m__ok[None, :],
-            last,
-            H * M,
-            C,
-            CHUNK,
+            g_sums + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M, C, CHUNK,
         )
         g_n2 = (
             over_block(
                 tl.load(g_rests + step * M + (row)[:, None] * (H * M) + m_[None, :], mask=(m__ok)[None, :], other=0),
-                g_rests + step * M,
-                (row)[:, None],
-                m_[None, :],
-                m__ok[None, :],
-                last,
-                H * M,
-                C,
+                g_rests + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M, C,
                 CHUNK,
             )
             if EXACT
             else 0
         )
         p3 = decayed_sum(
-            p2,
-            s2.to(tl.float32),
-            g_sums + step * M,
-            g_rests + step * M if EXACT else None,
-            g_a2,
-            g_n2,
-            g_a2,
-            g_n2,
-            m_,
-            m__ok,
-            last,
-            H * M,
-            C,
-            CHUNK,
-            LEVELS,
-            True,
-            True,
-            FLAT,
-            EXACT,
-            DT,
+            p2, s2.to(tl.float32), g_sums + step * M, g_rests + step * M if EXACT else None, g_a2,
+            g_n2, g_a2, g_n2, m_, m__ok, last, H * M, C, CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
         )  # sum_{j} s_{j,m} [q k^T]_{i,j} m_{i,j,m}
         if not FLAT:
             steep_from = first_steep(steep_from, g_a2, g_n2, m__ok, C, DT)
@@ -1251,44 +943,12 @@ def forward_prepare_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def forward_prepare_1_others(
-    scaled1_p,
-    s_p,
-    s_b,
-    s_t,
-    s_h,
-    s_g,
-    g_sums,
-    g_rests,
-    intra1_p,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    g_extents,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    D: tl.constexpr,
-    M: tl.constexpr,
-    block_d: tl.constexpr,
-    part_m_: tl.constexpr,
-    FLAT: tl.constexpr,
-    GROUP: tl.constexpr,
-    CHUNK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    scaled1_p, s_p, s_b, s_t, s_h, s_g, g_sums, g_rests, intra1_p, q_p, q_b, q_t, q_h, q_g,
+    k_p, k_b, k_t, k_h, k_g, g_extents,
+    T, H, chunks, begins, stops, programs,
+    D: tl.constexpr, M: tl.constexpr, block_d: tl.constexpr, part_m_: tl.constexpr,
+    FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The same, of chunks that aren't flat: a program looks at some together, and takes one after the other."""
     i = tl.arange(0, C)
@@ -1325,56 +985,29 @@ def forward_prepare_1_others(
                         tl.load(
                             g_sums + step * M + (row)[:, None] * (H * M) + m_[None, :], mask=(m__ok)[None, :], other=0
                         ),
-                        g_sums + step * M,
-                        (row)[:, None],
-                        m_[None, :],
-                        m__ok[None, :],
-                        last,
-                        H * M,
-                        C,
-                        CHUNK,
+                        g_sums + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M,
+                        C, CHUNK,
                     )
                     g_n = (
                         over_block(
                             tl.load(
                                 g_rests + step * M + (row)[:, None] * (H * M) + m_[None, :],
-                                mask=(m__ok)[None, :],
-                                other=0,
+                                mask=(m__ok)[None, :], other=0,
                             ),
-                            g_rests + step * M,
-                            (row)[:, None],
-                            m_[None, :],
-                            m__ok[None, :],
-                            last,
-                            H * M,
-                            C,
-                            CHUNK,
+                            g_rests + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last,
+                            H * M, C, CHUNK,
                         )
                         if EXACT
                         else 0
                     )
                     g_a_end = over_block(
                         tl.load(g_sums + step * M + last * (H * M) + m_, mask=m__ok, other=0),
-                        g_sums + step * M,
-                        (last),
-                        m_,
-                        m__ok,
-                        last,
-                        H * M,
-                        C,
-                        CHUNK,
+                        g_sums + step * M, (last), m_, m__ok, last, H * M, C, CHUNK,
                     )
                     g_n_end = (
                         over_block(
                             tl.load(g_rests + step * M + last * (H * M) + m_, mask=m__ok, other=0),
-                            g_rests + step * M,
-                            (last),
-                            m_,
-                            m__ok,
-                            last,
-                            H * M,
-                            C,
-                            CHUNK,
+                            g_rests + step * M, (last), m_, m__ok, last, H * M, C, CHUNK,
                         )
                         if EXACT
                         else tl.full([1], 0, tl.int32)
@@ -1382,8 +1015,7 @@ def forward_prepare_1_others(
                     until = span(g_a_end[None, :], g_n_end[None, :], g_a, g_n)
                     tl.store(
                         scaled1_p + at * M + i[:, None] * M + m_[None, :],
-                        (s.to(tl.float32) * until),
-                        mask=i_new[:, None] & m__ok[None, :],
+                        (s.to(tl.float32) * until), mask=i_new[:, None] & m__ok[None, :],
                     )  # s . until
                 q = tl.load(
                     q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
@@ -1403,55 +1035,25 @@ def forward_prepare_1_others(
                         tl.load(
                             g_sums + step * M + (row)[:, None] * (H * M) + m_[None, :], mask=(m__ok)[None, :], other=0
                         ),
-                        g_sums + step * M,
-                        (row)[:, None],
-                        m_[None, :],
-                        m__ok[None, :],
-                        last,
-                        H * M,
-                        C,
-                        CHUNK,
+                        g_sums + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M,
+                        C, CHUNK,
                     )
                     g_n2 = (
                         over_block(
                             tl.load(
                                 g_rests + step * M + (row)[:, None] * (H * M) + m_[None, :],
-                                mask=(m__ok)[None, :],
-                                other=0,
+                                mask=(m__ok)[None, :], other=0,
                             ),
-                            g_rests + step * M,
-                            (row)[:, None],
-                            m_[None, :],
-                            m__ok[None, :],
-                            last,
-                            H * M,
-                            C,
-                            CHUNK,
+                            g_rests + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last,
+                            H * M, C, CHUNK,
                         )
                         if EXACT
                         else 0
                     )
                     p3 = decayed_sum(
-                        p2,
-                        s2.to(tl.float32),
-                        g_sums + step * M,
-                        g_rests + step * M if EXACT else None,
-                        g_a2,
-                        g_n2,
-                        g_a2,
-                        g_n2,
-                        m_,
-                        m__ok,
-                        last,
-                        H * M,
-                        C,
-                        CHUNK,
-                        LEVELS,
-                        True,
-                        True,
-                        FLAT,
-                        EXACT,
-                        DT,
+                        p2, s2.to(tl.float32), g_sums + step * M,
+                        g_rests + step * M if EXACT else None, g_a2, g_n2, g_a2, g_n2, m_, m__ok,
+                        last, H * M, C, CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
                     )  # sum_{j} s_{j,m} [q k^T]_{i,j} m_{i,j,m}
                     if not FLAT:
                         steep_from = first_steep(steep_from, g_a2, g_n2, m__ok, C, DT)
@@ -1461,41 +1063,12 @@ def forward_prepare_1_others(
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def forward_sweep_1(
-    K_first,
-    K_last,
-    intra1_p,
-    g_sums,
-    g_rests,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    read1_out,
-    scaled1_p,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    D: tl.constexpr,
-    M: tl.constexpr,
-    block_d: tl.constexpr,
-    block_m_: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    PRODUCTS: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
+    K_first, K_last, intra1_p, g_sums, g_rests, q_p, q_b, q_t, q_h, q_g, read1_out, scaled1_p,
+    k_p, k_b, k_t, k_h, k_g,
+    T, H, chunks, starts, parts, length,
+    D: tl.constexpr, M: tl.constexpr, block_d: tl.constexpr, block_m_: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of K."""
@@ -1518,8 +1091,7 @@ def forward_sweep_1(
         if K_first is not None:
             K_slice += tl.load(
                 K_first + sh * D * M + d_slice[None, :] * M + m_[:, None],
-                mask=d_ok_slice[None, :] & m__ok[:, None],
-                other=0.0,
+                mask=d_ok_slice[None, :] & m__ok[:, None], other=0.0,
             )
         K = K + (K_slice,)
         d = d + (d_slice,)
@@ -1528,16 +1100,8 @@ def forward_sweep_1(
     k_p += b * k_b + h // k_g * k_h
     if not YIELD:
         reached = lasting(
-            g_sums + (b * T * H + h) * M,
-            g_rests + (b * T * H + h) * M if EXACT else None,
-            H * M,
-            m_,
-            m_ < M,
-            begin,
-            stop,
-            count,
-            C,
-            True,
+            g_sums + (b * T * H + h) * M, g_rests + (b * T * H + h) * M if EXACT else None, H * M,
+            m_, m_ < M, begin, stop, count, C, True,
         )
         begin, first, count = begin + (count - reached) * C, first + (count - reached), reached
     identity = tl.where(i[:, None] == i[None, :], 1.0, 0.0).to(DT)
@@ -1604,31 +1168,20 @@ def forward_sweep_1(
                 if part == parts - 1:
                     tl.store(
                         K_last + (sh // H // parts * H + h) * D * M + d[n_d][None, :] * M + m_[:, None],
-                        K[n_d],
-                        mask=d_ok[n_d][None, :] & m__ok[:, None],
+                        K[n_d], mask=d_ok[n_d][None, :] & m__ok[:, None],
                     )
         else:
             tl.store(
-                K_last + sh * D * M + d[n_d][None, :] * M + m_[:, None],
-                K[n_d],
+                K_last + sh * D * M + d[n_d][None, :] * M + m_[:, None], K[n_d],
                 mask=d_ok[n_d][None, :] & m__ok[:, None],
             )
 
 
 @triton.jit(do_not_specialize=["T", "count"])
 def forward_rows_1(
-    read1_p,
-    read1_b,
-    read1_t,
-    read1_h,
-    read1_g,
-    ahead1_out,
-    T,
-    H,
-    count,
-    M: tl.constexpr,
-    block_m_: tl.constexpr,
-    ROWS: tl.constexpr,
+    read1_p, read1_b, read1_t, read1_h, read1_g, ahead1_out,
+    T, H, count,
+    M: tl.constexpr, block_m_: tl.constexpr, ROWS: tl.constexpr,
 ):
     """What is made of each step for itself."""
     h = (tl.program_id(0) % H).to(tl.int64)
@@ -1641,8 +1194,7 @@ def forward_rows_1(
     m__ok = m_ < M
     read1 = tl.load(
         read1_p + h // read1_g * read1_h + (b * read1_b + step * read1_t)[:, None] + m_[None, :],
-        mask=i_ok[:, None] & m__ok[None, :],
-        other=0.0,
+        mask=i_ok[:, None] & m__ok[None, :], other=0.0,
     ).to(tl.float32)
     t1 = tl.max(tl.where(m__ok[None, :], read1, float("-inf")), axis=1)
     tl.store(
@@ -1652,37 +1204,12 @@ def forward_rows_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def forward_prepare_2(
-    ahead1_p,
-    ahead1_b,
-    ahead1_t,
-    ahead1_h,
-    ahead1_g,
-    s_p,
-    s_b,
-    s_t,
-    s_h,
-    s_g,
-    g_sums,
-    g_rests,
-    g_extents,
-    scaled2_p,
-    matrix1,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    M: tl.constexpr,
-    part_m_: tl.constexpr,
-    FLAT: tl.constexpr,
-    GROUP: tl.constexpr,
-    CHUNK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g, s_p, s_b, s_t, s_h, s_g, g_sums, g_rests,
+    g_extents, scaled2_p, matrix1,
+    T, H, chunks, begins, stops, programs,
+    M: tl.constexpr, part_m_: tl.constexpr, FLAT: tl.constexpr, GROUP: tl.constexpr,
+    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -1706,109 +1233,50 @@ def forward_prepare_2(
         m__ok = m_ < M
         ahead1 = tl.load(
             ahead1_p + t0 * ahead1_t + i[:, None] * ahead1_t + m_[None, :],
-            mask=i_ok[:, None] & m__ok[None, :],
-            other=0.0,
+            mask=i_ok[:, None] & m__ok[None, :], other=0.0,
         )
         s = tl.load(s_p + t0 * s_t + i[:, None] * s_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
         # sum_{m} s_{j,m} (e92d0a19b999)_{i,m} m_{i,j,m}
         g_a = over_block(
             tl.load(g_sums + step * M + (row)[:, None] * (H * M) + m_[None, :], mask=(m__ok)[None, :], other=0),
-            g_sums + step * M,
-            (row)[:, None],
-            m_[None, :],
-            m__ok[None, :],
-            last,
-            H * M,
-            C,
-            CHUNK,
+            g_sums + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M, C, CHUNK,
         )
         g_n = (
             over_block(
                 tl.load(g_rests + step * M + (row)[:, None] * (H * M) + m_[None, :], mask=(m__ok)[None, :], other=0),
-                g_rests + step * M,
-                (row)[:, None],
-                m_[None, :],
-                m__ok[None, :],
-                last,
-                H * M,
-                C,
+                g_rests + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M, C,
                 CHUNK,
             )
             if EXACT
             else 0
         )
         t = decayed_product(
-            t,
-            ahead1.to(tl.float32),
-            s.to(tl.float32),
-            g_sums + step * M,
-            g_rests + step * M if EXACT else None,
-            g_a,
-            g_n,
-            g_a,
-            g_n,
-            m_,
-            m__ok,
-            last,
-            H * M,
-            C,
-            CHUNK,
-            LEVELS,
-            True,
-            True,
-            FLAT,
-            EXACT,
-            DT,
+            t, ahead1.to(tl.float32), s.to(tl.float32), g_sums + step * M,
+            g_rests + step * M if EXACT else None, g_a, g_n, g_a, g_n, m_, m__ok, last, H * M, C,
+            CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
         )
         if not FLAT:
             steep_from = first_steep(steep_from, g_a, g_n, m__ok, C, DT)
             i_new = i_ok & ((i >= steep_from) | (again > 0))
         since = span(g_a, g_n, 0.0, 0)
         tl.store(
-            scaled2_p + at * M + i[:, None] * M + m_[None, :],
-            (ahead1.to(tl.float32) * since),
+            scaled2_p + at * M + i[:, None] * M + m_[None, :], (ahead1.to(tl.float32) * since),
             mask=i_new[:, None] & m__ok[None, :],
         )  # (e92d0a19b999) . since
     tl.store(
-        matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-        t,
+        matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t,
         mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
     )  # t
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def forward_prepare_2_others(
-    ahead1_p,
-    ahead1_b,
-    ahead1_t,
-    ahead1_h,
-    ahead1_g,
-    s_p,
-    s_b,
-    s_t,
-    s_h,
-    s_g,
-    g_sums,
-    g_rests,
-    g_extents,
-    scaled2_p,
-    matrix1,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    M: tl.constexpr,
-    part_m_: tl.constexpr,
-    FLAT: tl.constexpr,
-    GROUP: tl.constexpr,
-    CHUNK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g, s_p, s_b, s_t, s_h, s_g, g_sums, g_rests,
+    g_extents, scaled2_p, matrix1,
+    T, H, chunks, begins, stops, programs,
+    M: tl.constexpr, part_m_: tl.constexpr, FLAT: tl.constexpr, GROUP: tl.constexpr,
+    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The same, of chunks that aren't flat: a program looks at some together, and takes one after the other."""
     i = tl.arange(0, C)
@@ -1837,8 +1305,7 @@ def forward_prepare_2_others(
                     m__ok = m_ < M
                     ahead1 = tl.load(
                         ahead1_p + t0 * ahead1_t + i[:, None] * ahead1_t + m_[None, :],
-                        mask=i_ok[:, None] & m__ok[None, :],
-                        other=0.0,
+                        mask=i_ok[:, None] & m__ok[None, :], other=0.0,
                     )
                     s = tl.load(
                         s_p + t0 * s_t + i[:, None] * s_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0
@@ -1848,56 +1315,25 @@ def forward_prepare_2_others(
                         tl.load(
                             g_sums + step * M + (row)[:, None] * (H * M) + m_[None, :], mask=(m__ok)[None, :], other=0
                         ),
-                        g_sums + step * M,
-                        (row)[:, None],
-                        m_[None, :],
-                        m__ok[None, :],
-                        last,
-                        H * M,
-                        C,
-                        CHUNK,
+                        g_sums + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M,
+                        C, CHUNK,
                     )
                     g_n = (
                         over_block(
                             tl.load(
                                 g_rests + step * M + (row)[:, None] * (H * M) + m_[None, :],
-                                mask=(m__ok)[None, :],
-                                other=0,
+                                mask=(m__ok)[None, :], other=0,
                             ),
-                            g_rests + step * M,
-                            (row)[:, None],
-                            m_[None, :],
-                            m__ok[None, :],
-                            last,
-                            H * M,
-                            C,
-                            CHUNK,
+                            g_rests + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last,
+                            H * M, C, CHUNK,
                         )
                         if EXACT
                         else 0
                     )
                     t = decayed_product(
-                        t,
-                        ahead1.to(tl.float32),
-                        s.to(tl.float32),
-                        g_sums + step * M,
-                        g_rests + step * M if EXACT else None,
-                        g_a,
-                        g_n,
-                        g_a,
-                        g_n,
-                        m_,
-                        m__ok,
-                        last,
-                        H * M,
-                        C,
-                        CHUNK,
-                        LEVELS,
-                        True,
-                        True,
-                        FLAT,
-                        EXACT,
-                        DT,
+                        t, ahead1.to(tl.float32), s.to(tl.float32), g_sums + step * M,
+                        g_rests + step * M if EXACT else None, g_a, g_n, g_a, g_n, m_, m__ok, last,
+                        H * M, C, CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
                     )
                     if not FLAT:
                         steep_from = first_steep(steep_from, g_a, g_n, m__ok, C, DT)
@@ -1905,49 +1341,22 @@ def forward_prepare_2_others(
                     since = span(g_a, g_n, 0.0, 0)
                     tl.store(
                         scaled2_p + at * M + i[:, None] * M + m_[None, :],
-                        (ahead1.to(tl.float32) * since),
-                        mask=i_new[:, None] & m__ok[None, :],
+                        (ahead1.to(tl.float32) * since), mask=i_new[:, None] & m__ok[None, :],
                     )  # (e92d0a19b999) . since
                 tl.store(
-                    matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-                    t,
+                    matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t,
                     mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
                 )  # t
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def forward_sweep_2(
-    V_first,
-    V_last,
-    scaled2_p,
-    v_p,
-    v_b,
-    v_t,
-    v_h,
-    v_g,
-    matrix1,
-    read2_out,
-    g_sums,
-    g_rests,
+    V_first, V_last, scaled2_p, v_p, v_b, v_t, v_h, v_g, matrix1, read2_out, g_sums, g_rests,
     scaled1_p,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    M: tl.constexpr,
-    E: tl.constexpr,
-    block_m_: tl.constexpr,
-    block_e: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    T, H, chunks, starts, parts, length,
+    M: tl.constexpr, E: tl.constexpr, block_m_: tl.constexpr, block_e: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of V."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
@@ -1969,8 +1378,7 @@ def forward_sweep_2(
         if V_first is not None:
             V_slice += tl.load(
                 V_first + sh * M * E + m__slice[None, :] * E + e[:, None],
-                mask=m__ok_slice[None, :] & e_ok[:, None],
-                other=0.0,
+                mask=m__ok_slice[None, :] & e_ok[:, None], other=0.0,
             )
         V = V + (V_slice,)
         m_ = m_ + (m__slice,)
@@ -1978,16 +1386,9 @@ def forward_sweep_2(
     v_p += b * v_b + h // v_g * v_h
     if not YIELD:
         reached = lasting(
-            g_sums + (b * T * H + h) * M,
-            g_rests + (b * T * H + h) * M if EXACT else None,
-            H * M,
-            tl.arange(0, triton.next_power_of_2(M)),
-            tl.arange(0, triton.next_power_of_2(M)) < M,
-            begin,
-            stop,
-            count,
-            C,
-            True,
+            g_sums + (b * T * H + h) * M, g_rests + (b * T * H + h) * M if EXACT else None, H * M,
+            tl.arange(0, triton.next_power_of_2(M)), tl.arange(0, triton.next_power_of_2(M)) < M,
+            begin, stop, count, C, True,
         )
         begin, first, count = begin + (count - reached) * C, first + (count - reached), reached
     for n in tl.range(0, count, num_stages=STAGES):
@@ -2011,15 +1412,13 @@ def forward_sweep_2(
             )
             scaled2 = tl.load(
                 scaled2_p + at * M + i[:, None] * M + m_[n_m_][None, :],
-                mask=i_ok[:, None] & m__ok[n_m_][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & m__ok[n_m_][None, :], other=0.0,
             )
             p = tl.dot(V[n_m_].to(DT), tl.trans(scaled2.to(DT)), p, input_precision="tf32x3")  # scaled2 V
             kept = span(g_a_end, g_n_end, 0.0, 0)
             scaled1 = tl.load(
                 scaled1_p + at * M + i[:, None] * M + m_[n_m_][None, :],
-                mask=i_ok[:, None] & m__ok[n_m_][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & m__ok[n_m_][None, :], other=0.0,
             )
             p3 = tl.dot(
                 v.to(DT), scaled1.to(DT), (kept[None, :] * V[n_m_]), input_precision="tf32x3"
@@ -2040,37 +1439,21 @@ def forward_sweep_2(
                 if part == parts - 1:
                     tl.store(
                         V_last + (sh // H // parts * H + h) * M * E + m_[n_m_][None, :] * E + e[:, None],
-                        V[n_m_],
-                        mask=m__ok[n_m_][None, :] & e_ok[:, None],
+                        V[n_m_], mask=m__ok[n_m_][None, :] & e_ok[:, None],
                     )
         else:
             tl.store(
-                V_last + sh * M * E + m_[n_m_][None, :] * E + e[:, None],
-                V[n_m_],
+                V_last + sh * M * E + m_[n_m_][None, :] * E + e[:, None], V[n_m_],
                 mask=m__ok[n_m_][None, :] & e_ok[:, None],
             )
 
 
 @triton.jit(do_not_specialize=["T", "count"])
 def forward_rows_2(
-    read1_p,
-    read1_b,
-    read1_t,
-    read1_h,
-    read1_g,
-    read2_p,
-    read2_b,
-    read2_t,
-    read2_h,
-    read2_g,
+    read1_p, read1_b, read1_t, read1_h, read1_g, read2_p, read2_b, read2_t, read2_h, read2_g,
     o_out,
-    T,
-    H,
-    count,
-    E: tl.constexpr,
-    M: tl.constexpr,
-    block_e: tl.constexpr,
-    block_m_: tl.constexpr,
+    T, H, count,
+    E: tl.constexpr, M: tl.constexpr, block_e: tl.constexpr, block_m_: tl.constexpr,
     ROWS: tl.constexpr,
 ):
     """What is made of each step for itself."""
@@ -2086,13 +1469,11 @@ def forward_rows_2(
     m__ok = m_ < M
     read1 = tl.load(
         read1_p + h // read1_g * read1_h + (b * read1_b + step * read1_t)[:, None] + m_[None, :],
-        mask=i_ok[:, None] & m__ok[None, :],
-        other=0.0,
+        mask=i_ok[:, None] & m__ok[None, :], other=0.0,
     ).to(tl.float32)
     read2 = tl.load(
         read2_p + h // read2_g * read2_h + (b * read2_b + step * read2_t)[:, None] + e[None, :],
-        mask=i_ok[:, None] & e_ok[None, :],
-        other=0.0,
+        mask=i_ok[:, None] & e_ok[None, :], other=0.0,
     ).to(tl.float32)
     t1 = tl.max(tl.where(m__ok[None, :], read1, float("-inf")), axis=1)
     t2 = tl.sum(tl.where(m__ok[None, :], tl.exp(read1 + (-t1)[:, None]), 0.0), axis=1)
@@ -2123,67 +1504,23 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     scaled1 = some.new_empty((B, H, T, M))
     intra1 = some.new_empty((B, H, T, M), dtype=torch.float32)
     launch(
-        forward_prepare_1,
-        (lay.programs,),
-        scaled1,
-        s,
-        *strides(s, H),
-        g_sums,
-        g_rests,
-        intra1,
-        q,
-        *strides(q, H),
-        k,
-        *strides(k, H),
+        forward_prepare_1, (lay.programs,),
+        scaled1, s, *strides(s, H), g_sums, g_rests, intra1, q, *strides(q, H), k, *strides(k, H),
         g_extents,
-        *lay.at_once,
-        lay.programs,
-        D=D,
-        M=M,
-        block_d=config.padded(D),
-        part_m_=min(config.block, config.padded(M)),
-        FLAT=True,
-        GROUP=GROUP,
-        CHUNK=config.chunk,
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=config.ahead,
-        num_stages=1,
+        *lay.at_once, lay.programs,
+        D=D, M=M, block_d=config.padded(D), part_m_=min(config.block, config.padded(M)), FLAT=True,
+        GROUP=GROUP, CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
+        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1,
         maxnreg=config.registers,
     )
     launch(
-        forward_prepare_1_others,
-        (cdiv(lay.programs, GROUP),),
-        scaled1,
-        s,
-        *strides(s, H),
-        g_sums,
-        g_rests,
-        intra1,
-        q,
-        *strides(q, H),
-        k,
-        *strides(k, H),
+        forward_prepare_1_others, (cdiv(lay.programs, GROUP),),
+        scaled1, s, *strides(s, H), g_sums, g_rests, intra1, q, *strides(q, H), k, *strides(k, H),
         g_extents,
-        *lay.at_once,
-        lay.programs,
-        D=D,
-        M=M,
-        block_d=config.padded(D),
-        part_m_=min(config.block, config.padded(M)),
-        FLAT=False,
-        GROUP=GROUP,
-        CHUNK=config.chunk,
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=config.ahead,
-        num_stages=1,
+        *lay.at_once, lay.programs,
+        D=D, M=M, block_d=config.padded(D), part_m_=min(config.block, config.padded(M)), FLAT=False,
+        GROUP=GROUP, CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
+        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1,
         maxnreg=config.registers,
     )
     if parts > 1 or exchange is not None:
@@ -2192,38 +1529,13 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             M, config.padded(D) * k.element_size(), 0, scaled1.element_size() + g_sums.element_size(), elements=True
         )
         launch(
-            forward_sweep_1,
-            (lay.sequences * parts * H * cdiv(M, walk.tile),),
-            None,
-            K_ends,
-            intra1,
-            g_sums,
-            g_rests,
-            q,
-            *strides(q, H),
-            None,
-            scaled1,
-            k,
-            *strides(k, H),
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            D=D,
-            M=M,
-            block_d=min(config.slice, config.padded(D)),
-            block_m_=walk.tile,
-            YIELD=False,
-            WARPS=walk.warps,
-            STAGES=walk.stages,
-            PRODUCTS=walk.products,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=walk.warps,
-            num_stages=2,
-            maxnreg=walk.registers,
+            forward_sweep_1, (lay.sequences * parts * H * cdiv(M, walk.tile),),
+            None, K_ends, intra1, g_sums, g_rests, q, *strides(q, H), None, scaled1, k, *strides(k, H),
+            *lay.walked, parts, lay.length(parts),
+            D=D, M=M, block_d=min(config.slice, config.padded(D)), block_m_=walk.tile, YIELD=False,
+            WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
+            LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
         )
         if exchange is not None:  # other parts of the sequence are elsewhere
             K_coming = exchange.begin(
@@ -2242,154 +1554,58 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     read1 = some.new_empty((B, T, H, M), dtype=some.dtype)
     K_last = some.new_empty((lay.sequences, H, D, M), dtype=torch.float32) if finals else None
     walk = config.walk(
-        M,
-        config.padded(D) * (q.element_size() + k.element_size()),
-        0,
-        intra1.element_size() + scaled1.element_size() + g_sums.element_size(),
-        elements=True,
+        M, config.padded(D) * (q.element_size() + k.element_size()), 0,
+        intra1.element_size() + scaled1.element_size() + g_sums.element_size(), elements=True,
     )
     launch(
-        forward_sweep_1,
-        (lay.sequences * parts * H * cdiv(M, walk.tile),),
-        K_starts,
-        K_last,
-        intra1,
-        g_sums,
-        g_rests,
-        q,
-        *strides(q, H),
-        read1,
-        scaled1,
-        k,
-        *strides(k, H),
-        *lay.walked,
-        parts,
-        lay.length(parts),
-        D=D,
-        M=M,
-        block_d=min(config.slice, config.padded(D)),
-        block_m_=walk.tile,
-        YIELD=True,
-        WARPS=walk.warps,
-        STAGES=walk.stages,
-        PRODUCTS=walk.products,
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=walk.warps,
-        num_stages=2,
-        maxnreg=walk.registers,
+        forward_sweep_1, (lay.sequences * parts * H * cdiv(M, walk.tile),),
+        K_starts, K_last, intra1, g_sums, g_rests, q, *strides(q, H), read1, scaled1,
+        k, *strides(k, H),
+        *lay.walked, parts, lay.length(parts),
+        D=D, M=M, block_d=min(config.slice, config.padded(D)), block_m_=walk.tile, YIELD=True,
+        WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
+        LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
     )
     intra1 = None
     ahead1 = some.new_empty((B, T, H, M), dtype=row_dtype(some))
     launch(
-        forward_rows_1,
-        (cdiv(B * T, config.rows(config.padded(M))) * H,),
-        read1,
-        *strides(read1, H),
-        ahead1,
-        T,
-        H,
-        B * T,
-        M=M,
-        block_m_=config.padded(M),
-        ROWS=config.rows(config.padded(M)),
-        num_warps=4,
+        forward_rows_1, (cdiv(B * T, config.rows(config.padded(M))) * H,),
+        read1, *strides(read1, H), ahead1,
+        T, H, B * T,
+        M=M, block_m_=config.padded(M), ROWS=config.rows(config.padded(M)), num_warps=4,
     )
     matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
     scaled2 = some.new_empty((B, H, T, M))
     launch(
-        forward_prepare_2,
-        (lay.programs,),
-        ahead1,
-        *strides(ahead1, H),
-        s,
-        *strides(s, H),
-        g_sums,
-        g_rests,
-        g_extents,
-        scaled2,
+        forward_prepare_2, (lay.programs,),
+        ahead1, *strides(ahead1, H), s, *strides(s, H), g_sums, g_rests, g_extents, scaled2,
         matrix1,
-        *lay.at_once,
-        lay.programs,
-        M=M,
-        part_m_=min(config.block, config.padded(M)),
-        FLAT=True,
-        GROUP=GROUP,
-        CHUNK=config.chunk,
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=config.ahead,
-        num_stages=1,
-        maxnreg=config.registers,
+        *lay.at_once, lay.programs,
+        M=M, part_m_=min(config.block, config.padded(M)), FLAT=True, GROUP=GROUP,
+        CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=config.registers,
     )
     launch(
-        forward_prepare_2_others,
-        (cdiv(lay.programs, GROUP),),
-        ahead1,
-        *strides(ahead1, H),
-        s,
-        *strides(s, H),
-        g_sums,
-        g_rests,
-        g_extents,
-        scaled2,
+        forward_prepare_2_others, (cdiv(lay.programs, GROUP),),
+        ahead1, *strides(ahead1, H), s, *strides(s, H), g_sums, g_rests, g_extents, scaled2,
         matrix1,
-        *lay.at_once,
-        lay.programs,
-        M=M,
-        part_m_=min(config.block, config.padded(M)),
-        FLAT=False,
-        GROUP=GROUP,
-        CHUNK=config.chunk,
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=config.ahead,
-        num_stages=1,
-        maxnreg=config.registers,
+        *lay.at_once, lay.programs,
+        M=M, part_m_=min(config.block, config.padded(M)), FLAT=False, GROUP=GROUP,
+        CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=config.registers,
     )
     ahead1 = g_extents = None
     if parts > 1 or exchange is not None:
         V_ends = some.new_empty((B * parts, H, M, E), dtype=torch.float32)
         walk = config.walk(E, config.padded(M) * scaled1.element_size(), 0, v.element_size())
         launch(
-            forward_sweep_2,
-            (lay.sequences * parts * H * cdiv(E, walk.tile),),
-            None,
-            V_ends,
-            scaled2,
-            v,
-            *strides(v, H),
-            matrix1,
-            None,
-            g_sums,
-            g_rests,
-            scaled1,
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            M=M,
-            E=E,
-            block_m_=min(config.slice, config.padded(M)),
-            block_e=walk.tile,
-            YIELD=False,
-            WARPS=walk.warps,
-            STAGES=walk.stages,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=walk.warps,
-            num_stages=2,
+            forward_sweep_2, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+            None, V_ends, scaled2, v, *strides(v, H), matrix1, None, g_sums, g_rests, scaled1,
+            *lay.walked, parts, lay.length(parts),
+            M=M, E=E, block_m_=min(config.slice, config.padded(M)), block_e=walk.tile, YIELD=False,
+            WARPS=walk.warps, STAGES=walk.stages, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2,
             maxnreg=walk.registers,
         )
         if exchange is not None:  # other parts of the sequence are elsewhere
@@ -2409,62 +1625,26 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     read2 = some.new_empty((B, T, H, E), dtype=some.dtype)
     V_last = some.new_empty((lay.sequences, H, M, E), dtype=torch.float32) if finals else None
     walk = config.walk(
-        E,
-        config.padded(M) * (scaled2.element_size() + scaled1.element_size()),
-        config.chunk * matrix1.element_size(),
-        v.element_size(),
+        E, config.padded(M) * (scaled2.element_size() + scaled1.element_size()),
+        config.chunk * matrix1.element_size(), v.element_size(),
     )
     launch(
-        forward_sweep_2,
-        (lay.sequences * parts * H * cdiv(E, walk.tile),),
-        V_starts,
-        V_last,
-        scaled2,
-        v,
-        *strides(v, H),
-        matrix1,
-        read2,
-        g_sums,
-        g_rests,
-        scaled1,
-        *lay.walked,
-        parts,
-        lay.length(parts),
-        M=M,
-        E=E,
-        block_m_=min(config.slice, config.padded(M)),
-        block_e=walk.tile,
-        YIELD=True,
-        WARPS=walk.warps,
-        STAGES=walk.stages,
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=walk.warps,
-        num_stages=2,
+        forward_sweep_2, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+        V_starts, V_last, scaled2, v, *strides(v, H), matrix1, read2, g_sums, g_rests, scaled1,
+        *lay.walked, parts, lay.length(parts),
+        M=M, E=E, block_m_=min(config.slice, config.padded(M)), block_e=walk.tile, YIELD=True,
+        WARPS=walk.warps, STAGES=walk.stages, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
+        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2,
         maxnreg=walk.registers,
     )
     g_rests = g_sums = matrix1 = scaled1 = scaled2 = None
     o = some.new_empty((B, T, H, E), dtype=some.dtype)
     launch(
-        forward_rows_2,
-        (cdiv(B * T, config.rows(config.padded(E), config.padded(M))) * H,),
-        read1,
-        *strides(read1, H),
-        read2,
-        *strides(read2, H),
-        o,
-        T,
-        H,
-        B * T,
-        E=E,
-        M=M,
-        block_e=config.padded(E),
-        block_m_=config.padded(M),
-        ROWS=config.rows(config.padded(E), config.padded(M)),
-        num_warps=4,
+        forward_rows_2, (cdiv(B * T, config.rows(config.padded(E), config.padded(M))) * H,),
+        read1, *strides(read1, H), read2, *strides(read2, H), o,
+        T, H, B * T,
+        E=E, M=M, block_e=config.padded(E), block_m_=config.padded(M),
+        ROWS=config.rows(config.padded(E), config.padded(M)), num_warps=4,
     )
     read1 = read2 = None
     saved = {}
@@ -2475,44 +1655,12 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prepare_1(
-    scaled1_p,
-    s_p,
-    s_b,
-    s_t,
-    s_h,
-    s_g,
-    g_sums,
-    g_rests,
-    intra1_p,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    g_extents,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    D: tl.constexpr,
-    M: tl.constexpr,
-    block_d: tl.constexpr,
-    part_m_: tl.constexpr,
-    FLAT: tl.constexpr,
-    GROUP: tl.constexpr,
-    CHUNK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    scaled1_p, s_p, s_b, s_t, s_h, s_g, g_sums, g_rests, intra1_p, q_p, q_b, q_t, q_h, q_g,
+    k_p, k_b, k_t, k_h, k_g, g_extents,
+    T, H, chunks, begins, stops, programs,
+    D: tl.constexpr, M: tl.constexpr, block_d: tl.constexpr, part_m_: tl.constexpr,
+    FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -2539,25 +1687,12 @@ def backward_prepare_1(
         s = tl.load(s_p + t0 * s_t + i[:, None] * s_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
         g_a = over_block(
             tl.load(g_sums + step * M + (row)[:, None] * (H * M) + m_[None, :], mask=(m__ok)[None, :], other=0),
-            g_sums + step * M,
-            (row)[:, None],
-            m_[None, :],
-            m__ok[None, :],
-            last,
-            H * M,
-            C,
-            CHUNK,
+            g_sums + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M, C, CHUNK,
         )
         g_n = (
             over_block(
                 tl.load(g_rests + step * M + (row)[:, None] * (H * M) + m_[None, :], mask=(m__ok)[None, :], other=0),
-                g_rests + step * M,
-                (row)[:, None],
-                m_[None, :],
-                m__ok[None, :],
-                last,
-                H * M,
-                C,
+                g_rests + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M, C,
                 CHUNK,
             )
             if EXACT
@@ -2565,34 +1700,19 @@ def backward_prepare_1(
         )
         g_a_end = over_block(
             tl.load(g_sums + step * M + last * (H * M) + m_, mask=m__ok, other=0),
-            g_sums + step * M,
-            (last),
-            m_,
-            m__ok,
-            last,
-            H * M,
-            C,
-            CHUNK,
+            g_sums + step * M, (last), m_, m__ok, last, H * M, C, CHUNK,
         )
         g_n_end = (
             over_block(
                 tl.load(g_rests + step * M + last * (H * M) + m_, mask=m__ok, other=0),
-                g_rests + step * M,
-                (last),
-                m_,
-                m__ok,
-                last,
-                H * M,
-                C,
-                CHUNK,
+                g_rests + step * M, (last), m_, m__ok, last, H * M, C, CHUNK,
             )
             if EXACT
             else tl.full([1], 0, tl.int32)
         )
         until = span(g_a_end[None, :], g_n_end[None, :], g_a, g_n)
         tl.store(
-            scaled1_p + at * M + i[:, None] * M + m_[None, :],
-            (s.to(tl.float32) * until),
+            scaled1_p + at * M + i[:, None] * M + m_[None, :], (s.to(tl.float32) * until),
             mask=i_new[:, None] & m__ok[None, :],
         )  # s . until
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
@@ -2605,51 +1725,20 @@ def backward_prepare_1(
         s2 = tl.load(s_p + t0 * s_t + i[:, None] * s_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
         g_a2 = over_block(
             tl.load(g_sums + step * M + (row)[:, None] * (H * M) + m_[None, :], mask=(m__ok)[None, :], other=0),
-            g_sums + step * M,
-            (row)[:, None],
-            m_[None, :],
-            m__ok[None, :],
-            last,
-            H * M,
-            C,
-            CHUNK,
+            g_sums + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M, C, CHUNK,
         )
         g_n2 = (
             over_block(
                 tl.load(g_rests + step * M + (row)[:, None] * (H * M) + m_[None, :], mask=(m__ok)[None, :], other=0),
-                g_rests + step * M,
-                (row)[:, None],
-                m_[None, :],
-                m__ok[None, :],
-                last,
-                H * M,
-                C,
+                g_rests + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M, C,
                 CHUNK,
             )
             if EXACT
             else 0
         )
         p3 = decayed_sum(
-            p2,
-            s2.to(tl.float32),
-            g_sums + step * M,
-            g_rests + step * M if EXACT else None,
-            g_a2,
-            g_n2,
-            g_a2,
-            g_n2,
-            m_,
-            m__ok,
-            last,
-            H * M,
-            C,
-            CHUNK,
-            LEVELS,
-            True,
-            True,
-            FLAT,
-            EXACT,
-            DT,
+            p2, s2.to(tl.float32), g_sums + step * M, g_rests + step * M if EXACT else None, g_a2,
+            g_n2, g_a2, g_n2, m_, m__ok, last, H * M, C, CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
         )  # sum_{j} s_{j,m} [q k^T]_{i,j} m_{i,j,m}
         if not FLAT:
             steep_from = first_steep(steep_from, g_a2, g_n2, m__ok, C, DT)
@@ -2659,44 +1748,12 @@ def backward_prepare_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prepare_1_others(
-    scaled1_p,
-    s_p,
-    s_b,
-    s_t,
-    s_h,
-    s_g,
-    g_sums,
-    g_rests,
-    intra1_p,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    g_extents,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    D: tl.constexpr,
-    M: tl.constexpr,
-    block_d: tl.constexpr,
-    part_m_: tl.constexpr,
-    FLAT: tl.constexpr,
-    GROUP: tl.constexpr,
-    CHUNK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    scaled1_p, s_p, s_b, s_t, s_h, s_g, g_sums, g_rests, intra1_p, q_p, q_b, q_t, q_h, q_g,
+    k_p, k_b, k_t, k_h, k_g, g_extents,
+    T, H, chunks, begins, stops, programs,
+    D: tl.constexpr, M: tl.constexpr, block_d: tl.constexpr, part_m_: tl.constexpr,
+    FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The same, of chunks that aren't flat: a program looks at some together, and takes one after the other."""
     i = tl.arange(0, C)
@@ -2733,56 +1790,29 @@ def backward_prepare_1_others(
                         tl.load(
                             g_sums + step * M + (row)[:, None] * (H * M) + m_[None, :], mask=(m__ok)[None, :], other=0
                         ),
-                        g_sums + step * M,
-                        (row)[:, None],
-                        m_[None, :],
-                        m__ok[None, :],
-                        last,
-                        H * M,
-                        C,
-                        CHUNK,
+                        g_sums + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M,
+                        C, CHUNK,
                     )
                     g_n = (
                         over_block(
                             tl.load(
                                 g_rests + step * M + (row)[:, None] * (H * M) + m_[None, :],
-                                mask=(m__ok)[None, :],
-                                other=0,
+                                mask=(m__ok)[None, :], other=0,
                             ),
-                            g_rests + step * M,
-                            (row)[:, None],
-                            m_[None, :],
-                            m__ok[None, :],
-                            last,
-                            H * M,
-                            C,
-                            CHUNK,
+                            g_rests + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last,
+                            H * M, C, CHUNK,
                         )
                         if EXACT
                         else 0
                     )
                     g_a_end = over_block(
                         tl.load(g_sums + step * M + last * (H * M) + m_, mask=m__ok, other=0),
-                        g_sums + step * M,
-                        (last),
-                        m_,
-                        m__ok,
-                        last,
-                        H * M,
-                        C,
-                        CHUNK,
+                        g_sums + step * M, (last), m_, m__ok, last, H * M, C, CHUNK,
                     )
                     g_n_end = (
                         over_block(
                             tl.load(g_rests + step * M + last * (H * M) + m_, mask=m__ok, other=0),
-                            g_rests + step * M,
-                            (last),
-                            m_,
-                            m__ok,
-                            last,
-                            H * M,
-                            C,
-                            CHUNK,
+                            g_rests + step * M, (last), m_, m__ok, last, H * M, C, CHUNK,
                         )
                         if EXACT
                         else tl.full([1], 0, tl.int32)
@@ -2790,8 +1820,7 @@ def backward_prepare_1_others(
                     until = span(g_a_end[None, :], g_n_end[None, :], g_a, g_n)
                     tl.store(
                         scaled1_p + at * M + i[:, None] * M + m_[None, :],
-                        (s.to(tl.float32) * until),
-                        mask=i_new[:, None] & m__ok[None, :],
+                        (s.to(tl.float32) * until), mask=i_new[:, None] & m__ok[None, :],
                     )  # s . until
                 q = tl.load(
                     q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
@@ -2811,55 +1840,25 @@ def backward_prepare_1_others(
                         tl.load(
                             g_sums + step * M + (row)[:, None] * (H * M) + m_[None, :], mask=(m__ok)[None, :], other=0
                         ),
-                        g_sums + step * M,
-                        (row)[:, None],
-                        m_[None, :],
-                        m__ok[None, :],
-                        last,
-                        H * M,
-                        C,
-                        CHUNK,
+                        g_sums + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M,
+                        C, CHUNK,
                     )
                     g_n2 = (
                         over_block(
                             tl.load(
                                 g_rests + step * M + (row)[:, None] * (H * M) + m_[None, :],
-                                mask=(m__ok)[None, :],
-                                other=0,
+                                mask=(m__ok)[None, :], other=0,
                             ),
-                            g_rests + step * M,
-                            (row)[:, None],
-                            m_[None, :],
-                            m__ok[None, :],
-                            last,
-                            H * M,
-                            C,
-                            CHUNK,
+                            g_rests + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last,
+                            H * M, C, CHUNK,
                         )
                         if EXACT
                         else 0
                     )
                     p3 = decayed_sum(
-                        p2,
-                        s2.to(tl.float32),
-                        g_sums + step * M,
-                        g_rests + step * M if EXACT else None,
-                        g_a2,
-                        g_n2,
-                        g_a2,
-                        g_n2,
-                        m_,
-                        m__ok,
-                        last,
-                        H * M,
-                        C,
-                        CHUNK,
-                        LEVELS,
-                        True,
-                        True,
-                        FLAT,
-                        EXACT,
-                        DT,
+                        p2, s2.to(tl.float32), g_sums + step * M,
+                        g_rests + step * M if EXACT else None, g_a2, g_n2, g_a2, g_n2, m_, m__ok,
+                        last, H * M, C, CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
                     )  # sum_{j} s_{j,m} [q k^T]_{i,j} m_{i,j,m}
                     if not FLAT:
                         steep_from = first_steep(steep_from, g_a2, g_n2, m__ok, C, DT)
@@ -2869,44 +1868,13 @@ def backward_prepare_1_others(
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_1(
-    K_first,
-    K_borders,
-    intra1_p,
-    g_sums,
-    g_rests,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    read1_out,
-    scaled1_p,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    blocks,
-    D: tl.constexpr,
-    M: tl.constexpr,
-    block_d: tl.constexpr,
-    block_m_: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    PRODUCTS: tl.constexpr,
-    BLOCK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    K_first, K_borders, intra1_p, g_sums, g_rests, q_p, q_b, q_t, q_h, q_g, read1_out,
+    scaled1_p, k_p, k_b, k_t, k_h, k_g,
+    T, H, chunks, starts, parts, length, blocks,
+    D: tl.constexpr, M: tl.constexpr, block_d: tl.constexpr, block_m_: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
+    BLOCK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of K."""
     tile = tl.program_id(0) % tl.cdiv(M, block_m_)
@@ -2928,8 +1896,7 @@ def backward_sweep_1(
         if K_first is not None:
             K_slice += tl.load(
                 K_first + sh * D * M + d_slice[None, :] * M + m_[:, None],
-                mask=d_ok_slice[None, :] & m__ok[:, None],
-                other=0.0,
+                mask=d_ok_slice[None, :] & m__ok[:, None], other=0.0,
             )
         K = K + (K_slice,)
         d = d + (d_slice,)
@@ -2966,9 +1933,7 @@ def backward_sweep_1(
                         K_borders
                         + (bh * blocks + first_block + n // (BLOCK // C)) * D * M
                         + d[n_d][None, :] * M
-                        + m_[:, None],
-                        K[n_d],
-                        mask=d_ok[n_d][None, :] & m__ok[:, None],
+                        + m_[:, None], K[n_d], mask=d_ok[n_d][None, :] & m__ok[:, None],
                     )
             q = tl.load(
                 q_p + t0 * q_t + i[:, None] * q_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
@@ -3009,18 +1974,9 @@ def backward_sweep_1(
 
 @triton.jit(do_not_specialize=["T", "count"])
 def backward_rows_1(
-    read1_p,
-    read1_b,
-    read1_t,
-    read1_h,
-    read1_g,
-    ahead1_out,
-    T,
-    H,
-    count,
-    M: tl.constexpr,
-    block_m_: tl.constexpr,
-    ROWS: tl.constexpr,
+    read1_p, read1_b, read1_t, read1_h, read1_g, ahead1_out,
+    T, H, count,
+    M: tl.constexpr, block_m_: tl.constexpr, ROWS: tl.constexpr,
 ):
     """What is made of each step for itself."""
     h = (tl.program_id(0) % H).to(tl.int64)
@@ -3033,8 +1989,7 @@ def backward_rows_1(
     m__ok = m_ < M
     read1 = tl.load(
         read1_p + h // read1_g * read1_h + (b * read1_b + step * read1_t)[:, None] + m_[None, :],
-        mask=i_ok[:, None] & m__ok[None, :],
-        other=0.0,
+        mask=i_ok[:, None] & m__ok[None, :], other=0.0,
     ).to(tl.float32)
     t1 = tl.max(tl.where(m__ok[None, :], read1, float("-inf")), axis=1)
     tl.store(
@@ -3044,37 +1999,12 @@ def backward_rows_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prepare_2(
-    ahead1_p,
-    ahead1_b,
-    ahead1_t,
-    ahead1_h,
-    ahead1_g,
-    s_p,
-    s_b,
-    s_t,
-    s_h,
-    s_g,
-    g_sums,
-    g_rests,
-    g_extents,
-    scaled2_p,
-    matrix1,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    M: tl.constexpr,
-    part_m_: tl.constexpr,
-    FLAT: tl.constexpr,
-    GROUP: tl.constexpr,
-    CHUNK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g, s_p, s_b, s_t, s_h, s_g, g_sums, g_rests,
+    g_extents, scaled2_p, matrix1,
+    T, H, chunks, begins, stops, programs,
+    M: tl.constexpr, part_m_: tl.constexpr, FLAT: tl.constexpr, GROUP: tl.constexpr,
+    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -3098,109 +2028,50 @@ def backward_prepare_2(
         m__ok = m_ < M
         ahead1 = tl.load(
             ahead1_p + t0 * ahead1_t + i[:, None] * ahead1_t + m_[None, :],
-            mask=i_ok[:, None] & m__ok[None, :],
-            other=0.0,
+            mask=i_ok[:, None] & m__ok[None, :], other=0.0,
         )
         s = tl.load(s_p + t0 * s_t + i[:, None] * s_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
         # sum_{m} s_{j,m} (e92d0a19b999)_{i,m} m_{i,j,m}
         g_a = over_block(
             tl.load(g_sums + step * M + (row)[:, None] * (H * M) + m_[None, :], mask=(m__ok)[None, :], other=0),
-            g_sums + step * M,
-            (row)[:, None],
-            m_[None, :],
-            m__ok[None, :],
-            last,
-            H * M,
-            C,
-            CHUNK,
+            g_sums + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M, C, CHUNK,
         )
         g_n = (
             over_block(
                 tl.load(g_rests + step * M + (row)[:, None] * (H * M) + m_[None, :], mask=(m__ok)[None, :], other=0),
-                g_rests + step * M,
-                (row)[:, None],
-                m_[None, :],
-                m__ok[None, :],
-                last,
-                H * M,
-                C,
+                g_rests + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M, C,
                 CHUNK,
             )
             if EXACT
             else 0
         )
         t = decayed_product(
-            t,
-            ahead1.to(tl.float32),
-            s.to(tl.float32),
-            g_sums + step * M,
-            g_rests + step * M if EXACT else None,
-            g_a,
-            g_n,
-            g_a,
-            g_n,
-            m_,
-            m__ok,
-            last,
-            H * M,
-            C,
-            CHUNK,
-            LEVELS,
-            True,
-            True,
-            FLAT,
-            EXACT,
-            DT,
+            t, ahead1.to(tl.float32), s.to(tl.float32), g_sums + step * M,
+            g_rests + step * M if EXACT else None, g_a, g_n, g_a, g_n, m_, m__ok, last, H * M, C,
+            CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
         )
         if not FLAT:
             steep_from = first_steep(steep_from, g_a, g_n, m__ok, C, DT)
             i_new = i_ok & ((i >= steep_from) | (again > 0))
         since = span(g_a, g_n, 0.0, 0)
         tl.store(
-            scaled2_p + at * M + i[:, None] * M + m_[None, :],
-            (ahead1.to(tl.float32) * since),
+            scaled2_p + at * M + i[:, None] * M + m_[None, :], (ahead1.to(tl.float32) * since),
             mask=i_new[:, None] & m__ok[None, :],
         )  # (e92d0a19b999) . since
     tl.store(
-        matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-        t,
+        matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t,
         mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
     )  # t
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prepare_2_others(
-    ahead1_p,
-    ahead1_b,
-    ahead1_t,
-    ahead1_h,
-    ahead1_g,
-    s_p,
-    s_b,
-    s_t,
-    s_h,
-    s_g,
-    g_sums,
-    g_rests,
-    g_extents,
-    scaled2_p,
-    matrix1,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    M: tl.constexpr,
-    part_m_: tl.constexpr,
-    FLAT: tl.constexpr,
-    GROUP: tl.constexpr,
-    CHUNK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g, s_p, s_b, s_t, s_h, s_g, g_sums, g_rests,
+    g_extents, scaled2_p, matrix1,
+    T, H, chunks, begins, stops, programs,
+    M: tl.constexpr, part_m_: tl.constexpr, FLAT: tl.constexpr, GROUP: tl.constexpr,
+    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The same, of chunks that aren't flat: a program looks at some together, and takes one after the other."""
     i = tl.arange(0, C)
@@ -3229,8 +2100,7 @@ def backward_prepare_2_others(
                     m__ok = m_ < M
                     ahead1 = tl.load(
                         ahead1_p + t0 * ahead1_t + i[:, None] * ahead1_t + m_[None, :],
-                        mask=i_ok[:, None] & m__ok[None, :],
-                        other=0.0,
+                        mask=i_ok[:, None] & m__ok[None, :], other=0.0,
                     )
                     s = tl.load(
                         s_p + t0 * s_t + i[:, None] * s_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0
@@ -3240,56 +2110,25 @@ def backward_prepare_2_others(
                         tl.load(
                             g_sums + step * M + (row)[:, None] * (H * M) + m_[None, :], mask=(m__ok)[None, :], other=0
                         ),
-                        g_sums + step * M,
-                        (row)[:, None],
-                        m_[None, :],
-                        m__ok[None, :],
-                        last,
-                        H * M,
-                        C,
-                        CHUNK,
+                        g_sums + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M,
+                        C, CHUNK,
                     )
                     g_n = (
                         over_block(
                             tl.load(
                                 g_rests + step * M + (row)[:, None] * (H * M) + m_[None, :],
-                                mask=(m__ok)[None, :],
-                                other=0,
+                                mask=(m__ok)[None, :], other=0,
                             ),
-                            g_rests + step * M,
-                            (row)[:, None],
-                            m_[None, :],
-                            m__ok[None, :],
-                            last,
-                            H * M,
-                            C,
-                            CHUNK,
+                            g_rests + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last,
+                            H * M, C, CHUNK,
                         )
                         if EXACT
                         else 0
                     )
                     t = decayed_product(
-                        t,
-                        ahead1.to(tl.float32),
-                        s.to(tl.float32),
-                        g_sums + step * M,
-                        g_rests + step * M if EXACT else None,
-                        g_a,
-                        g_n,
-                        g_a,
-                        g_n,
-                        m_,
-                        m__ok,
-                        last,
-                        H * M,
-                        C,
-                        CHUNK,
-                        LEVELS,
-                        True,
-                        True,
-                        FLAT,
-                        EXACT,
-                        DT,
+                        t, ahead1.to(tl.float32), s.to(tl.float32), g_sums + step * M,
+                        g_rests + step * M if EXACT else None, g_a, g_n, g_a, g_n, m_, m__ok, last,
+                        H * M, C, CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
                     )
                     if not FLAT:
                         steep_from = first_steep(steep_from, g_a, g_n, m__ok, C, DT)
@@ -3297,50 +2136,22 @@ def backward_prepare_2_others(
                     since = span(g_a, g_n, 0.0, 0)
                     tl.store(
                         scaled2_p + at * M + i[:, None] * M + m_[None, :],
-                        (ahead1.to(tl.float32) * since),
-                        mask=i_new[:, None] & m__ok[None, :],
+                        (ahead1.to(tl.float32) * since), mask=i_new[:, None] & m__ok[None, :],
                     )  # (e92d0a19b999) . since
                 tl.store(
-                    matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-                    t,
+                    matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t,
                     mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
                 )  # t
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_2(
-    V_first,
-    V_borders,
-    scaled2_p,
-    v_p,
-    v_b,
-    v_t,
-    v_h,
-    v_g,
-    matrix1,
-    read2_out,
-    g_sums,
-    g_rests,
+    V_first, V_borders, scaled2_p, v_p, v_b, v_t, v_h, v_g, matrix1, read2_out, g_sums, g_rests,
     scaled1_p,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    blocks,
-    M: tl.constexpr,
-    E: tl.constexpr,
-    block_m_: tl.constexpr,
-    block_e: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    BLOCK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
+    T, H, chunks, starts, parts, length, blocks,
+    M: tl.constexpr, E: tl.constexpr, block_m_: tl.constexpr, block_e: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, BLOCK: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of V."""
@@ -3363,8 +2174,7 @@ def backward_sweep_2(
         if V_first is not None:
             V_slice += tl.load(
                 V_first + sh * M * E + m__slice[None, :] * E + e[:, None],
-                mask=m__ok_slice[None, :] & e_ok[:, None],
-                other=0.0,
+                mask=m__ok_slice[None, :] & e_ok[:, None], other=0.0,
             )
         V = V + (V_slice,)
         m_ = m_ + (m__slice,)
@@ -3396,21 +2206,17 @@ def backward_sweep_2(
                         V_borders
                         + (bh * blocks + first_block + n // (BLOCK // C)) * M * E
                         + m_[n_m_][None, :] * E
-                        + e[:, None],
-                        V[n_m_],
-                        mask=m__ok[n_m_][None, :] & e_ok[:, None],
+                        + e[:, None], V[n_m_], mask=m__ok[n_m_][None, :] & e_ok[:, None],
                     )
             scaled2 = tl.load(
                 scaled2_p + at * M + i[:, None] * M + m_[n_m_][None, :],
-                mask=i_ok[:, None] & m__ok[n_m_][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & m__ok[n_m_][None, :], other=0.0,
             )
             p = tl.dot(V[n_m_].to(DT), tl.trans(scaled2.to(DT)), p, input_precision="tf32x3")  # scaled2 V
             kept = span(g_a_end, g_n_end, 0.0, 0)
             scaled1 = tl.load(
                 scaled1_p + at * M + i[:, None] * M + m_[n_m_][None, :],
-                mask=i_ok[:, None] & m__ok[n_m_][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & m__ok[n_m_][None, :], other=0.0,
             )
             p3 = tl.dot(
                 v.to(DT), scaled1.to(DT), (kept[None, :] * V[n_m_]), input_precision="tf32x3"
@@ -3429,43 +2235,12 @@ def backward_sweep_2(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prepare_3(
-    intra2_p,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    v_p,
-    v_b,
-    v_t,
-    v_h,
-    v_g,
-    s_p,
-    s_b,
-    s_t,
-    s_h,
-    s_g,
-    g_sums,
-    g_rests,
-    g_extents,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    E: tl.constexpr,
-    M: tl.constexpr,
-    block_e: tl.constexpr,
-    part_m_: tl.constexpr,
-    FLAT: tl.constexpr,
-    GROUP: tl.constexpr,
-    CHUNK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    intra2_p, do_p, do_b, do_t, do_h, do_g, v_p, v_b, v_t, v_h, v_g, s_p, s_b, s_t, s_h, s_g,
+    g_sums, g_rests, g_extents,
+    T, H, chunks, begins, stops, programs,
+    E: tl.constexpr, M: tl.constexpr, block_e: tl.constexpr, part_m_: tl.constexpr,
+    FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -3496,51 +2271,20 @@ def backward_prepare_3(
         s = tl.load(s_p + t0 * s_t + i[:, None] * s_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
         g_a = over_block(
             tl.load(g_sums + step * M + (row)[:, None] * (H * M) + m_[None, :], mask=(m__ok)[None, :], other=0),
-            g_sums + step * M,
-            (row)[:, None],
-            m_[None, :],
-            m__ok[None, :],
-            last,
-            H * M,
-            C,
-            CHUNK,
+            g_sums + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M, C, CHUNK,
         )
         g_n = (
             over_block(
                 tl.load(g_rests + step * M + (row)[:, None] * (H * M) + m_[None, :], mask=(m__ok)[None, :], other=0),
-                g_rests + step * M,
-                (row)[:, None],
-                m_[None, :],
-                m__ok[None, :],
-                last,
-                H * M,
-                C,
+                g_rests + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M, C,
                 CHUNK,
             )
             if EXACT
             else 0
         )
         p3 = decayed_sum(
-            p2,
-            s.to(tl.float32),
-            g_sums + step * M,
-            g_rests + step * M if EXACT else None,
-            g_a,
-            g_n,
-            g_a,
-            g_n,
-            m_,
-            m__ok,
-            last,
-            H * M,
-            C,
-            CHUNK,
-            LEVELS,
-            True,
-            True,
-            FLAT,
-            EXACT,
-            DT,
+            p2, s.to(tl.float32), g_sums + step * M, g_rests + step * M if EXACT else None, g_a,
+            g_n, g_a, g_n, m_, m__ok, last, H * M, C, CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
         )  # sum_{j} s_{j,m} [do v^T]_{i,j} m_{i,j,m}
         if not FLAT:
             steep_from = first_steep(steep_from, g_a, g_n, m__ok, C, DT)
@@ -3550,43 +2294,12 @@ def backward_prepare_3(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prepare_3_others(
-    intra2_p,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    v_p,
-    v_b,
-    v_t,
-    v_h,
-    v_g,
-    s_p,
-    s_b,
-    s_t,
-    s_h,
-    s_g,
-    g_sums,
-    g_rests,
-    g_extents,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    E: tl.constexpr,
-    M: tl.constexpr,
-    block_e: tl.constexpr,
-    part_m_: tl.constexpr,
-    FLAT: tl.constexpr,
-    GROUP: tl.constexpr,
-    CHUNK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    intra2_p, do_p, do_b, do_t, do_h, do_g, v_p, v_b, v_t, v_h, v_g, s_p, s_b, s_t, s_h, s_g,
+    g_sums, g_rests, g_extents,
+    T, H, chunks, begins, stops, programs,
+    E: tl.constexpr, M: tl.constexpr, block_e: tl.constexpr, part_m_: tl.constexpr,
+    FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The same, of chunks that aren't flat: a program looks at some together, and takes one after the other."""
     i = tl.arange(0, C)
@@ -3631,55 +2344,25 @@ def backward_prepare_3_others(
                         tl.load(
                             g_sums + step * M + (row)[:, None] * (H * M) + m_[None, :], mask=(m__ok)[None, :], other=0
                         ),
-                        g_sums + step * M,
-                        (row)[:, None],
-                        m_[None, :],
-                        m__ok[None, :],
-                        last,
-                        H * M,
-                        C,
-                        CHUNK,
+                        g_sums + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M,
+                        C, CHUNK,
                     )
                     g_n = (
                         over_block(
                             tl.load(
                                 g_rests + step * M + (row)[:, None] * (H * M) + m_[None, :],
-                                mask=(m__ok)[None, :],
-                                other=0,
+                                mask=(m__ok)[None, :], other=0,
                             ),
-                            g_rests + step * M,
-                            (row)[:, None],
-                            m_[None, :],
-                            m__ok[None, :],
-                            last,
-                            H * M,
-                            C,
-                            CHUNK,
+                            g_rests + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last,
+                            H * M, C, CHUNK,
                         )
                         if EXACT
                         else 0
                     )
                     p3 = decayed_sum(
-                        p2,
-                        s.to(tl.float32),
-                        g_sums + step * M,
-                        g_rests + step * M if EXACT else None,
-                        g_a,
-                        g_n,
-                        g_a,
-                        g_n,
-                        m_,
-                        m__ok,
-                        last,
-                        H * M,
-                        C,
-                        CHUNK,
-                        LEVELS,
-                        True,
-                        True,
-                        FLAT,
-                        EXACT,
-                        DT,
+                        p2, s.to(tl.float32), g_sums + step * M,
+                        g_rests + step * M if EXACT else None, g_a, g_n, g_a, g_n, m_, m__ok, last,
+                        H * M, C, CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
                     )  # sum_{j} s_{j,m} [do v^T]_{i,j} m_{i,j,m}
                     if not FLAT:
                         steep_from = first_steep(steep_from, g_a, g_n, m__ok, C, DT)
@@ -3689,40 +2372,12 @@ def backward_prepare_3_others(
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_3(
-    V_first,
-    intra2_p,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    g_sums,
-    g_rests,
-    read3_out,
-    scaled1_p,
-    v_p,
-    v_b,
-    v_t,
-    v_h,
-    v_g,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    E: tl.constexpr,
-    M: tl.constexpr,
-    block_e: tl.constexpr,
-    block_m_: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    PRODUCTS: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
+    V_first, intra2_p, do_p, do_b, do_t, do_h, do_g, g_sums, g_rests, read3_out, scaled1_p,
+    v_p, v_b, v_t, v_h, v_g,
+    T, H, chunks, starts, parts, length,
+    E: tl.constexpr, M: tl.constexpr, block_e: tl.constexpr, block_m_: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of V."""
@@ -3745,8 +2400,7 @@ def backward_sweep_3(
         if V_first is not None:
             V_slice += tl.load(
                 V_first + sh * M * E + m_[:, None] * E + e_slice[None, :],
-                mask=m__ok[:, None] & e_ok_slice[None, :],
-                other=0.0,
+                mask=m__ok[:, None] & e_ok_slice[None, :], other=0.0,
             )
         V = V + (V_slice,)
         e = e + (e_slice,)
@@ -3786,8 +2440,7 @@ def backward_sweep_3(
         for n_e in tl.static_range((E + block_e - 1) // block_e):
             do = tl.load(
                 do_p + t0 * do_t + i[:, None] * do_t + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
             p = tl.dot(V[n_e].to(DT), tl.trans(do.to(DT)), p, input_precision="tf32x3")  # do V^T
             v = tl.load(
@@ -3817,34 +2470,11 @@ def backward_sweep_3(
 
 @triton.jit(do_not_specialize=["T", "count"])
 def backward_rows_2(
-    read1_p,
-    read1_b,
-    read1_t,
-    read1_h,
-    read1_g,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    read2_p,
-    read2_b,
-    read2_t,
-    read2_h,
-    read2_g,
-    read3_p,
-    read3_b,
-    read3_t,
-    read3_h,
-    read3_g,
+    read1_p, read1_b, read1_t, read1_h, read1_g, do_p, do_b, do_t, do_h, do_g,
+    read2_p, read2_b, read2_t, read2_h, read2_g, read3_p, read3_b, read3_t, read3_h, read3_g,
     ahead2_out,
-    T,
-    H,
-    count,
-    E: tl.constexpr,
-    M: tl.constexpr,
-    block_e: tl.constexpr,
-    block_m_: tl.constexpr,
+    T, H, count,
+    E: tl.constexpr, M: tl.constexpr, block_e: tl.constexpr, block_m_: tl.constexpr,
     ROWS: tl.constexpr,
 ):
     """What is made of each step for itself."""
@@ -3860,23 +2490,19 @@ def backward_rows_2(
     m__ok = m_ < M
     read1 = tl.load(
         read1_p + h // read1_g * read1_h + (b * read1_b + step * read1_t)[:, None] + m_[None, :],
-        mask=i_ok[:, None] & m__ok[None, :],
-        other=0.0,
+        mask=i_ok[:, None] & m__ok[None, :], other=0.0,
     ).to(tl.float32)
     do = tl.load(
         do_p + h // do_g * do_h + (b * do_b + step * do_t)[:, None] + e[None, :],
-        mask=i_ok[:, None] & e_ok[None, :],
-        other=0.0,
+        mask=i_ok[:, None] & e_ok[None, :], other=0.0,
     ).to(tl.float32)
     read2 = tl.load(
         read2_p + h // read2_g * read2_h + (b * read2_b + step * read2_t)[:, None] + e[None, :],
-        mask=i_ok[:, None] & e_ok[None, :],
-        other=0.0,
+        mask=i_ok[:, None] & e_ok[None, :], other=0.0,
     ).to(tl.float32)
     read3 = tl.load(
         read3_p + h // read3_g * read3_h + (b * read3_b + step * read3_t)[:, None] + m_[None, :],
-        mask=i_ok[:, None] & m__ok[None, :],
-        other=0.0,
+        mask=i_ok[:, None] & m__ok[None, :], other=0.0,
     ).to(tl.float32)
     t1 = tl.max(tl.where(m__ok[None, :], read1, float("-inf")), axis=1)
     t2 = tl.exp(read1 + (-t1)[:, None])
@@ -3891,44 +2517,12 @@ def backward_rows_2(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prepare_4(
-    scaled3_p,
-    g_sums,
-    g_rests,
-    ahead2_p,
-    ahead2_b,
-    ahead2_t,
-    ahead2_h,
-    ahead2_g,
-    intra3_p,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    g_extents,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    D: tl.constexpr,
-    M: tl.constexpr,
-    block_d: tl.constexpr,
-    part_m_: tl.constexpr,
-    FLAT: tl.constexpr,
-    GROUP: tl.constexpr,
-    CHUNK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    scaled3_p, g_sums, g_rests, ahead2_p, ahead2_b, ahead2_t, ahead2_h, ahead2_g, intra3_p,
+    k_p, k_b, k_t, k_h, k_g, q_p, q_b, q_t, q_h, q_g, g_extents,
+    T, H, chunks, begins, stops, programs,
+    D: tl.constexpr, M: tl.constexpr, block_d: tl.constexpr, part_m_: tl.constexpr,
+    FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -3954,25 +2548,12 @@ def backward_prepare_4(
         m__ok = m_ < M
         g_a = over_block(
             tl.load(g_sums + step * M + (row)[:, None] * (H * M) + m_[None, :], mask=(m__ok)[None, :], other=0),
-            g_sums + step * M,
-            (row)[:, None],
-            m_[None, :],
-            m__ok[None, :],
-            last,
-            H * M,
-            C,
-            CHUNK,
+            g_sums + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M, C, CHUNK,
         )
         g_n = (
             over_block(
                 tl.load(g_rests + step * M + (row)[:, None] * (H * M) + m_[None, :], mask=(m__ok)[None, :], other=0),
-                g_rests + step * M,
-                (row)[:, None],
-                m_[None, :],
-                m__ok[None, :],
-                last,
-                H * M,
-                C,
+                g_rests + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M, C,
                 CHUNK,
             )
             if EXACT
@@ -3981,12 +2562,10 @@ def backward_prepare_4(
         until = span(g_a, g_n, 0.0, 0)
         ahead2 = tl.load(
             ahead2_p + t0 * ahead2_t + i[:, None] * ahead2_t + m_[None, :],
-            mask=i_ok[:, None] & m__ok[None, :],
-            other=0.0,
+            mask=i_ok[:, None] & m__ok[None, :], other=0.0,
         )
         tl.store(
-            scaled3_p + at * M + i[:, None] * M + m_[None, :],
-            (until * ahead2.to(tl.float32)),
+            scaled3_p + at * M + i[:, None] * M + m_[None, :], (until * ahead2.to(tl.float32)),
             mask=i_new[:, None] & m__ok[None, :],
         )  # until . (5ae1101ffe1e)
     k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
@@ -3998,56 +2577,25 @@ def backward_prepare_4(
         m__ok = m_ < M
         ahead22 = tl.load(
             ahead2_p + t0 * ahead2_t + i[:, None] * ahead2_t + m_[None, :],
-            mask=i_ok[:, None] & m__ok[None, :],
-            other=0.0,
+            mask=i_ok[:, None] & m__ok[None, :], other=0.0,
         )
         g_a2 = over_block(
             tl.load(g_sums + step * M + (row)[:, None] * (H * M) + m_[None, :], mask=(m__ok)[None, :], other=0),
-            g_sums + step * M,
-            (row)[:, None],
-            m_[None, :],
-            m__ok[None, :],
-            last,
-            H * M,
-            C,
-            CHUNK,
+            g_sums + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M, C, CHUNK,
         )
         g_n2 = (
             over_block(
                 tl.load(g_rests + step * M + (row)[:, None] * (H * M) + m_[None, :], mask=(m__ok)[None, :], other=0),
-                g_rests + step * M,
-                (row)[:, None],
-                m_[None, :],
-                m__ok[None, :],
-                last,
-                H * M,
-                C,
+                g_rests + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M, C,
                 CHUNK,
             )
             if EXACT
             else 0
         )
         p3 = decayed_sum(
-            p2,
-            ahead22.to(tl.float32),
-            g_sums + step * M,
-            g_rests + step * M if EXACT else None,
-            g_a2,
-            g_n2,
-            g_a2,
-            g_n2,
-            m_,
-            m__ok,
-            last,
-            H * M,
-            C,
-            CHUNK,
-            LEVELS,
-            False,
-            True,
-            FLAT,
-            EXACT,
-            DT,
+            p2, ahead22.to(tl.float32), g_sums + step * M, g_rests + step * M if EXACT else None,
+            g_a2, g_n2, g_a2, g_n2, m_, m__ok, last, H * M, C, CHUNK, LEVELS, False, True, FLAT,
+            EXACT, DT,
         )  # sum_{j} [k q^T]_{i,j} (5ae1101ffe1e)_{j,m} m_{i,j,m}
         if not FLAT:
             steep_from = first_steep(steep_from, g_a2, g_n2, m__ok, C, DT)
@@ -4058,44 +2606,12 @@ def backward_prepare_4(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prepare_4_others(
-    scaled3_p,
-    g_sums,
-    g_rests,
-    ahead2_p,
-    ahead2_b,
-    ahead2_t,
-    ahead2_h,
-    ahead2_g,
-    intra3_p,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    g_extents,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    D: tl.constexpr,
-    M: tl.constexpr,
-    block_d: tl.constexpr,
-    part_m_: tl.constexpr,
-    FLAT: tl.constexpr,
-    GROUP: tl.constexpr,
-    CHUNK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    scaled3_p, g_sums, g_rests, ahead2_p, ahead2_b, ahead2_t, ahead2_h, ahead2_g, intra3_p,
+    k_p, k_b, k_t, k_h, k_g, q_p, q_b, q_t, q_h, q_g, g_extents,
+    T, H, chunks, begins, stops, programs,
+    D: tl.constexpr, M: tl.constexpr, block_d: tl.constexpr, part_m_: tl.constexpr,
+    FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The same, of chunks that aren't flat: a program looks at some together, and takes one after the other."""
     i = tl.arange(0, C)
@@ -4129,30 +2645,17 @@ def backward_prepare_4_others(
                         tl.load(
                             g_sums + step * M + (row)[:, None] * (H * M) + m_[None, :], mask=(m__ok)[None, :], other=0
                         ),
-                        g_sums + step * M,
-                        (row)[:, None],
-                        m_[None, :],
-                        m__ok[None, :],
-                        last,
-                        H * M,
-                        C,
-                        CHUNK,
+                        g_sums + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M,
+                        C, CHUNK,
                     )
                     g_n = (
                         over_block(
                             tl.load(
                                 g_rests + step * M + (row)[:, None] * (H * M) + m_[None, :],
-                                mask=(m__ok)[None, :],
-                                other=0,
+                                mask=(m__ok)[None, :], other=0,
                             ),
-                            g_rests + step * M,
-                            (row)[:, None],
-                            m_[None, :],
-                            m__ok[None, :],
-                            last,
-                            H * M,
-                            C,
-                            CHUNK,
+                            g_rests + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last,
+                            H * M, C, CHUNK,
                         )
                         if EXACT
                         else 0
@@ -4160,13 +2663,11 @@ def backward_prepare_4_others(
                     until = span(g_a, g_n, 0.0, 0)
                     ahead2 = tl.load(
                         ahead2_p + t0 * ahead2_t + i[:, None] * ahead2_t + m_[None, :],
-                        mask=i_ok[:, None] & m__ok[None, :],
-                        other=0.0,
+                        mask=i_ok[:, None] & m__ok[None, :], other=0.0,
                     )
                     tl.store(
                         scaled3_p + at * M + i[:, None] * M + m_[None, :],
-                        (until * ahead2.to(tl.float32)),
-                        mask=i_new[:, None] & m__ok[None, :],
+                        (until * ahead2.to(tl.float32)), mask=i_new[:, None] & m__ok[None, :],
                     )  # until . (5ae1101ffe1e)
                 k = tl.load(
                     k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
@@ -4181,62 +2682,31 @@ def backward_prepare_4_others(
                     m__ok = m_ < M
                     ahead22 = tl.load(
                         ahead2_p + t0 * ahead2_t + i[:, None] * ahead2_t + m_[None, :],
-                        mask=i_ok[:, None] & m__ok[None, :],
-                        other=0.0,
+                        mask=i_ok[:, None] & m__ok[None, :], other=0.0,
                     )
                     g_a2 = over_block(
                         tl.load(
                             g_sums + step * M + (row)[:, None] * (H * M) + m_[None, :], mask=(m__ok)[None, :], other=0
                         ),
-                        g_sums + step * M,
-                        (row)[:, None],
-                        m_[None, :],
-                        m__ok[None, :],
-                        last,
-                        H * M,
-                        C,
-                        CHUNK,
+                        g_sums + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M,
+                        C, CHUNK,
                     )
                     g_n2 = (
                         over_block(
                             tl.load(
                                 g_rests + step * M + (row)[:, None] * (H * M) + m_[None, :],
-                                mask=(m__ok)[None, :],
-                                other=0,
+                                mask=(m__ok)[None, :], other=0,
                             ),
-                            g_rests + step * M,
-                            (row)[:, None],
-                            m_[None, :],
-                            m__ok[None, :],
-                            last,
-                            H * M,
-                            C,
-                            CHUNK,
+                            g_rests + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last,
+                            H * M, C, CHUNK,
                         )
                         if EXACT
                         else 0
                     )
                     p3 = decayed_sum(
-                        p2,
-                        ahead22.to(tl.float32),
-                        g_sums + step * M,
-                        g_rests + step * M if EXACT else None,
-                        g_a2,
-                        g_n2,
-                        g_a2,
-                        g_n2,
-                        m_,
-                        m__ok,
-                        last,
-                        H * M,
-                        C,
-                        CHUNK,
-                        LEVELS,
-                        False,
-                        True,
-                        FLAT,
-                        EXACT,
-                        DT,
+                        p2, ahead22.to(tl.float32), g_sums + step * M,
+                        g_rests + step * M if EXACT else None, g_a2, g_n2, g_a2, g_n2, m_, m__ok,
+                        last, H * M, C, CHUNK, LEVELS, False, True, FLAT, EXACT, DT,
                     )  # sum_{j} [k q^T]_{i,j} (5ae1101ffe1e)_{j,m} m_{i,j,m}
                     if not FLAT:
                         steep_from = first_steep(steep_from, g_a2, g_n2, m__ok, C, DT)
@@ -4247,45 +2717,13 @@ def backward_prepare_4_others(
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_4(
-    dK_first,
-    dK_last,
-    dK_borders,
-    intra3_p,
-    g_sums,
-    g_rests,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    ds_3_out,
-    scaled3_p,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    blocks,
-    D: tl.constexpr,
-    M: tl.constexpr,
-    block_d: tl.constexpr,
-    block_m_: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    PRODUCTS: tl.constexpr,
-    BLOCK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    dK_first, dK_last, dK_borders, intra3_p, g_sums, g_rests, k_p, k_b, k_t, k_h, k_g, ds_3_out,
+    scaled3_p, q_p, q_b, q_t, q_h, q_g,
+    T, H, chunks, starts, parts, length, blocks,
+    D: tl.constexpr, M: tl.constexpr, block_d: tl.constexpr, block_m_: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
+    BLOCK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """A walk backwards over chunks, carrying a tile of dK."""
     tile = tl.program_id(0) % tl.cdiv(M, block_m_)
@@ -4307,8 +2745,7 @@ def backward_sweep_4(
         if dK_first is not None:
             dK_slice += tl.load(
                 dK_first + sh * D * M + d_slice[None, :] * M + m_[:, None],
-                mask=d_ok_slice[None, :] & m__ok[:, None],
-                other=0.0,
+                mask=d_ok_slice[None, :] & m__ok[:, None], other=0.0,
             )
         d = d + (d_slice,)
         dK = dK + (dK_slice,)
@@ -4318,16 +2755,8 @@ def backward_sweep_4(
     q_p += b * q_b + h // q_g * q_h
     if not YIELD:
         reached = lasting(
-            g_sums + (b * T * H + h) * M,
-            g_rests + (b * T * H + h) * M if EXACT else None,
-            H * M,
-            m_,
-            m_ < M,
-            begin,
-            stop,
-            count,
-            C,
-            False,
+            g_sums + (b * T * H + h) * M, g_rests + (b * T * H + h) * M if EXACT else None, H * M,
+            m_, m_ < M, begin, stop, count, C, False,
         )
         stop, count = tl.minimum(stop, begin + reached * C), reached
     identity = tl.where(i[:, None] == i[None, :], 1.0, 0.0).to(DT)
@@ -4359,9 +2788,7 @@ def backward_sweep_4(
                         dK_borders
                         + (bh * blocks + first_block + (count - 1 - n) // (BLOCK // C)) * D * M
                         + d[n_d][None, :] * M
-                        + m_[:, None],
-                        dK[n_d],
-                        mask=d_ok[n_d][None, :] & m__ok[:, None],
+                        + m_[:, None], dK[n_d], mask=d_ok[n_d][None, :] & m__ok[:, None],
                     )
             k = tl.load(
                 k_p + t0 * k_t + i[:, None] * k_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
@@ -4406,50 +2833,23 @@ def backward_sweep_4(
                 if part == 0:
                     tl.store(
                         dK_last + (sh // H // parts * H + h) * D * M + d[n_d][None, :] * M + m_[:, None],
-                        dK[n_d],
-                        mask=d_ok[n_d][None, :] & m__ok[:, None],
+                        dK[n_d], mask=d_ok[n_d][None, :] & m__ok[:, None],
                     )
         else:
             tl.store(
-                dK_last + sh * D * M + d[n_d][None, :] * M + m_[:, None],
-                dK[n_d],
+                dK_last + sh * D * M + d[n_d][None, :] * M + m_[:, None], dK[n_d],
                 mask=d_ok[n_d][None, :] & m__ok[:, None],
             )
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prepare_5(
-    s_p,
-    s_b,
-    s_t,
-    s_h,
-    s_g,
-    ahead2_p,
-    ahead2_b,
-    ahead2_t,
-    ahead2_h,
-    ahead2_g,
-    g_sums,
-    g_rests,
-    g_extents,
-    scaled4_p,
-    matrix2,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    M: tl.constexpr,
-    part_m_: tl.constexpr,
-    FLAT: tl.constexpr,
-    GROUP: tl.constexpr,
-    CHUNK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    s_p, s_b, s_t, s_h, s_g, ahead2_p, ahead2_b, ahead2_t, ahead2_h, ahead2_g, g_sums, g_rests,
+    g_extents, scaled4_p, matrix2,
+    T, H, chunks, begins, stops, programs,
+    M: tl.constexpr, part_m_: tl.constexpr, FLAT: tl.constexpr, GROUP: tl.constexpr,
+    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -4474,134 +2874,61 @@ def backward_prepare_5(
         s = tl.load(s_p + t0 * s_t + i[:, None] * s_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
         ahead2 = tl.load(
             ahead2_p + t0 * ahead2_t + i[:, None] * ahead2_t + m_[None, :],
-            mask=i_ok[:, None] & m__ok[None, :],
-            other=0.0,
+            mask=i_ok[:, None] & m__ok[None, :], other=0.0,
         )
         # sum_{m} s_{i,m} (5ae1101ffe1e)_{j,m} m_{i,j,m}
         g_a = over_block(
             tl.load(g_sums + step * M + (row)[:, None] * (H * M) + m_[None, :], mask=(m__ok)[None, :], other=0),
-            g_sums + step * M,
-            (row)[:, None],
-            m_[None, :],
-            m__ok[None, :],
-            last,
-            H * M,
-            C,
-            CHUNK,
+            g_sums + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M, C, CHUNK,
         )
         g_n = (
             over_block(
                 tl.load(g_rests + step * M + (row)[:, None] * (H * M) + m_[None, :], mask=(m__ok)[None, :], other=0),
-                g_rests + step * M,
-                (row)[:, None],
-                m_[None, :],
-                m__ok[None, :],
-                last,
-                H * M,
-                C,
+                g_rests + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M, C,
                 CHUNK,
             )
             if EXACT
             else 0
         )
         t = decayed_product(
-            t,
-            s.to(tl.float32),
-            ahead2.to(tl.float32),
-            g_sums + step * M,
-            g_rests + step * M if EXACT else None,
-            g_a,
-            g_n,
-            g_a,
-            g_n,
-            m_,
-            m__ok,
-            last,
-            H * M,
-            C,
-            CHUNK,
-            LEVELS,
-            False,
-            True,
-            FLAT,
-            EXACT,
-            DT,
+            t, s.to(tl.float32), ahead2.to(tl.float32), g_sums + step * M,
+            g_rests + step * M if EXACT else None, g_a, g_n, g_a, g_n, m_, m__ok, last, H * M, C,
+            CHUNK, LEVELS, False, True, FLAT, EXACT, DT,
         )
         if not FLAT:
             steep_from = first_steep(steep_from, g_a, g_n, m__ok, C, DT)
             i_new = i_ok & ((i >= steep_from) | (again > 0))
         g_a_end = over_block(
             tl.load(g_sums + step * M + last * (H * M) + m_, mask=m__ok, other=0),
-            g_sums + step * M,
-            (last),
-            m_,
-            m__ok,
-            last,
-            H * M,
-            C,
-            CHUNK,
+            g_sums + step * M, (last), m_, m__ok, last, H * M, C, CHUNK,
         )
         g_n_end = (
             over_block(
                 tl.load(g_rests + step * M + last * (H * M) + m_, mask=m__ok, other=0),
-                g_rests + step * M,
-                (last),
-                m_,
-                m__ok,
-                last,
-                H * M,
-                C,
-                CHUNK,
+                g_rests + step * M, (last), m_, m__ok, last, H * M, C, CHUNK,
             )
             if EXACT
             else tl.full([1], 0, tl.int32)
         )
         since = span(g_a_end[None, :], g_n_end[None, :], g_a, g_n)
         tl.store(
-            scaled4_p + at * M + i[:, None] * M + m_[None, :],
-            (since * s.to(tl.float32)),
+            scaled4_p + at * M + i[:, None] * M + m_[None, :], (since * s.to(tl.float32)),
             mask=i_new[:, None] & m__ok[None, :],
         )  # s . since
     tl.store(
-        matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-        t,
+        matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t,
         mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
     )  # t
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prepare_5_others(
-    s_p,
-    s_b,
-    s_t,
-    s_h,
-    s_g,
-    ahead2_p,
-    ahead2_b,
-    ahead2_t,
-    ahead2_h,
-    ahead2_g,
-    g_sums,
-    g_rests,
-    g_extents,
-    scaled4_p,
-    matrix2,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    M: tl.constexpr,
-    part_m_: tl.constexpr,
-    FLAT: tl.constexpr,
-    GROUP: tl.constexpr,
-    CHUNK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    s_p, s_b, s_t, s_h, s_g, ahead2_p, ahead2_b, ahead2_t, ahead2_h, ahead2_g, g_sums, g_rests,
+    g_extents, scaled4_p, matrix2,
+    T, H, chunks, begins, stops, programs,
+    M: tl.constexpr, part_m_: tl.constexpr, FLAT: tl.constexpr, GROUP: tl.constexpr,
+    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The same, of chunks that aren't flat: a program looks at some together, and takes one after the other."""
     i = tl.arange(0, C)
@@ -4633,90 +2960,44 @@ def backward_prepare_5_others(
                     )
                     ahead2 = tl.load(
                         ahead2_p + t0 * ahead2_t + i[:, None] * ahead2_t + m_[None, :],
-                        mask=i_ok[:, None] & m__ok[None, :],
-                        other=0.0,
+                        mask=i_ok[:, None] & m__ok[None, :], other=0.0,
                     )
                     # sum_{m} s_{i,m} (5ae1101ffe1e)_{j,m} m_{i,j,m}
                     g_a = over_block(
                         tl.load(
                             g_sums + step * M + (row)[:, None] * (H * M) + m_[None, :], mask=(m__ok)[None, :], other=0
                         ),
-                        g_sums + step * M,
-                        (row)[:, None],
-                        m_[None, :],
-                        m__ok[None, :],
-                        last,
-                        H * M,
-                        C,
-                        CHUNK,
+                        g_sums + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M,
+                        C, CHUNK,
                     )
                     g_n = (
                         over_block(
                             tl.load(
                                 g_rests + step * M + (row)[:, None] * (H * M) + m_[None, :],
-                                mask=(m__ok)[None, :],
-                                other=0,
+                                mask=(m__ok)[None, :], other=0,
                             ),
-                            g_rests + step * M,
-                            (row)[:, None],
-                            m_[None, :],
-                            m__ok[None, :],
-                            last,
-                            H * M,
-                            C,
-                            CHUNK,
+                            g_rests + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last,
+                            H * M, C, CHUNK,
                         )
                         if EXACT
                         else 0
                     )
                     t = decayed_product(
-                        t,
-                        s.to(tl.float32),
-                        ahead2.to(tl.float32),
-                        g_sums + step * M,
-                        g_rests + step * M if EXACT else None,
-                        g_a,
-                        g_n,
-                        g_a,
-                        g_n,
-                        m_,
-                        m__ok,
-                        last,
-                        H * M,
-                        C,
-                        CHUNK,
-                        LEVELS,
-                        False,
-                        True,
-                        FLAT,
-                        EXACT,
-                        DT,
+                        t, s.to(tl.float32), ahead2.to(tl.float32), g_sums + step * M,
+                        g_rests + step * M if EXACT else None, g_a, g_n, g_a, g_n, m_, m__ok, last,
+                        H * M, C, CHUNK, LEVELS, False, True, FLAT, EXACT, DT,
                     )
                     if not FLAT:
                         steep_from = first_steep(steep_from, g_a, g_n, m__ok, C, DT)
                         i_new = i_ok & ((i >= steep_from) | (again > 0))
                     g_a_end = over_block(
                         tl.load(g_sums + step * M + last * (H * M) + m_, mask=m__ok, other=0),
-                        g_sums + step * M,
-                        (last),
-                        m_,
-                        m__ok,
-                        last,
-                        H * M,
-                        C,
-                        CHUNK,
+                        g_sums + step * M, (last), m_, m__ok, last, H * M, C, CHUNK,
                     )
                     g_n_end = (
                         over_block(
                             tl.load(g_rests + step * M + last * (H * M) + m_, mask=m__ok, other=0),
-                            g_rests + step * M,
-                            (last),
-                            m_,
-                            m__ok,
-                            last,
-                            H * M,
-                            C,
-                            CHUNK,
+                            g_rests + step * M, (last), m_, m__ok, last, H * M, C, CHUNK,
                         )
                         if EXACT
                         else tl.full([1], 0, tl.int32)
@@ -4724,48 +3005,21 @@ def backward_prepare_5_others(
                     since = span(g_a_end[None, :], g_n_end[None, :], g_a, g_n)
                     tl.store(
                         scaled4_p + at * M + i[:, None] * M + m_[None, :],
-                        (since * s.to(tl.float32)),
-                        mask=i_new[:, None] & m__ok[None, :],
+                        (since * s.to(tl.float32)), mask=i_new[:, None] & m__ok[None, :],
                     )  # s . since
                 tl.store(
-                    matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-                    t,
+                    matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t,
                     mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
                 )  # t
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_5(
-    dK_first,
-    scaled4_p,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    matrix2,
-    dk_out,
-    g_sums,
-    g_rests,
-    scaled3_p,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    M: tl.constexpr,
-    D: tl.constexpr,
-    block_m_: tl.constexpr,
-    block_d: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    dK_first, scaled4_p, q_p, q_b, q_t, q_h, q_g, matrix2, dk_out, g_sums, g_rests, scaled3_p,
+    T, H, chunks, starts, parts, length,
+    M: tl.constexpr, D: tl.constexpr, block_m_: tl.constexpr, block_d: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """A walk backwards over chunks, carrying a tile of dK."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
@@ -4787,8 +3041,7 @@ def backward_sweep_5(
         if dK_first is not None:
             dK_slice += tl.load(
                 dK_first + sh * D * M + d[:, None] * M + m__slice[None, :],
-                mask=d_ok[:, None] & m__ok_slice[None, :],
-                other=0.0,
+                mask=d_ok[:, None] & m__ok_slice[None, :], other=0.0,
             )
         dK = dK + (dK_slice,)
         m_ = m_ + (m__slice,)
@@ -4815,15 +3068,13 @@ def backward_sweep_5(
             )
             scaled4 = tl.load(
                 scaled4_p + at * M + i[:, None] * M + m_[n_m_][None, :],
-                mask=i_ok[:, None] & m__ok[n_m_][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & m__ok[n_m_][None, :], other=0.0,
             )
             p = tl.dot(dK[n_m_].to(DT), tl.trans(scaled4.to(DT)), p, input_precision="tf32x3")  # scaled4 dK^T
             kept = span(g_a_end, g_n_end, 0.0, 0)
             scaled3 = tl.load(
                 scaled3_p + at * M + i[:, None] * M + m_[n_m_][None, :],
-                mask=i_ok[:, None] & m__ok[n_m_][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & m__ok[n_m_][None, :], other=0.0,
             )
             p3 = tl.dot(
                 q.to(DT), scaled3.to(DT), (kept[None, :] * dK[n_m_]), input_precision="tf32x3"
@@ -4844,38 +3095,12 @@ def backward_sweep_5(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prepare_6(
-    s_p,
-    s_b,
-    s_t,
-    s_h,
-    s_g,
-    ahead1_p,
-    ahead1_b,
-    ahead1_t,
-    ahead1_h,
-    ahead1_g,
-    g_sums,
-    g_rests,
-    g_extents,
-    scaled4_p,
-    scaled5_p,
-    matrix3,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    M: tl.constexpr,
-    part_m_: tl.constexpr,
-    FLAT: tl.constexpr,
-    GROUP: tl.constexpr,
-    CHUNK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    s_p, s_b, s_t, s_h, s_g, ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g, g_sums, g_rests,
+    g_extents, scaled4_p, scaled5_p, matrix3,
+    T, H, chunks, begins, stops, programs,
+    M: tl.constexpr, part_m_: tl.constexpr, FLAT: tl.constexpr, GROUP: tl.constexpr,
+    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -4900,141 +3125,66 @@ def backward_prepare_6(
         s = tl.load(s_p + t0 * s_t + i[:, None] * s_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
         ahead1 = tl.load(
             ahead1_p + t0 * ahead1_t + i[:, None] * ahead1_t + m_[None, :],
-            mask=i_ok[:, None] & m__ok[None, :],
-            other=0.0,
+            mask=i_ok[:, None] & m__ok[None, :], other=0.0,
         )
         # sum_{m} s_{i,m} (e92d0a19b999)_{j,m} m_{i,j,m}
         g_a = over_block(
             tl.load(g_sums + step * M + (row)[:, None] * (H * M) + m_[None, :], mask=(m__ok)[None, :], other=0),
-            g_sums + step * M,
-            (row)[:, None],
-            m_[None, :],
-            m__ok[None, :],
-            last,
-            H * M,
-            C,
-            CHUNK,
+            g_sums + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M, C, CHUNK,
         )
         g_n = (
             over_block(
                 tl.load(g_rests + step * M + (row)[:, None] * (H * M) + m_[None, :], mask=(m__ok)[None, :], other=0),
-                g_rests + step * M,
-                (row)[:, None],
-                m_[None, :],
-                m__ok[None, :],
-                last,
-                H * M,
-                C,
+                g_rests + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M, C,
                 CHUNK,
             )
             if EXACT
             else 0
         )
         t = decayed_product(
-            t,
-            s.to(tl.float32),
-            ahead1.to(tl.float32),
-            g_sums + step * M,
-            g_rests + step * M if EXACT else None,
-            g_a,
-            g_n,
-            g_a,
-            g_n,
-            m_,
-            m__ok,
-            last,
-            H * M,
-            C,
-            CHUNK,
-            LEVELS,
-            False,
-            True,
-            FLAT,
-            EXACT,
-            DT,
+            t, s.to(tl.float32), ahead1.to(tl.float32), g_sums + step * M,
+            g_rests + step * M if EXACT else None, g_a, g_n, g_a, g_n, m_, m__ok, last, H * M, C,
+            CHUNK, LEVELS, False, True, FLAT, EXACT, DT,
         )
         if not FLAT:
             steep_from = first_steep(steep_from, g_a, g_n, m__ok, C, DT)
             i_new = i_ok & ((i >= steep_from) | (again > 0))
         g_a_end = over_block(
             tl.load(g_sums + step * M + last * (H * M) + m_, mask=m__ok, other=0),
-            g_sums + step * M,
-            (last),
-            m_,
-            m__ok,
-            last,
-            H * M,
-            C,
-            CHUNK,
+            g_sums + step * M, (last), m_, m__ok, last, H * M, C, CHUNK,
         )
         g_n_end = (
             over_block(
                 tl.load(g_rests + step * M + last * (H * M) + m_, mask=m__ok, other=0),
-                g_rests + step * M,
-                (last),
-                m_,
-                m__ok,
-                last,
-                H * M,
-                C,
-                CHUNK,
+                g_rests + step * M, (last), m_, m__ok, last, H * M, C, CHUNK,
             )
             if EXACT
             else tl.full([1], 0, tl.int32)
         )
         since = span(g_a_end[None, :], g_n_end[None, :], g_a, g_n)
         tl.store(
-            scaled4_p + at * M + i[:, None] * M + m_[None, :],
-            (since * s.to(tl.float32)),
+            scaled4_p + at * M + i[:, None] * M + m_[None, :], (since * s.to(tl.float32)),
             mask=i_new[:, None] & m__ok[None, :],
         )  # s . since
         until = span(g_a, g_n, 0.0, 0)
         tl.store(
-            scaled5_p + at * M + i[:, None] * M + m_[None, :],
-            (until * ahead1.to(tl.float32)),
+            scaled5_p + at * M + i[:, None] * M + m_[None, :], (until * ahead1.to(tl.float32)),
             mask=i_new[:, None] & m__ok[None, :],
         )  # until . (e92d0a19b999)
     tl.store(
-        matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-        t,
+        matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t,
         mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
     )  # t
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prepare_6_others(
-    s_p,
-    s_b,
-    s_t,
-    s_h,
-    s_g,
-    ahead1_p,
-    ahead1_b,
-    ahead1_t,
-    ahead1_h,
-    ahead1_g,
-    g_sums,
-    g_rests,
-    g_extents,
-    scaled4_p,
-    scaled5_p,
-    matrix3,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    M: tl.constexpr,
-    part_m_: tl.constexpr,
-    FLAT: tl.constexpr,
-    GROUP: tl.constexpr,
-    CHUNK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    s_p, s_b, s_t, s_h, s_g, ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g, g_sums, g_rests,
+    g_extents, scaled4_p, scaled5_p, matrix3,
+    T, H, chunks, begins, stops, programs,
+    M: tl.constexpr, part_m_: tl.constexpr, FLAT: tl.constexpr, GROUP: tl.constexpr,
+    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The same, of chunks that aren't flat: a program looks at some together, and takes one after the other."""
     i = tl.arange(0, C)
@@ -5066,90 +3216,44 @@ def backward_prepare_6_others(
                     )
                     ahead1 = tl.load(
                         ahead1_p + t0 * ahead1_t + i[:, None] * ahead1_t + m_[None, :],
-                        mask=i_ok[:, None] & m__ok[None, :],
-                        other=0.0,
+                        mask=i_ok[:, None] & m__ok[None, :], other=0.0,
                     )
                     # sum_{m} s_{i,m} (e92d0a19b999)_{j,m} m_{i,j,m}
                     g_a = over_block(
                         tl.load(
                             g_sums + step * M + (row)[:, None] * (H * M) + m_[None, :], mask=(m__ok)[None, :], other=0
                         ),
-                        g_sums + step * M,
-                        (row)[:, None],
-                        m_[None, :],
-                        m__ok[None, :],
-                        last,
-                        H * M,
-                        C,
-                        CHUNK,
+                        g_sums + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M,
+                        C, CHUNK,
                     )
                     g_n = (
                         over_block(
                             tl.load(
                                 g_rests + step * M + (row)[:, None] * (H * M) + m_[None, :],
-                                mask=(m__ok)[None, :],
-                                other=0,
+                                mask=(m__ok)[None, :], other=0,
                             ),
-                            g_rests + step * M,
-                            (row)[:, None],
-                            m_[None, :],
-                            m__ok[None, :],
-                            last,
-                            H * M,
-                            C,
-                            CHUNK,
+                            g_rests + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last,
+                            H * M, C, CHUNK,
                         )
                         if EXACT
                         else 0
                     )
                     t = decayed_product(
-                        t,
-                        s.to(tl.float32),
-                        ahead1.to(tl.float32),
-                        g_sums + step * M,
-                        g_rests + step * M if EXACT else None,
-                        g_a,
-                        g_n,
-                        g_a,
-                        g_n,
-                        m_,
-                        m__ok,
-                        last,
-                        H * M,
-                        C,
-                        CHUNK,
-                        LEVELS,
-                        False,
-                        True,
-                        FLAT,
-                        EXACT,
-                        DT,
+                        t, s.to(tl.float32), ahead1.to(tl.float32), g_sums + step * M,
+                        g_rests + step * M if EXACT else None, g_a, g_n, g_a, g_n, m_, m__ok, last,
+                        H * M, C, CHUNK, LEVELS, False, True, FLAT, EXACT, DT,
                     )
                     if not FLAT:
                         steep_from = first_steep(steep_from, g_a, g_n, m__ok, C, DT)
                         i_new = i_ok & ((i >= steep_from) | (again > 0))
                     g_a_end = over_block(
                         tl.load(g_sums + step * M + last * (H * M) + m_, mask=m__ok, other=0),
-                        g_sums + step * M,
-                        (last),
-                        m_,
-                        m__ok,
-                        last,
-                        H * M,
-                        C,
-                        CHUNK,
+                        g_sums + step * M, (last), m_, m__ok, last, H * M, C, CHUNK,
                     )
                     g_n_end = (
                         over_block(
                             tl.load(g_rests + step * M + last * (H * M) + m_, mask=m__ok, other=0),
-                            g_rests + step * M,
-                            (last),
-                            m_,
-                            m__ok,
-                            last,
-                            H * M,
-                            C,
-                            CHUNK,
+                            g_rests + step * M, (last), m_, m__ok, last, H * M, C, CHUNK,
                         )
                         if EXACT
                         else tl.full([1], 0, tl.int32)
@@ -5157,36 +3261,24 @@ def backward_prepare_6_others(
                     since = span(g_a_end[None, :], g_n_end[None, :], g_a, g_n)
                     tl.store(
                         scaled4_p + at * M + i[:, None] * M + m_[None, :],
-                        (since * s.to(tl.float32)),
-                        mask=i_new[:, None] & m__ok[None, :],
+                        (since * s.to(tl.float32)), mask=i_new[:, None] & m__ok[None, :],
                     )  # s . since
                     until = span(g_a, g_n, 0.0, 0)
                     tl.store(
                         scaled5_p + at * M + i[:, None] * M + m_[None, :],
-                        (until * ahead1.to(tl.float32)),
-                        mask=i_new[:, None] & m__ok[None, :],
+                        (until * ahead1.to(tl.float32)), mask=i_new[:, None] & m__ok[None, :],
                     )  # until . (e92d0a19b999)
                 tl.store(
-                    matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-                    t,
+                    matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t,
                     mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
                 )  # t
 
 
 @triton.jit(do_not_specialize=["T", "count"])
 def backward_rows_3(
-    read1_p,
-    read1_b,
-    read1_t,
-    read1_h,
-    read1_g,
-    ahead3_out,
-    T,
-    H,
-    count,
-    M: tl.constexpr,
-    block_m_: tl.constexpr,
-    ROWS: tl.constexpr,
+    read1_p, read1_b, read1_t, read1_h, read1_g, ahead3_out,
+    T, H, count,
+    M: tl.constexpr, block_m_: tl.constexpr, ROWS: tl.constexpr,
 ):
     """What is made of each step for itself."""
     h = (tl.program_id(0) % H).to(tl.int64)
@@ -5199,8 +3291,7 @@ def backward_rows_3(
     m__ok = m_ < M
     read1 = tl.load(
         read1_p + h // read1_g * read1_h + (b * read1_b + step * read1_t)[:, None] + m_[None, :],
-        mask=i_ok[:, None] & m__ok[None, :],
-        other=0.0,
+        mask=i_ok[:, None] & m__ok[None, :], other=0.0,
     ).to(tl.float32)
     t1 = tl.max(tl.where(m__ok[None, :], read1, float("-inf")), axis=1)
     t2 = tl.sum(tl.where(m__ok[None, :], tl.exp(read1 + (-t1)[:, None]), 0.0), axis=1)
@@ -5209,46 +3300,13 @@ def backward_rows_3(
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_6(
-    dV_first,
-    dV_last,
-    dV_borders,
-    scaled4_p,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    matrix3,
-    ahead3_p,
-    ahead3_b,
-    ahead3_t,
-    ahead3_h,
-    ahead3_g,
-    dv_out,
-    g_sums,
-    g_rests,
-    scaled5_p,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    blocks,
-    M: tl.constexpr,
-    E: tl.constexpr,
-    block_m_: tl.constexpr,
-    block_e: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    PRODUCTS: tl.constexpr,
-    BLOCK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    dV_first, dV_last, dV_borders, scaled4_p, do_p, do_b, do_t, do_h, do_g, matrix3,
+    ahead3_p, ahead3_b, ahead3_t, ahead3_h, ahead3_g, dv_out, g_sums, g_rests, scaled5_p,
+    T, H, chunks, starts, parts, length, blocks,
+    M: tl.constexpr, E: tl.constexpr, block_m_: tl.constexpr, block_e: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
+    BLOCK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """A walk backwards over chunks, carrying a tile of dV."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
@@ -5270,8 +3328,7 @@ def backward_sweep_6(
         if dV_first is not None:
             dV_slice += tl.load(
                 dV_first + sh * M * E + m__slice[None, :] * E + e[:, None],
-                mask=m__ok_slice[None, :] & e_ok[:, None],
-                other=0.0,
+                mask=m__ok_slice[None, :] & e_ok[:, None], other=0.0,
             )
         dV = dV + (dV_slice,)
         m_ = m_ + (m__slice,)
@@ -5281,16 +3338,9 @@ def backward_sweep_6(
     ahead3_p += b * ahead3_b + h // ahead3_g * ahead3_h
     if not YIELD:
         reached = lasting(
-            g_sums + (b * T * H + h) * M,
-            g_rests + (b * T * H + h) * M if EXACT else None,
-            H * M,
-            tl.arange(0, triton.next_power_of_2(M)),
-            tl.arange(0, triton.next_power_of_2(M)) < M,
-            begin,
-            stop,
-            count,
-            C,
-            False,
+            g_sums + (b * T * H + h) * M, g_rests + (b * T * H + h) * M if EXACT else None, H * M,
+            tl.arange(0, triton.next_power_of_2(M)), tl.arange(0, triton.next_power_of_2(M)) < M,
+            begin, stop, count, C, False,
         )
         stop, count = tl.minimum(stop, begin + reached * C), reached
     identity = tl.where(i[:, None] == i[None, :], 1.0, 0.0).to(DT)
@@ -5325,27 +3375,21 @@ def backward_sweep_6(
                         dV_borders
                         + (bh * blocks + first_block + (count - 1 - n) // (BLOCK // C)) * M * E
                         + m_[n_m_][None, :] * E
-                        + e[:, None],
-                        dV[n_m_],
-                        mask=m__ok[n_m_][None, :] & e_ok[:, None],
+                        + e[:, None], dV[n_m_], mask=m__ok[n_m_][None, :] & e_ok[:, None],
                     )
             scaled4 = tl.load(
                 scaled4_p + at * M + i[:, None] * M + m_[n_m_][None, :],
-                mask=i_ok[:, None] & m__ok[n_m_][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & m__ok[n_m_][None, :], other=0.0,
             )
             p = tl.dot(dV[n_m_].to(DT), tl.trans(scaled4.to(DT)), p, input_precision="tf32x3")  # scaled4 dV
             kept = span(g_a_end, g_n_end, 0.0, 0)
             scaled5 = tl.load(
                 scaled5_p + at * M + i[:, None] * M + m_[n_m_][None, :],
-                mask=i_ok[:, None] & m__ok[n_m_][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & m__ok[n_m_][None, :], other=0.0,
             )
             p3 = tl.dot(
-                (ahead3.to(tl.float32)[None, :] * do_each.to(tl.float32)).to(DT),
-                scaled5.to(DT),
-                (kept[None, :] * dV[n_m_]),
-                input_precision="tf32x3",
+                (ahead3.to(tl.float32)[None, :] * do_each.to(tl.float32)).to(DT), scaled5.to(DT),
+                (kept[None, :] * dV[n_m_]), input_precision="tf32x3",
             )  # ... + do^T diag((ab8bc1574801)) scaled5
             dV_slice2 = p3  # diag(kept) dV + scaled5^T diag((ab8bc1574801)) do
             dV_next = dV_next + (dV_slice2,)
@@ -5354,9 +3398,7 @@ def backward_sweep_6(
         rounded, rest = rounded_and_rest(t, DT)
         p2 = tl.dot(
             (ahead3.to(tl.float32)[None, :] * do_each.to(tl.float32)).to(DT),
-            tl.trans(rounded.to(DT)),
-            p,
-            input_precision="tf32x3",
+            tl.trans(rounded.to(DT)), p, input_precision="tf32x3",
         )  # ... + matrix3 diag((ab8bc1574801)) do
         if not EXACT:
             p2 = tl.dot((ahead3.to(tl.float32)[None, :] * do_each.to(tl.float32)).to(DT), tl.trans(rest.to(DT)), p2)
@@ -5370,61 +3412,24 @@ def backward_sweep_6(
                 if part == 0:
                     tl.store(
                         dV_last + (sh // H // parts * H + h) * M * E + m_[n_m_][None, :] * E + e[:, None],
-                        dV[n_m_],
-                        mask=m__ok[n_m_][None, :] & e_ok[:, None],
+                        dV[n_m_], mask=m__ok[n_m_][None, :] & e_ok[:, None],
                     )
         else:
             tl.store(
-                dV_last + sh * M * E + m_[n_m_][None, :] * E + e[:, None],
-                dV[n_m_],
+                dV_last + sh * M * E + m_[n_m_][None, :] * E + e[:, None], dV[n_m_],
                 mask=m__ok[n_m_][None, :] & e_ok[:, None],
             )
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prepare_7(
-    intra4_p,
-    v_p,
-    v_b,
-    v_t,
-    v_h,
-    v_g,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    ahead1_p,
-    ahead1_b,
-    ahead1_t,
-    ahead1_h,
-    ahead1_g,
-    ahead3_p,
-    ahead3_b,
-    ahead3_t,
-    ahead3_h,
-    ahead3_g,
-    g_sums,
-    g_rests,
-    g_extents,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    E: tl.constexpr,
-    M: tl.constexpr,
-    block_e: tl.constexpr,
-    part_m_: tl.constexpr,
-    FLAT: tl.constexpr,
-    GROUP: tl.constexpr,
-    CHUNK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    intra4_p, v_p, v_b, v_t, v_h, v_g, do_p, do_b, do_t, do_h, do_g,
+    ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g,
+    ahead3_p, ahead3_b, ahead3_t, ahead3_h, ahead3_g, g_sums, g_rests, g_extents,
+    T, H, chunks, begins, stops, programs,
+    E: tl.constexpr, M: tl.constexpr, block_e: tl.constexpr, part_m_: tl.constexpr,
+    FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -5455,57 +3460,26 @@ def backward_prepare_7(
         m__ok = m_ < M
         ahead1 = tl.load(
             ahead1_p + t0 * ahead1_t + i[:, None] * ahead1_t + m_[None, :],
-            mask=i_ok[:, None] & m__ok[None, :],
-            other=0.0,
+            mask=i_ok[:, None] & m__ok[None, :], other=0.0,
         )
         ahead3 = tl.load(ahead3_p + t0 * ahead3_t + i * ahead3_t, mask=i_ok, other=0.0)
         g_a = over_block(
             tl.load(g_sums + step * M + (row)[:, None] * (H * M) + m_[None, :], mask=(m__ok)[None, :], other=0),
-            g_sums + step * M,
-            (row)[:, None],
-            m_[None, :],
-            m__ok[None, :],
-            last,
-            H * M,
-            C,
-            CHUNK,
+            g_sums + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M, C, CHUNK,
         )
         g_n = (
             over_block(
                 tl.load(g_rests + step * M + (row)[:, None] * (H * M) + m_[None, :], mask=(m__ok)[None, :], other=0),
-                g_rests + step * M,
-                (row)[:, None],
-                m_[None, :],
-                m__ok[None, :],
-                last,
-                H * M,
-                C,
+                g_rests + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M, C,
                 CHUNK,
             )
             if EXACT
             else 0
         )
         p3 = decayed_sum(
-            p2,
-            (ahead3.to(tl.float32)[:, None] * ahead1.to(tl.float32)),
-            g_sums + step * M,
-            g_rests + step * M if EXACT else None,
-            g_a,
-            g_n,
-            g_a,
-            g_n,
-            m_,
-            m__ok,
-            last,
-            H * M,
-            C,
-            CHUNK,
-            LEVELS,
-            False,
-            True,
-            FLAT,
-            EXACT,
-            DT,
+            p2, (ahead3.to(tl.float32)[:, None] * ahead1.to(tl.float32)), g_sums + step * M,
+            g_rests + step * M if EXACT else None, g_a, g_n, g_a, g_n, m_, m__ok, last, H * M, C,
+            CHUNK, LEVELS, False, True, FLAT, EXACT, DT,
         )  # sum_{j} [v do^T]_{i,j} (e92d0a19b999)_{j,m} m_{i,j,m} (ab8bc1574801)_j
         if not FLAT:
             steep_from = first_steep(steep_from, g_a, g_n, m__ok, C, DT)
@@ -5516,48 +3490,13 @@ def backward_prepare_7(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prepare_7_others(
-    intra4_p,
-    v_p,
-    v_b,
-    v_t,
-    v_h,
-    v_g,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    ahead1_p,
-    ahead1_b,
-    ahead1_t,
-    ahead1_h,
-    ahead1_g,
-    ahead3_p,
-    ahead3_b,
-    ahead3_t,
-    ahead3_h,
-    ahead3_g,
-    g_sums,
-    g_rests,
-    g_extents,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    E: tl.constexpr,
-    M: tl.constexpr,
-    block_e: tl.constexpr,
-    part_m_: tl.constexpr,
-    FLAT: tl.constexpr,
-    GROUP: tl.constexpr,
-    CHUNK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    intra4_p, v_p, v_b, v_t, v_h, v_g, do_p, do_b, do_t, do_h, do_g,
+    ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g,
+    ahead3_p, ahead3_b, ahead3_t, ahead3_h, ahead3_g, g_sums, g_rests, g_extents,
+    T, H, chunks, begins, stops, programs,
+    E: tl.constexpr, M: tl.constexpr, block_e: tl.constexpr, part_m_: tl.constexpr,
+    FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The same, of chunks that aren't flat: a program looks at some together, and takes one after the other."""
     i = tl.arange(0, C)
@@ -5599,63 +3538,32 @@ def backward_prepare_7_others(
                     m__ok = m_ < M
                     ahead1 = tl.load(
                         ahead1_p + t0 * ahead1_t + i[:, None] * ahead1_t + m_[None, :],
-                        mask=i_ok[:, None] & m__ok[None, :],
-                        other=0.0,
+                        mask=i_ok[:, None] & m__ok[None, :], other=0.0,
                     )
                     ahead3 = tl.load(ahead3_p + t0 * ahead3_t + i * ahead3_t, mask=i_ok, other=0.0)
                     g_a = over_block(
                         tl.load(
                             g_sums + step * M + (row)[:, None] * (H * M) + m_[None, :], mask=(m__ok)[None, :], other=0
                         ),
-                        g_sums + step * M,
-                        (row)[:, None],
-                        m_[None, :],
-                        m__ok[None, :],
-                        last,
-                        H * M,
-                        C,
-                        CHUNK,
+                        g_sums + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M,
+                        C, CHUNK,
                     )
                     g_n = (
                         over_block(
                             tl.load(
                                 g_rests + step * M + (row)[:, None] * (H * M) + m_[None, :],
-                                mask=(m__ok)[None, :],
-                                other=0,
+                                mask=(m__ok)[None, :], other=0,
                             ),
-                            g_rests + step * M,
-                            (row)[:, None],
-                            m_[None, :],
-                            m__ok[None, :],
-                            last,
-                            H * M,
-                            C,
-                            CHUNK,
+                            g_rests + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last,
+                            H * M, C, CHUNK,
                         )
                         if EXACT
                         else 0
                     )
                     p3 = decayed_sum(
-                        p2,
-                        (ahead3.to(tl.float32)[:, None] * ahead1.to(tl.float32)),
-                        g_sums + step * M,
-                        g_rests + step * M if EXACT else None,
-                        g_a,
-                        g_n,
-                        g_a,
-                        g_n,
-                        m_,
-                        m__ok,
-                        last,
-                        H * M,
-                        C,
-                        CHUNK,
-                        LEVELS,
-                        False,
-                        True,
-                        FLAT,
-                        EXACT,
-                        DT,
+                        p2, (ahead3.to(tl.float32)[:, None] * ahead1.to(tl.float32)),
+                        g_sums + step * M, g_rests + step * M if EXACT else None, g_a, g_n, g_a,
+                        g_n, m_, m__ok, last, H * M, C, CHUNK, LEVELS, False, True, FLAT, EXACT, DT,
                     )  # sum_{j} [v do^T]_{i,j} (e92d0a19b999)_{j,m} m_{i,j,m} (ab8bc1574801)_j
                     if not FLAT:
                         steep_from = first_steep(steep_from, g_a, g_n, m__ok, C, DT)
@@ -5668,50 +3576,13 @@ def backward_prepare_7_others(
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_7(
-    dV_first,
-    intra4_p,
-    g_sums,
-    g_rests,
-    v_p,
-    v_b,
-    v_t,
-    v_h,
-    v_g,
-    ds_3_p,
-    ds_3_b,
-    ds_3_t,
-    ds_3_h,
-    ds_3_g,
-    ds_out,
-    scaled5_p,
-    ahead3_p,
-    ahead3_b,
-    ahead3_t,
-    ahead3_h,
-    ahead3_g,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    E: tl.constexpr,
-    M: tl.constexpr,
-    block_e: tl.constexpr,
-    block_m_: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    PRODUCTS: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
+    dV_first, intra4_p, g_sums, g_rests, v_p, v_b, v_t, v_h, v_g,
+    ds_3_p, ds_3_b, ds_3_t, ds_3_h, ds_3_g, ds_out, scaled5_p,
+    ahead3_p, ahead3_b, ahead3_t, ahead3_h, ahead3_g, do_p, do_b, do_t, do_h, do_g,
+    T, H, chunks, starts, parts, length,
+    E: tl.constexpr, M: tl.constexpr, block_e: tl.constexpr, block_m_: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk backwards over chunks, carrying a tile of dV."""
@@ -5734,8 +3605,7 @@ def backward_sweep_7(
         if dV_first is not None:
             dV_slice += tl.load(
                 dV_first + sh * M * E + m_[:, None] * E + e_slice[None, :],
-                mask=m__ok[:, None] & e_ok_slice[None, :],
-                other=0.0,
+                mask=m__ok[:, None] & e_ok_slice[None, :], other=0.0,
             )
         dV = dV + (dV_slice,)
         e = e + (e_slice,)
@@ -5806,14 +3676,11 @@ def backward_sweep_7(
             p = tl.dot(dV[n_e].to(DT), tl.trans(v.to(DT)), p, input_precision="tf32x3")  # v dV^T
             do = tl.load(
                 do_p + t0 * do_t + i[:, None] * do_t + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
             p2 = tl.dot(
-                (ahead3.to(tl.float32)[None, :] * scaled5_each.to(tl.float32)).to(DT),
-                do.to(DT),
-                (kept[:, None] * dV[n_e]),
-                input_precision="tf32x3",
+                (ahead3.to(tl.float32)[None, :] * scaled5_each.to(tl.float32)).to(DT), do.to(DT),
+                (kept[:, None] * dV[n_e]), input_precision="tf32x3",
             )  # ... + do^T diag((ab8bc1574801)) scaled5
             dV_slice2 = p2  # diag(kept) dV + scaled5^T diag((ab8bc1574801)) do
             dV_next = dV_next + (dV_slice2,)
@@ -5822,44 +3689,18 @@ def backward_sweep_7(
         if YIELD:
             tl.store(
                 ds_out + step * M + i[None, :] * (H * M) + m_[:, None],
-                (y + ds_3_each.to(tl.float32)),
-                mask=m__ok[:, None] & i_ok[None, :],
+                (y + ds_3_each.to(tl.float32)), mask=m__ok[:, None] & i_ok[None, :],
             )  # ds
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prepare_8(
-    ahead2_p,
-    ahead2_b,
-    ahead2_t,
-    ahead2_h,
-    ahead2_g,
-    s_p,
-    s_b,
-    s_t,
-    s_h,
-    s_g,
-    g_sums,
-    g_rests,
-    g_extents,
-    scaled6_p,
-    matrix4,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    M: tl.constexpr,
-    part_m_: tl.constexpr,
-    FLAT: tl.constexpr,
-    GROUP: tl.constexpr,
-    CHUNK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    ahead2_p, ahead2_b, ahead2_t, ahead2_h, ahead2_g, s_p, s_b, s_t, s_h, s_g, g_sums, g_rests,
+    g_extents, scaled6_p, matrix4,
+    T, H, chunks, begins, stops, programs,
+    M: tl.constexpr, part_m_: tl.constexpr, FLAT: tl.constexpr, GROUP: tl.constexpr,
+    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -5883,109 +3724,50 @@ def backward_prepare_8(
         m__ok = m_ < M
         ahead2 = tl.load(
             ahead2_p + t0 * ahead2_t + i[:, None] * ahead2_t + m_[None, :],
-            mask=i_ok[:, None] & m__ok[None, :],
-            other=0.0,
+            mask=i_ok[:, None] & m__ok[None, :], other=0.0,
         )
         s = tl.load(s_p + t0 * s_t + i[:, None] * s_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
         # sum_{m} s_{j,m} m_{i,j,m} (5ae1101ffe1e)_{i,m}
         g_a = over_block(
             tl.load(g_sums + step * M + (row)[:, None] * (H * M) + m_[None, :], mask=(m__ok)[None, :], other=0),
-            g_sums + step * M,
-            (row)[:, None],
-            m_[None, :],
-            m__ok[None, :],
-            last,
-            H * M,
-            C,
-            CHUNK,
+            g_sums + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M, C, CHUNK,
         )
         g_n = (
             over_block(
                 tl.load(g_rests + step * M + (row)[:, None] * (H * M) + m_[None, :], mask=(m__ok)[None, :], other=0),
-                g_rests + step * M,
-                (row)[:, None],
-                m_[None, :],
-                m__ok[None, :],
-                last,
-                H * M,
-                C,
+                g_rests + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M, C,
                 CHUNK,
             )
             if EXACT
             else 0
         )
         t = decayed_product(
-            t,
-            ahead2.to(tl.float32),
-            s.to(tl.float32),
-            g_sums + step * M,
-            g_rests + step * M if EXACT else None,
-            g_a,
-            g_n,
-            g_a,
-            g_n,
-            m_,
-            m__ok,
-            last,
-            H * M,
-            C,
-            CHUNK,
-            LEVELS,
-            True,
-            True,
-            FLAT,
-            EXACT,
-            DT,
+            t, ahead2.to(tl.float32), s.to(tl.float32), g_sums + step * M,
+            g_rests + step * M if EXACT else None, g_a, g_n, g_a, g_n, m_, m__ok, last, H * M, C,
+            CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
         )
         if not FLAT:
             steep_from = first_steep(steep_from, g_a, g_n, m__ok, C, DT)
             i_new = i_ok & ((i >= steep_from) | (again > 0))
         since = span(g_a, g_n, 0.0, 0)
         tl.store(
-            scaled6_p + at * M + i[:, None] * M + m_[None, :],
-            (since * ahead2.to(tl.float32)),
+            scaled6_p + at * M + i[:, None] * M + m_[None, :], (since * ahead2.to(tl.float32)),
             mask=i_new[:, None] & m__ok[None, :],
         )  # since . (5ae1101ffe1e)
     tl.store(
-        matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-        t,
+        matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t,
         mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
     )  # t
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prepare_8_others(
-    ahead2_p,
-    ahead2_b,
-    ahead2_t,
-    ahead2_h,
-    ahead2_g,
-    s_p,
-    s_b,
-    s_t,
-    s_h,
-    s_g,
-    g_sums,
-    g_rests,
-    g_extents,
-    scaled6_p,
-    matrix4,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    M: tl.constexpr,
-    part_m_: tl.constexpr,
-    FLAT: tl.constexpr,
-    GROUP: tl.constexpr,
-    CHUNK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    ahead2_p, ahead2_b, ahead2_t, ahead2_h, ahead2_g, s_p, s_b, s_t, s_h, s_g, g_sums, g_rests,
+    g_extents, scaled6_p, matrix4,
+    T, H, chunks, begins, stops, programs,
+    M: tl.constexpr, part_m_: tl.constexpr, FLAT: tl.constexpr, GROUP: tl.constexpr,
+    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The same, of chunks that aren't flat: a program looks at some together, and takes one after the other."""
     i = tl.arange(0, C)
@@ -6014,8 +3796,7 @@ def backward_prepare_8_others(
                     m__ok = m_ < M
                     ahead2 = tl.load(
                         ahead2_p + t0 * ahead2_t + i[:, None] * ahead2_t + m_[None, :],
-                        mask=i_ok[:, None] & m__ok[None, :],
-                        other=0.0,
+                        mask=i_ok[:, None] & m__ok[None, :], other=0.0,
                     )
                     s = tl.load(
                         s_p + t0 * s_t + i[:, None] * s_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0
@@ -6025,56 +3806,25 @@ def backward_prepare_8_others(
                         tl.load(
                             g_sums + step * M + (row)[:, None] * (H * M) + m_[None, :], mask=(m__ok)[None, :], other=0
                         ),
-                        g_sums + step * M,
-                        (row)[:, None],
-                        m_[None, :],
-                        m__ok[None, :],
-                        last,
-                        H * M,
-                        C,
-                        CHUNK,
+                        g_sums + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M,
+                        C, CHUNK,
                     )
                     g_n = (
                         over_block(
                             tl.load(
                                 g_rests + step * M + (row)[:, None] * (H * M) + m_[None, :],
-                                mask=(m__ok)[None, :],
-                                other=0,
+                                mask=(m__ok)[None, :], other=0,
                             ),
-                            g_rests + step * M,
-                            (row)[:, None],
-                            m_[None, :],
-                            m__ok[None, :],
-                            last,
-                            H * M,
-                            C,
-                            CHUNK,
+                            g_rests + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last,
+                            H * M, C, CHUNK,
                         )
                         if EXACT
                         else 0
                     )
                     t = decayed_product(
-                        t,
-                        ahead2.to(tl.float32),
-                        s.to(tl.float32),
-                        g_sums + step * M,
-                        g_rests + step * M if EXACT else None,
-                        g_a,
-                        g_n,
-                        g_a,
-                        g_n,
-                        m_,
-                        m__ok,
-                        last,
-                        H * M,
-                        C,
-                        CHUNK,
-                        LEVELS,
-                        True,
-                        True,
-                        FLAT,
-                        EXACT,
-                        DT,
+                        t, ahead2.to(tl.float32), s.to(tl.float32), g_sums + step * M,
+                        g_rests + step * M if EXACT else None, g_a, g_n, g_a, g_n, m_, m__ok, last,
+                        H * M, C, CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
                     )
                     if not FLAT:
                         steep_from = first_steep(steep_from, g_a, g_n, m__ok, C, DT)
@@ -6082,48 +3832,21 @@ def backward_prepare_8_others(
                     since = span(g_a, g_n, 0.0, 0)
                     tl.store(
                         scaled6_p + at * M + i[:, None] * M + m_[None, :],
-                        (since * ahead2.to(tl.float32)),
-                        mask=i_new[:, None] & m__ok[None, :],
+                        (since * ahead2.to(tl.float32)), mask=i_new[:, None] & m__ok[None, :],
                     )  # since . (5ae1101ffe1e)
                 tl.store(
-                    matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-                    t,
+                    matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t,
                     mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
                 )  # t
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_8(
-    K_first,
-    scaled6_p,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    matrix4,
-    dq_out,
-    g_sums,
-    g_rests,
-    scaled1_p,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    M: tl.constexpr,
-    D: tl.constexpr,
-    block_m_: tl.constexpr,
-    block_d: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    K_first, scaled6_p, k_p, k_b, k_t, k_h, k_g, matrix4, dq_out, g_sums, g_rests, scaled1_p,
+    T, H, chunks, starts, parts, length,
+    M: tl.constexpr, D: tl.constexpr, block_m_: tl.constexpr, block_d: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of K."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
@@ -6145,8 +3868,7 @@ def backward_sweep_8(
         if K_first is not None:
             K_slice += tl.load(
                 K_first + sh * D * M + d[:, None] * M + m__slice[None, :],
-                mask=d_ok[:, None] & m__ok_slice[None, :],
-                other=0.0,
+                mask=d_ok[:, None] & m__ok_slice[None, :], other=0.0,
             )
         K = K + (K_slice,)
         m_ = m_ + (m__slice,)
@@ -6173,15 +3895,13 @@ def backward_sweep_8(
             )
             scaled6 = tl.load(
                 scaled6_p + at * M + i[:, None] * M + m_[n_m_][None, :],
-                mask=i_ok[:, None] & m__ok[n_m_][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & m__ok[n_m_][None, :], other=0.0,
             )
             p = tl.dot(K[n_m_].to(DT), tl.trans(scaled6.to(DT)), p, input_precision="tf32x3")  # scaled6 K^T
             kept = span(g_a_end, g_n_end, 0.0, 0)
             scaled1 = tl.load(
                 scaled1_p + at * M + i[:, None] * M + m_[n_m_][None, :],
-                mask=i_ok[:, None] & m__ok[n_m_][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & m__ok[n_m_][None, :], other=0.0,
             )
             p3 = tl.dot(
                 k.to(DT), scaled1.to(DT), (kept[None, :] * K[n_m_]), input_precision="tf32x3"
@@ -6202,50 +3922,13 @@ def backward_sweep_8(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_unroll_1(
-    K_borders,
-    dK_borders,
-    g_sums,
-    g_rests,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    s_p,
-    s_b,
-    s_t,
-    s_h,
-    s_g,
-    ahead2_p,
-    ahead2_b,
-    ahead2_t,
-    ahead2_h,
-    ahead2_g,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    g_extents,
+    K_borders, dK_borders, g_sums, g_rests, k_p, k_b, k_t, k_h, k_g, s_p, s_b, s_t, s_h, s_g,
+    ahead2_p, ahead2_b, ahead2_t, ahead2_h, ahead2_g, q_p, q_b, q_t, q_h, q_g, g_extents,
     K__out,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    D: tl.constexpr,
-    M: tl.constexpr,
-    block_d: tl.constexpr,
-    block_m_: tl.constexpr,
-    FLAT: tl.constexpr,
-    GROUP: tl.constexpr,
-    CHUNK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    T, H, chunks, begins, stops, programs,
+    D: tl.constexpr, M: tl.constexpr, block_d: tl.constexpr, block_m_: tl.constexpr,
+    FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """Products of the states and their gradients at each step, for all blocks at once."""
     tile = tl.program_id(0) % tl.cdiv(M, block_m_)
@@ -6271,27 +3954,13 @@ def backward_unroll_1(
     if not FLAT:
         steep_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
     g_a_end = over_block(
-        tl.load(g_sums + step * M + last * (H * M) + m_, mask=m__ok, other=0),
-        g_sums + step * M,
-        (last),
-        m_,
-        m__ok,
-        last,
-        H * M,
-        C,
-        CHUNK,
+        tl.load(g_sums + step * M + last * (H * M) + m_, mask=m__ok, other=0), g_sums + step * M,
+        (last), m_, m__ok, last, H * M, C, CHUNK,
     )
     g_n_end = (
         over_block(
             tl.load(g_rests + step * M + last * (H * M) + m_, mask=m__ok, other=0),
-            g_rests + step * M,
-            (last),
-            m_,
-            m__ok,
-            last,
-            H * M,
-            C,
-            CHUNK,
+            g_rests + step * M, (last), m_, m__ok, last, H * M, C, CHUNK,
         )
         if EXACT
         else tl.full([1], 0, tl.int32)
@@ -6299,37 +3968,21 @@ def backward_unroll_1(
     kept = span(g_a_end, g_n_end, 0.0, 0)
     s = tl.load(
         dK_borders + (bh * chunks + c) * D * M + d[:, None] * M + m_[None, :],
-        mask=d_ok[:, None] & m__ok[None, :],
-        other=0.0,
+        mask=d_ok[:, None] & m__ok[None, :], other=0.0,
     )  # dK
     s2 = tl.load(
         K_borders + (bh * chunks + c) * D * M + d[:, None] * M + m_[None, :],
-        mask=d_ok[:, None] & m__ok[None, :],
-        other=0.0,
+        mask=d_ok[:, None] & m__ok[None, :], other=0.0,
     )  # K
     s3 = tl.sum((s.to(tl.float32) * s2.to(tl.float32)), axis=0)  # (K . dK)^T 1
     g_a = over_block(
         tl.load(g_sums + step * M + (row)[:, None] * (H * M) + m_[None, :], mask=(m__ok)[None, :], other=0),
-        g_sums + step * M,
-        (row)[:, None],
-        m_[None, :],
-        m__ok[None, :],
-        last,
-        H * M,
-        C,
-        CHUNK,
+        g_sums + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M, C, CHUNK,
     )
     g_n = (
         over_block(
             tl.load(g_rests + step * M + (row)[:, None] * (H * M) + m_[None, :], mask=(m__ok)[None, :], other=0),
-            g_rests + step * M,
-            (row)[:, None],
-            m_[None, :],
-            m__ok[None, :],
-            last,
-            H * M,
-            C,
-            CHUNK,
+            g_rests + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M, C, CHUNK,
         )
         if EXACT
         else 0
@@ -6346,52 +3999,16 @@ def backward_unroll_1(
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     p2 = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # (q) (k)^T
     p3 = decayed_sum(
-        p2,
-        s4.to(tl.float32),
-        g_sums + step * M,
-        g_rests + step * M if EXACT else None,
-        g_a,
-        g_n,
-        g_a,
-        g_n,
-        m_,
-        m__ok,
-        last,
-        H * M,
-        C,
-        CHUNK,
-        LEVELS,
-        True,
-        False,
-        FLAT,
-        EXACT,
-        DT,
+        p2, s4.to(tl.float32), g_sums + step * M, g_rests + step * M if EXACT else None, g_a, g_n,
+        g_a, g_n, m_, m__ok, last, H * M, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
     )  # sum_{j} (s)_{j,m} m_{i,j,m} [(q) (k)^T]_{i,j}
     if not FLAT:
         steep_from = first_steep(steep_from, g_a, g_n, m__ok, C, DT)
         i_new = i_ok & ((i >= steep_from) | (again > 0))
     p4 = tl.dot(k.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # (k) (q)^T
     p5 = decayed_sum(
-        p4,
-        ahead2.to(tl.float32),
-        g_sums + step * M,
-        g_rests + step * M if EXACT else None,
-        g_a,
-        g_n,
-        g_a,
-        g_n,
-        m_,
-        m__ok,
-        last,
-        H * M,
-        C,
-        CHUNK,
-        LEVELS,
-        False,
-        False,
-        FLAT,
-        EXACT,
-        DT,
+        p4, ahead2.to(tl.float32), g_sums + step * M, g_rests + step * M if EXACT else None, g_a,
+        g_n, g_a, g_n, m_, m__ok, last, H * M, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
     )  # sum_{j} (5ae1101ffe1e)_{j,m} m_{i,j,m} [(k) (q)^T]_{i,j}
     if not FLAT:
         steep_from = first_steep(steep_from, g_a, g_n, m__ok, C, DT)
@@ -6403,57 +4020,19 @@ def backward_unroll_1(
     sums2 = summed(w2, C, False, True, DT)  # [order_{mask}]_{i,j} w
     tl.store(
         K__out + step * M + i[:, None] * (H * M) + m_[None, :],
-        ((kept * s3)[None, :] + sums + sums2),
-        mask=i_new[:, None] & m__ok[None, :],
+        ((kept * s3)[None, :] + sums + sums2), mask=i_new[:, None] & m__ok[None, :],
     )  # K
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_unroll_1_others(
-    K_borders,
-    dK_borders,
-    g_sums,
-    g_rests,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    s_p,
-    s_b,
-    s_t,
-    s_h,
-    s_g,
-    ahead2_p,
-    ahead2_b,
-    ahead2_t,
-    ahead2_h,
-    ahead2_g,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    g_extents,
+    K_borders, dK_borders, g_sums, g_rests, k_p, k_b, k_t, k_h, k_g, s_p, s_b, s_t, s_h, s_g,
+    ahead2_p, ahead2_b, ahead2_t, ahead2_h, ahead2_g, q_p, q_b, q_t, q_h, q_g, g_extents,
     K__out,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    D: tl.constexpr,
-    M: tl.constexpr,
-    block_d: tl.constexpr,
-    block_m_: tl.constexpr,
-    FLAT: tl.constexpr,
-    GROUP: tl.constexpr,
-    CHUNK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    T, H, chunks, begins, stops, programs,
+    D: tl.constexpr, M: tl.constexpr, block_d: tl.constexpr, block_m_: tl.constexpr,
+    FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The same, of chunks that aren't flat: a program looks at some together, and takes one after the other."""
     tile = tl.program_id(0) % tl.cdiv(M, block_m_)
@@ -6487,26 +4066,12 @@ def backward_unroll_1_others(
                 steep_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
                 g_a_end = over_block(
                     tl.load(g_sums + step * M + last * (H * M) + m_, mask=m__ok, other=0),
-                    g_sums + step * M,
-                    (last),
-                    m_,
-                    m__ok,
-                    last,
-                    H * M,
-                    C,
-                    CHUNK,
+                    g_sums + step * M, (last), m_, m__ok, last, H * M, C, CHUNK,
                 )
                 g_n_end = (
                     over_block(
                         tl.load(g_rests + step * M + last * (H * M) + m_, mask=m__ok, other=0),
-                        g_rests + step * M,
-                        (last),
-                        m_,
-                        m__ok,
-                        last,
-                        H * M,
-                        C,
-                        CHUNK,
+                        g_rests + step * M, (last), m_, m__ok, last, H * M, C, CHUNK,
                     )
                     if EXACT
                     else tl.full([1], 0, tl.int32)
@@ -6514,24 +4079,16 @@ def backward_unroll_1_others(
                 kept = span(g_a_end, g_n_end, 0.0, 0)
                 s = tl.load(
                     dK_borders + (bh * chunks + c) * D * M + d[:, None] * M + m_[None, :],
-                    mask=d_ok[:, None] & m__ok[None, :],
-                    other=0.0,
+                    mask=d_ok[:, None] & m__ok[None, :], other=0.0,
                 )  # dK
                 s2 = tl.load(
                     K_borders + (bh * chunks + c) * D * M + d[:, None] * M + m_[None, :],
-                    mask=d_ok[:, None] & m__ok[None, :],
-                    other=0.0,
+                    mask=d_ok[:, None] & m__ok[None, :], other=0.0,
                 )  # K
                 s3 = tl.sum((s.to(tl.float32) * s2.to(tl.float32)), axis=0)  # (K . dK)^T 1
                 g_a = over_block(
                     tl.load(g_sums + step * M + (row)[:, None] * (H * M) + m_[None, :], mask=(m__ok)[None, :], other=0),
-                    g_sums + step * M,
-                    (row)[:, None],
-                    m_[None, :],
-                    m__ok[None, :],
-                    last,
-                    H * M,
-                    C,
+                    g_sums + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M, C,
                     CHUNK,
                 )
                 g_n = (
@@ -6539,14 +4096,8 @@ def backward_unroll_1_others(
                         tl.load(
                             g_rests + step * M + (row)[:, None] * (H * M) + m_[None, :], mask=(m__ok)[None, :], other=0
                         ),
-                        g_rests + step * M,
-                        (row)[:, None],
-                        m_[None, :],
-                        m__ok[None, :],
-                        last,
-                        H * M,
-                        C,
-                        CHUNK,
+                        g_rests + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last,
+                        H * M, C, CHUNK,
                     )
                     if EXACT
                     else 0
@@ -6563,60 +4114,25 @@ def backward_unroll_1_others(
                 sums = summed(w, C, True, False, DT)  # [order_{mask}]_{i,j} w
                 ahead2 = tl.load(
                     ahead2_p + t0 * ahead2_t + i[:, None] * ahead2_t + m_[None, :],
-                    mask=i_ok[:, None] & m__ok[None, :],
-                    other=0.0,
+                    mask=i_ok[:, None] & m__ok[None, :], other=0.0,
                 )
                 q = tl.load(
                     q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
                 )
                 p2 = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # (q) (k)^T
                 p3 = decayed_sum(
-                    p2,
-                    s4.to(tl.float32),
-                    g_sums + step * M,
-                    g_rests + step * M if EXACT else None,
-                    g_a,
-                    g_n,
-                    g_a,
-                    g_n,
-                    m_,
-                    m__ok,
-                    last,
-                    H * M,
-                    C,
-                    CHUNK,
-                    LEVELS,
-                    True,
-                    False,
-                    FLAT,
-                    EXACT,
-                    DT,
+                    p2, s4.to(tl.float32), g_sums + step * M, g_rests + step * M if EXACT else None,
+                    g_a, g_n, g_a, g_n, m_, m__ok, last, H * M, C, CHUNK, LEVELS, True, False, FLAT,
+                    EXACT, DT,
                 )  # sum_{j} (s)_{j,m} m_{i,j,m} [(q) (k)^T]_{i,j}
                 if not FLAT:
                     steep_from = first_steep(steep_from, g_a, g_n, m__ok, C, DT)
                     i_new = i_ok & ((i >= steep_from) | (again > 0))
                 p4 = tl.dot(k.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # (k) (q)^T
                 p5 = decayed_sum(
-                    p4,
-                    ahead2.to(tl.float32),
-                    g_sums + step * M,
-                    g_rests + step * M if EXACT else None,
-                    g_a,
-                    g_n,
-                    g_a,
-                    g_n,
-                    m_,
-                    m__ok,
-                    last,
-                    H * M,
-                    C,
-                    CHUNK,
-                    LEVELS,
-                    False,
-                    False,
-                    FLAT,
-                    EXACT,
-                    DT,
+                    p4, ahead2.to(tl.float32), g_sums + step * M,
+                    g_rests + step * M if EXACT else None, g_a, g_n, g_a, g_n, m_, m__ok, last,
+                    H * M, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
                 )  # sum_{j} (5ae1101ffe1e)_{j,m} m_{i,j,m} [(k) (q)^T]_{i,j}
                 if not FLAT:
                     steep_from = first_steep(steep_from, g_a, g_n, m__ok, C, DT)
@@ -6628,25 +4144,15 @@ def backward_unroll_1_others(
                 sums2 = summed(w2, C, False, True, DT)  # [order_{mask}]_{i,j} w
                 tl.store(
                     K__out + step * M + i[:, None] * (H * M) + m_[None, :],
-                    ((kept * s3)[None, :] + sums + sums2),
-                    mask=i_new[:, None] & m__ok[None, :],
+                    ((kept * s3)[None, :] + sums + sums2), mask=i_new[:, None] & m__ok[None, :],
                 )  # K
 
 
 @triton.jit(do_not_specialize=["T", "count"])
 def backward_rows_4(
-    read1_p,
-    read1_b,
-    read1_t,
-    read1_h,
-    read1_g,
-    ahead4_out,
-    T,
-    H,
-    count,
-    M: tl.constexpr,
-    block_m_: tl.constexpr,
-    ROWS: tl.constexpr,
+    read1_p, read1_b, read1_t, read1_h, read1_g, ahead4_out,
+    T, H, count,
+    M: tl.constexpr, block_m_: tl.constexpr, ROWS: tl.constexpr,
 ):
     """What is made of each step for itself."""
     h = (tl.program_id(0) % H).to(tl.int64)
@@ -6659,8 +4165,7 @@ def backward_rows_4(
     m__ok = m_ < M
     read1 = tl.load(
         read1_p + h // read1_g * read1_h + (b * read1_b + step * read1_t)[:, None] + m_[None, :],
-        mask=i_ok[:, None] & m__ok[None, :],
-        other=0.0,
+        mask=i_ok[:, None] & m__ok[None, :], other=0.0,
     ).to(tl.float32)
     t1 = tl.max(tl.where(m__ok[None, :], read1, float("-inf")), axis=1)
     t2 = tl.exp(read1 + (-t1)[:, None])
@@ -6670,50 +4175,13 @@ def backward_rows_4(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_unroll_2(
-    V_borders,
-    dV_borders,
-    g_sums,
-    g_rests,
-    v_p,
-    v_b,
-    v_t,
-    v_h,
-    v_g,
-    s_p,
-    s_b,
-    s_t,
-    s_h,
-    s_g,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    g_extents,
-    ahead4_p,
-    ahead4_b,
-    ahead4_t,
-    ahead4_h,
-    ahead4_g,
+    V_borders, dV_borders, g_sums, g_rests, v_p, v_b, v_t, v_h, v_g, s_p, s_b, s_t, s_h, s_g,
+    do_p, do_b, do_t, do_h, do_g, g_extents, ahead4_p, ahead4_b, ahead4_t, ahead4_h, ahead4_g,
     V__out,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    M: tl.constexpr,
-    E: tl.constexpr,
-    block_m_: tl.constexpr,
-    block_e: tl.constexpr,
-    FLAT: tl.constexpr,
-    GROUP: tl.constexpr,
-    CHUNK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    T, H, chunks, begins, stops, programs,
+    M: tl.constexpr, E: tl.constexpr, block_m_: tl.constexpr, block_e: tl.constexpr,
+    FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """Products of the states and their gradients at each step, for all blocks at once."""
     tile = tl.program_id(0) % tl.cdiv(M, block_m_)
@@ -6740,52 +4208,24 @@ def backward_unroll_2(
         steep_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
     g_a = over_block(
         tl.load(g_sums + step * M + (row)[:, None] * (H * M) + m_[None, :], mask=(m__ok)[None, :], other=0),
-        g_sums + step * M,
-        (row)[:, None],
-        m_[None, :],
-        m__ok[None, :],
-        last,
-        H * M,
-        C,
-        CHUNK,
+        g_sums + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M, C, CHUNK,
     )
     g_n = (
         over_block(
             tl.load(g_rests + step * M + (row)[:, None] * (H * M) + m_[None, :], mask=(m__ok)[None, :], other=0),
-            g_rests + step * M,
-            (row)[:, None],
-            m_[None, :],
-            m__ok[None, :],
-            last,
-            H * M,
-            C,
-            CHUNK,
+            g_rests + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M, C, CHUNK,
         )
         if EXACT
         else 0
     )
     g_a_end = over_block(
-        tl.load(g_sums + step * M + last * (H * M) + m_, mask=m__ok, other=0),
-        g_sums + step * M,
-        (last),
-        m_,
-        m__ok,
-        last,
-        H * M,
-        C,
-        CHUNK,
+        tl.load(g_sums + step * M + last * (H * M) + m_, mask=m__ok, other=0), g_sums + step * M,
+        (last), m_, m__ok, last, H * M, C, CHUNK,
     )
     g_n_end = (
         over_block(
             tl.load(g_rests + step * M + last * (H * M) + m_, mask=m__ok, other=0),
-            g_rests + step * M,
-            (last),
-            m_,
-            m__ok,
-            last,
-            H * M,
-            C,
-            CHUNK,
+            g_rests + step * M, (last), m_, m__ok, last, H * M, C, CHUNK,
         )
         if EXACT
         else tl.full([1], 0, tl.int32)
@@ -6794,8 +4234,7 @@ def backward_unroll_2(
     v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
     s = tl.load(
         dV_borders + (bh * chunks + c) * M * E + m_[None, :] * E + e[:, None],
-        mask=m__ok[None, :] & e_ok[:, None],
-        other=0.0,
+        mask=m__ok[None, :] & e_ok[:, None], other=0.0,
     )  # dV
     p = tl.dot(v.to(DT), s.to(DT), input_precision="tf32x3")  # (v) dV^T
     s2 = tl.load(s_p + t0 * s_t + i[:, None] * s_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
@@ -6804,33 +4243,14 @@ def backward_unroll_2(
     kept = span(g_a_end, g_n_end, 0.0, 0)
     s3 = tl.load(
         V_borders + (bh * chunks + c) * M * E + m_[None, :] * E + e[:, None],
-        mask=m__ok[None, :] & e_ok[:, None],
-        other=0.0,
+        mask=m__ok[None, :] & e_ok[:, None], other=0.0,
     )  # V
     s4 = tl.sum((s3.to(tl.float32) * s.to(tl.float32)), axis=0)  # (V . dV) 1
     do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
     p2 = tl.dot(do.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # (do) (v)^T
     p3 = decayed_sum(
-        p2,
-        s2.to(tl.float32),
-        g_sums + step * M,
-        g_rests + step * M if EXACT else None,
-        g_a,
-        g_n,
-        g_a,
-        g_n,
-        m_,
-        m__ok,
-        last,
-        H * M,
-        C,
-        CHUNK,
-        LEVELS,
-        True,
-        False,
-        FLAT,
-        EXACT,
-        DT,
+        p2, s2.to(tl.float32), g_sums + step * M, g_rests + step * M if EXACT else None, g_a, g_n,
+        g_a, g_n, m_, m__ok, last, H * M, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
     )  # sum_{j} (s)_{j,m} m_{i,j,m} [(do) (v)^T]_{i,j}
     if not FLAT:
         steep_from = first_steep(steep_from, g_a, g_n, m__ok, C, DT)
@@ -6840,26 +4260,8 @@ def backward_unroll_2(
     )
     p4 = tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # (v) (do)^T
     p5 = decayed_sum(
-        p4,
-        ahead4.to(tl.float32),
-        g_sums + step * M,
-        g_rests + step * M if EXACT else None,
-        g_a,
-        g_n,
-        g_a,
-        g_n,
-        m_,
-        m__ok,
-        last,
-        H * M,
-        C,
-        CHUNK,
-        LEVELS,
-        False,
-        False,
-        FLAT,
-        EXACT,
-        DT,
+        p4, ahead4.to(tl.float32), g_sums + step * M, g_rests + step * M if EXACT else None, g_a,
+        g_n, g_a, g_n, m_, m__ok, last, H * M, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
     )  # sum_{j} (1f643d7d74d6)_{j,m} m_{i,j,m} [(v) (do)^T]_{i,j}
     if not FLAT:
         steep_from = first_steep(steep_from, g_a, g_n, m__ok, C, DT)
@@ -6871,57 +4273,19 @@ def backward_unroll_2(
     sums2 = summed(w2, C, False, True, DT)  # [order_{mask}]_{i,j} w
     tl.store(
         V__out + step * M + i[:, None] * (H * M) + m_[None, :],
-        (sums + (kept * s4)[None, :] + sums2),
-        mask=i_new[:, None] & m__ok[None, :],
+        (sums + (kept * s4)[None, :] + sums2), mask=i_new[:, None] & m__ok[None, :],
     )  # V
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_unroll_2_others(
-    V_borders,
-    dV_borders,
-    g_sums,
-    g_rests,
-    v_p,
-    v_b,
-    v_t,
-    v_h,
-    v_g,
-    s_p,
-    s_b,
-    s_t,
-    s_h,
-    s_g,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    g_extents,
-    ahead4_p,
-    ahead4_b,
-    ahead4_t,
-    ahead4_h,
-    ahead4_g,
+    V_borders, dV_borders, g_sums, g_rests, v_p, v_b, v_t, v_h, v_g, s_p, s_b, s_t, s_h, s_g,
+    do_p, do_b, do_t, do_h, do_g, g_extents, ahead4_p, ahead4_b, ahead4_t, ahead4_h, ahead4_g,
     V__out,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    M: tl.constexpr,
-    E: tl.constexpr,
-    block_m_: tl.constexpr,
-    block_e: tl.constexpr,
-    FLAT: tl.constexpr,
-    GROUP: tl.constexpr,
-    CHUNK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    T, H, chunks, begins, stops, programs,
+    M: tl.constexpr, E: tl.constexpr, block_m_: tl.constexpr, block_e: tl.constexpr,
+    FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The same, of chunks that aren't flat: a program looks at some together, and takes one after the other."""
     tile = tl.program_id(0) % tl.cdiv(M, block_m_)
@@ -6955,13 +4319,7 @@ def backward_unroll_2_others(
                 steep_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
                 g_a = over_block(
                     tl.load(g_sums + step * M + (row)[:, None] * (H * M) + m_[None, :], mask=(m__ok)[None, :], other=0),
-                    g_sums + step * M,
-                    (row)[:, None],
-                    m_[None, :],
-                    m__ok[None, :],
-                    last,
-                    H * M,
-                    C,
+                    g_sums + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M, C,
                     CHUNK,
                 )
                 g_n = (
@@ -6969,40 +4327,20 @@ def backward_unroll_2_others(
                         tl.load(
                             g_rests + step * M + (row)[:, None] * (H * M) + m_[None, :], mask=(m__ok)[None, :], other=0
                         ),
-                        g_rests + step * M,
-                        (row)[:, None],
-                        m_[None, :],
-                        m__ok[None, :],
-                        last,
-                        H * M,
-                        C,
-                        CHUNK,
+                        g_rests + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last,
+                        H * M, C, CHUNK,
                     )
                     if EXACT
                     else 0
                 )
                 g_a_end = over_block(
                     tl.load(g_sums + step * M + last * (H * M) + m_, mask=m__ok, other=0),
-                    g_sums + step * M,
-                    (last),
-                    m_,
-                    m__ok,
-                    last,
-                    H * M,
-                    C,
-                    CHUNK,
+                    g_sums + step * M, (last), m_, m__ok, last, H * M, C, CHUNK,
                 )
                 g_n_end = (
                     over_block(
                         tl.load(g_rests + step * M + last * (H * M) + m_, mask=m__ok, other=0),
-                        g_rests + step * M,
-                        (last),
-                        m_,
-                        m__ok,
-                        last,
-                        H * M,
-                        C,
-                        CHUNK,
+                        g_rests + step * M, (last), m_, m__ok, last, H * M, C, CHUNK,
                     )
                     if EXACT
                     else tl.full([1], 0, tl.int32)
@@ -7013,8 +4351,7 @@ def backward_unroll_2_others(
                 )
                 s = tl.load(
                     dV_borders + (bh * chunks + c) * M * E + m_[None, :] * E + e[:, None],
-                    mask=m__ok[None, :] & e_ok[:, None],
-                    other=0.0,
+                    mask=m__ok[None, :] & e_ok[:, None], other=0.0,
                 )  # dV
                 p = tl.dot(v.to(DT), s.to(DT), input_precision="tf32x3")  # (v) dV^T
                 s2 = tl.load(
@@ -7025,8 +4362,7 @@ def backward_unroll_2_others(
                 kept = span(g_a_end, g_n_end, 0.0, 0)
                 s3 = tl.load(
                     V_borders + (bh * chunks + c) * M * E + m_[None, :] * E + e[:, None],
-                    mask=m__ok[None, :] & e_ok[:, None],
-                    other=0.0,
+                    mask=m__ok[None, :] & e_ok[:, None], other=0.0,
                 )  # V
                 s4 = tl.sum((s3.to(tl.float32) * s.to(tl.float32)), axis=0)  # (V . dV) 1
                 do = tl.load(
@@ -7034,57 +4370,22 @@ def backward_unroll_2_others(
                 )
                 p2 = tl.dot(do.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # (do) (v)^T
                 p3 = decayed_sum(
-                    p2,
-                    s2.to(tl.float32),
-                    g_sums + step * M,
-                    g_rests + step * M if EXACT else None,
-                    g_a,
-                    g_n,
-                    g_a,
-                    g_n,
-                    m_,
-                    m__ok,
-                    last,
-                    H * M,
-                    C,
-                    CHUNK,
-                    LEVELS,
-                    True,
-                    False,
-                    FLAT,
-                    EXACT,
-                    DT,
+                    p2, s2.to(tl.float32), g_sums + step * M, g_rests + step * M if EXACT else None,
+                    g_a, g_n, g_a, g_n, m_, m__ok, last, H * M, C, CHUNK, LEVELS, True, False, FLAT,
+                    EXACT, DT,
                 )  # sum_{j} (s)_{j,m} m_{i,j,m} [(do) (v)^T]_{i,j}
                 if not FLAT:
                     steep_from = first_steep(steep_from, g_a, g_n, m__ok, C, DT)
                     i_new = i_ok & ((i >= steep_from) | (again > 0))
                 ahead4 = tl.load(
                     ahead4_p + t0 * ahead4_t + i[:, None] * ahead4_t + m_[None, :],
-                    mask=i_ok[:, None] & m__ok[None, :],
-                    other=0.0,
+                    mask=i_ok[:, None] & m__ok[None, :], other=0.0,
                 )
                 p4 = tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # (v) (do)^T
                 p5 = decayed_sum(
-                    p4,
-                    ahead4.to(tl.float32),
-                    g_sums + step * M,
-                    g_rests + step * M if EXACT else None,
-                    g_a,
-                    g_n,
-                    g_a,
-                    g_n,
-                    m_,
-                    m__ok,
-                    last,
-                    H * M,
-                    C,
-                    CHUNK,
-                    LEVELS,
-                    False,
-                    False,
-                    FLAT,
-                    EXACT,
-                    DT,
+                    p4, ahead4.to(tl.float32), g_sums + step * M,
+                    g_rests + step * M if EXACT else None, g_a, g_n, g_a, g_n, m_, m__ok, last,
+                    H * M, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
                 )  # sum_{j} (1f643d7d74d6)_{j,m} m_{i,j,m} [(v) (do)^T]_{i,j}
                 if not FLAT:
                     steep_from = first_steep(steep_from, g_a, g_n, m__ok, C, DT)
@@ -7096,30 +4397,16 @@ def backward_unroll_2_others(
                 sums2 = summed(w2, C, False, True, DT)  # [order_{mask}]_{i,j} w
                 tl.store(
                     V__out + step * M + i[:, None] * (H * M) + m_[None, :],
-                    (sums + (kept * s4)[None, :] + sums2),
-                    mask=i_new[:, None] & m__ok[None, :],
+                    (sums + (kept * s4)[None, :] + sums2), mask=i_new[:, None] & m__ok[None, :],
                 )  # V
 
 
 @triton.jit(do_not_specialize=["T", "count"])
 def backward_rows_5(
-    V_pairing_p,
-    V_pairing_b,
-    V_pairing_t,
-    V_pairing_h,
-    V_pairing_g,
-    K_pairing_p,
-    K_pairing_b,
-    K_pairing_t,
-    K_pairing_h,
-    K_pairing_g,
-    dlog_g__out,
-    T,
-    H,
-    count,
-    M: tl.constexpr,
-    block_m_: tl.constexpr,
-    ROWS: tl.constexpr,
+    V_pairing_p, V_pairing_b, V_pairing_t, V_pairing_h, V_pairing_g,
+    K_pairing_p, K_pairing_b, K_pairing_t, K_pairing_h, K_pairing_g, dlog_g__out,
+    T, H, count,
+    M: tl.constexpr, block_m_: tl.constexpr, ROWS: tl.constexpr,
 ):
     """What is made of each step for itself."""
     h = (tl.program_id(0) % H).to(tl.int64)
@@ -7136,9 +4423,7 @@ def backward_rows_5(
             V_pairing_p
             + h // V_pairing_g * V_pairing_h
             + (b * V_pairing_b + step * V_pairing_t)[:, None]
-            + m_[None, :],
-            mask=i_ok[:, None] & m__ok[None, :],
-            other=0.0,
+            + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0,
         ).to(tl.float32)
     K_pairing = tl.zeros([ROWS, block_m_], tl.float32)
     if K_pairing_p is not None:
@@ -7146,9 +4431,7 @@ def backward_rows_5(
             K_pairing_p
             + h // K_pairing_g * K_pairing_h
             + (b * K_pairing_b + step * K_pairing_t)[:, None]
-            + m_[None, :],
-            mask=i_ok[:, None] & m__ok[None, :],
-            other=0.0,
+            + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0,
         ).to(tl.float32)
     if dlog_g__out is not None:
         tl.store(
@@ -7184,432 +4467,159 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     scaled1 = some.new_empty((B, H, T, M))
     intra1 = some.new_empty((B, H, T, M), dtype=torch.float32)
     launch(
-        backward_prepare_1,
-        (lay.programs,),
-        scaled1,
-        s,
-        *strides(s, H),
-        g_sums,
-        g_rests,
-        intra1,
-        q,
-        *strides(q, H),
-        k,
-        *strides(k, H),
+        backward_prepare_1, (lay.programs,),
+        scaled1, s, *strides(s, H), g_sums, g_rests, intra1, q, *strides(q, H), k, *strides(k, H),
         g_extents,
-        *lay.at_once,
-        lay.programs,
-        D=D,
-        M=M,
-        block_d=config.padded(D),
-        part_m_=min(config.block, config.padded(M)),
-        FLAT=True,
-        GROUP=GROUP,
-        CHUNK=config.chunk,
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=config.ahead,
-        num_stages=1,
+        *lay.at_once, lay.programs,
+        D=D, M=M, block_d=config.padded(D), part_m_=min(config.block, config.padded(M)), FLAT=True,
+        GROUP=GROUP, CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
+        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1,
         maxnreg=config.registers,
     )
     launch(
-        backward_prepare_1_others,
-        (cdiv(lay.programs, GROUP),),
-        scaled1,
-        s,
-        *strides(s, H),
-        g_sums,
-        g_rests,
-        intra1,
-        q,
-        *strides(q, H),
-        k,
-        *strides(k, H),
+        backward_prepare_1_others, (cdiv(lay.programs, GROUP),),
+        scaled1, s, *strides(s, H), g_sums, g_rests, intra1, q, *strides(q, H), k, *strides(k, H),
         g_extents,
-        *lay.at_once,
-        lay.programs,
-        D=D,
-        M=M,
-        block_d=config.padded(D),
-        part_m_=min(config.block, config.padded(M)),
-        FLAT=False,
-        GROUP=GROUP,
-        CHUNK=config.chunk,
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=config.ahead,
-        num_stages=1,
+        *lay.at_once, lay.programs,
+        D=D, M=M, block_d=config.padded(D), part_m_=min(config.block, config.padded(M)), FLAT=False,
+        GROUP=GROUP, CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
+        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1,
         maxnreg=config.registers,
     )
     read1 = some.new_empty((B, T, H, M), dtype=torch.float32)
     K_borders = some.new_empty((B, H, blocks.chunks, D, M), dtype=some.dtype)
     walk = config.walk(
-        M,
-        config.padded(D) * (q.element_size() + k.element_size()),
-        0,
-        intra1.element_size() + scaled1.element_size() + g_sums.element_size(),
-        elements=True,
+        M, config.padded(D) * (q.element_size() + k.element_size()), 0,
+        intra1.element_size() + scaled1.element_size() + g_sums.element_size(), elements=True,
         wide=True,
     )
     launch(
-        backward_sweep_1,
-        (lay.sequences * parts * H * cdiv(M, walk.tile),),
-        K_starts,
-        K_borders,
-        intra1,
-        g_sums,
-        g_rests,
-        q,
-        *strides(q, H),
-        read1,
-        scaled1,
-        k,
-        *strides(k, H),
-        *lay.walked,
-        parts,
-        lay.length(parts),
-        blocks.chunks,
-        D=D,
-        M=M,
-        block_d=min(config.slice, config.padded(D)),
-        block_m_=walk.tile,
-        YIELD=True,
-        WARPS=walk.warps,
-        STAGES=walk.stages,
-        PRODUCTS=walk.products,
-        BLOCK=config.span,
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=walk.warps,
-        num_stages=2,
-        maxnreg=walk.registers,
+        backward_sweep_1, (lay.sequences * parts * H * cdiv(M, walk.tile),),
+        K_starts, K_borders, intra1, g_sums, g_rests, q, *strides(q, H), read1, scaled1,
+        k, *strides(k, H),
+        *lay.walked, parts, lay.length(parts), blocks.chunks,
+        D=D, M=M, block_d=min(config.slice, config.padded(D)), block_m_=walk.tile, YIELD=True,
+        WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, BLOCK=config.span,
+        C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
     )
     intra1 = None
     ahead1 = some.new_empty((B, T, H, M), dtype=row_dtype(some))
     launch(
-        backward_rows_1,
-        (cdiv(B * T, config.rows(config.padded(M))) * H,),
-        read1,
-        *strides(read1, H),
-        ahead1,
-        T,
-        H,
-        B * T,
-        M=M,
-        block_m_=config.padded(M),
-        ROWS=config.rows(config.padded(M)),
-        num_warps=4,
+        backward_rows_1, (cdiv(B * T, config.rows(config.padded(M))) * H,),
+        read1, *strides(read1, H), ahead1,
+        T, H, B * T,
+        M=M, block_m_=config.padded(M), ROWS=config.rows(config.padded(M)), num_warps=4,
     )
     if needs & {"K", "g", "k", "q", "s"}:
         matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
         scaled2 = some.new_empty((B, H, T, M))
         launch(
-            backward_prepare_2,
-            (lay.programs,),
-            ahead1,
-            *strides(ahead1, H),
-            s,
-            *strides(s, H),
-            g_sums,
-            g_rests,
-            g_extents,
-            scaled2,
+            backward_prepare_2, (lay.programs,),
+            ahead1, *strides(ahead1, H), s, *strides(s, H), g_sums, g_rests, g_extents, scaled2,
             matrix1,
-            *lay.at_once,
-            lay.programs,
-            M=M,
-            part_m_=min(config.block, config.padded(M)),
-            FLAT=True,
-            GROUP=GROUP,
-            CHUNK=config.chunk,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.ahead,
-            num_stages=1,
-            maxnreg=config.registers,
+            *lay.at_once, lay.programs,
+            M=M, part_m_=min(config.block, config.padded(M)), FLAT=True, GROUP=GROUP,
+            CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=config.registers,
         )
         launch(
-            backward_prepare_2_others,
-            (cdiv(lay.programs, GROUP),),
-            ahead1,
-            *strides(ahead1, H),
-            s,
-            *strides(s, H),
-            g_sums,
-            g_rests,
-            g_extents,
-            scaled2,
+            backward_prepare_2_others, (cdiv(lay.programs, GROUP),),
+            ahead1, *strides(ahead1, H), s, *strides(s, H), g_sums, g_rests, g_extents, scaled2,
             matrix1,
-            *lay.at_once,
-            lay.programs,
-            M=M,
-            part_m_=min(config.block, config.padded(M)),
-            FLAT=False,
-            GROUP=GROUP,
-            CHUNK=config.chunk,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.ahead,
-            num_stages=1,
-            maxnreg=config.registers,
+            *lay.at_once, lay.programs,
+            M=M, part_m_=min(config.block, config.padded(M)), FLAT=False, GROUP=GROUP,
+            CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=config.registers,
         )
     if needs & {"K", "g", "k", "q", "s"}:
         read2 = some.new_empty((B, T, H, E), dtype=torch.float32)
         V_borders = some.new_empty((B, H, blocks.chunks, M, E), dtype=some.dtype)
         walk = config.walk(
-            E,
-            config.padded(M) * (scaled2.element_size() + scaled1.element_size()),
-            config.chunk * matrix1.element_size(),
-            v.element_size(),
+            E, config.padded(M) * (scaled2.element_size() + scaled1.element_size()),
+            config.chunk * matrix1.element_size(), v.element_size(),
         )
         launch(
-            backward_sweep_2,
-            (lay.sequences * parts * H * cdiv(E, walk.tile),),
-            V_starts,
-            V_borders,
-            scaled2,
-            v,
-            *strides(v, H),
-            matrix1,
-            read2,
-            g_sums,
-            g_rests,
-            scaled1,
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            blocks.chunks,
-            M=M,
-            E=E,
-            block_m_=min(config.slice, config.padded(M)),
-            block_e=walk.tile,
-            YIELD=True,
-            WARPS=walk.warps,
-            STAGES=walk.stages,
-            BLOCK=config.span,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=walk.warps,
-            num_stages=2,
-            maxnreg=walk.registers,
+            backward_sweep_2, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+            V_starts, V_borders, scaled2, v, *strides(v, H), matrix1, read2, g_sums, g_rests, scaled1,
+            *lay.walked, parts, lay.length(parts), blocks.chunks,
+            M=M, E=E, block_m_=min(config.slice, config.padded(M)), block_e=walk.tile, YIELD=True,
+            WARPS=walk.warps, STAGES=walk.stages, BLOCK=config.span, C=config.chunk,
+            LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
         )
     matrix1 = scaled2 = None
     if needs & {"K", "g", "k", "q", "s"}:
         intra2 = some.new_empty((B, H, T, M), dtype=torch.float32)
         launch(
-            backward_prepare_3,
-            (lay.programs,),
-            intra2,
-            do,
-            *strides(do, H),
-            v,
-            *strides(v, H),
-            s,
-            *strides(s, H),
-            g_sums,
-            g_rests,
+            backward_prepare_3, (lay.programs,),
+            intra2, do, *strides(do, H), v, *strides(v, H), s, *strides(s, H), g_sums, g_rests,
             g_extents,
-            *lay.at_once,
-            lay.programs,
-            E=E,
-            M=M,
-            block_e=config.padded(E),
-            part_m_=min(config.block, config.padded(M)),
-            FLAT=True,
-            GROUP=GROUP,
-            CHUNK=config.chunk,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.ahead,
-            num_stages=1,
+            *lay.at_once, lay.programs,
+            E=E, M=M, block_e=config.padded(E), part_m_=min(config.block, config.padded(M)), FLAT=True,
+            GROUP=GROUP, CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1,
             maxnreg=config.registers,
         )
         launch(
-            backward_prepare_3_others,
-            (cdiv(lay.programs, GROUP),),
-            intra2,
-            do,
-            *strides(do, H),
-            v,
-            *strides(v, H),
-            s,
-            *strides(s, H),
-            g_sums,
-            g_rests,
+            backward_prepare_3_others, (cdiv(lay.programs, GROUP),),
+            intra2, do, *strides(do, H), v, *strides(v, H), s, *strides(s, H), g_sums, g_rests,
             g_extents,
-            *lay.at_once,
-            lay.programs,
-            E=E,
-            M=M,
-            block_e=config.padded(E),
-            part_m_=min(config.block, config.padded(M)),
-            FLAT=False,
-            GROUP=GROUP,
-            CHUNK=config.chunk,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.ahead,
-            num_stages=1,
+            *lay.at_once, lay.programs,
+            E=E, M=M, block_e=config.padded(E), part_m_=min(config.block, config.padded(M)), FLAT=False,
+            GROUP=GROUP, CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1,
             maxnreg=config.registers,
         )
     if needs & {"K", "g", "k", "q", "s"}:
         read3 = some.new_empty((B, T, H, M), dtype=some.dtype)
         walk = config.walk(
-            M,
-            config.padded(E) * (do.element_size() + v.element_size()),
-            0,
-            intra2.element_size() + scaled1.element_size() + g_sums.element_size(),
-            elements=True,
+            M, config.padded(E) * (do.element_size() + v.element_size()), 0,
+            intra2.element_size() + scaled1.element_size() + g_sums.element_size(), elements=True,
         )
         launch(
-            backward_sweep_3,
-            (lay.sequences * parts * H * cdiv(M, walk.tile),),
-            V_starts,
-            intra2,
-            do,
-            *strides(do, H),
-            g_sums,
-            g_rests,
-            read3,
-            scaled1,
-            v,
-            *strides(v, H),
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            E=E,
-            M=M,
-            block_e=min(config.slice, config.padded(E)),
-            block_m_=walk.tile,
-            YIELD=True,
-            WARPS=walk.warps,
-            STAGES=walk.stages,
-            PRODUCTS=walk.products,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=walk.warps,
-            num_stages=2,
-            maxnreg=walk.registers,
+            backward_sweep_3, (lay.sequences * parts * H * cdiv(M, walk.tile),),
+            V_starts, intra2, do, *strides(do, H), g_sums, g_rests, read3, scaled1, v, *strides(v, H),
+            *lay.walked, parts, lay.length(parts),
+            E=E, M=M, block_e=min(config.slice, config.padded(E)), block_m_=walk.tile, YIELD=True,
+            WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
+            LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
         )
     intra2 = None
     if needs & {"K", "g", "k", "q", "s"}:
         if needs & {"K", "g", "k", "q", "s"}:
             ahead2 = some.new_empty((B, T, H, M), dtype=row_dtype(some))
             launch(
-                backward_rows_2,
-                (cdiv(B * T, config.rows(config.padded(E), config.padded(M))) * H,),
-                read1,
-                *strides(read1, H),
-                do,
-                *strides(do, H),
-                read2,
-                *strides(read2, H),
-                read3,
-                *strides(read3, H),
-                ahead2,
-                T,
-                H,
-                B * T,
-                E=E,
-                M=M,
-                block_e=config.padded(E),
-                block_m_=config.padded(M),
-                ROWS=config.rows(config.padded(E), config.padded(M)),
-                num_warps=4,
+                backward_rows_2, (cdiv(B * T, config.rows(config.padded(E), config.padded(M))) * H,),
+                read1, *strides(read1, H), do, *strides(do, H), read2, *strides(read2, H),
+                read3, *strides(read3, H), ahead2,
+                T, H, B * T,
+                E=E, M=M, block_e=config.padded(E), block_m_=config.padded(M),
+                ROWS=config.rows(config.padded(E), config.padded(M)), num_warps=4,
             )
     read2 = read3 = None
     if needs & {"K", "g", "k", "s"}:
         scaled3 = some.new_empty((B, H, T, M))
         intra3 = some.new_empty((B, H, T, M), dtype=torch.float32)
         launch(
-            backward_prepare_4,
-            (lay.programs,),
-            scaled3,
-            g_sums,
-            g_rests,
-            ahead2,
-            *strides(ahead2, H),
-            intra3,
-            k,
-            *strides(k, H),
-            q,
-            *strides(q, H),
-            g_extents,
-            *lay.at_once,
-            lay.programs,
-            D=D,
-            M=M,
-            block_d=config.padded(D),
-            part_m_=min(config.block, config.padded(M)),
-            FLAT=True,
-            GROUP=GROUP,
-            CHUNK=config.chunk,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.ahead,
-            num_stages=1,
+            backward_prepare_4, (lay.programs,),
+            scaled3, g_sums, g_rests, ahead2, *strides(ahead2, H), intra3, k, *strides(k, H),
+            q, *strides(q, H), g_extents,
+            *lay.at_once, lay.programs,
+            D=D, M=M, block_d=config.padded(D), part_m_=min(config.block, config.padded(M)), FLAT=True,
+            GROUP=GROUP, CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1,
             maxnreg=config.registers,
         )
         launch(
-            backward_prepare_4_others,
-            (cdiv(lay.programs, GROUP),),
-            scaled3,
-            g_sums,
-            g_rests,
-            ahead2,
-            *strides(ahead2, H),
-            intra3,
-            k,
-            *strides(k, H),
-            q,
-            *strides(q, H),
-            g_extents,
-            *lay.at_once,
-            lay.programs,
-            D=D,
-            M=M,
-            block_d=config.padded(D),
-            part_m_=min(config.block, config.padded(M)),
-            FLAT=False,
-            GROUP=GROUP,
-            CHUNK=config.chunk,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.ahead,
-            num_stages=1,
+            backward_prepare_4_others, (cdiv(lay.programs, GROUP),),
+            scaled3, g_sums, g_rests, ahead2, *strides(ahead2, H), intra3, k, *strides(k, H),
+            q, *strides(q, H), g_extents,
+            *lay.at_once, lay.programs,
+            D=D, M=M, block_d=config.padded(D), part_m_=min(config.block, config.padded(M)), FLAT=False,
+            GROUP=GROUP, CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1,
             maxnreg=config.registers,
         )
     if needs & {"K", "g", "k", "s"}:
@@ -7619,55 +4629,21 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 M, config.padded(D) * q.element_size(), 0, scaled3.element_size() + g_sums.element_size(), elements=True
             )
             launch(
-                backward_sweep_4,
-                (lay.sequences * parts * H * cdiv(M, walk.tile),),
-                None,
-                dK_ends,
-                None,
-                intra3,
-                g_sums,
-                g_rests,
-                k,
-                *strides(k, H),
-                None,
-                scaled3,
-                q,
-                *strides(q, H),
-                *lay.walked,
-                parts,
-                lay.length(parts),
-                blocks.chunks,
-                D=D,
-                M=M,
-                block_d=min(config.slice, config.padded(D)),
-                block_m_=walk.tile,
-                YIELD=False,
-                WARPS=walk.warps,
-                STAGES=walk.stages,
-                PRODUCTS=walk.products,
-                BLOCK=config.span,
-                C=config.chunk,
-                LEVELS=config.levels,
-                EVEN=lay.even,
-                EXACT=config.exact,
-                DT=DTYPES[some.dtype],
-                num_warps=walk.warps,
-                num_stages=2,
-                maxnreg=walk.registers,
+                backward_sweep_4, (lay.sequences * parts * H * cdiv(M, walk.tile),),
+                None, dK_ends, None, intra3, g_sums, g_rests, k, *strides(k, H), None, scaled3,
+                q, *strides(q, H),
+                *lay.walked, parts, lay.length(parts), blocks.chunks,
+                D=D, M=M, block_d=min(config.slice, config.padded(D)), block_m_=walk.tile, YIELD=False,
+                WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, BLOCK=config.span,
+                C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+                DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
             )
             if exchange is not None:  # other parts of the sequence are elsewhere
                 dK_coming = exchange.begin(
                     (
                         map_of_all(
-                            "K",
-                            dK_first,
-                            dK_ends,
-                            lay,
-                            parts,
-                            False,
-                            decay=(g_sums, g_rests),
-                            axis=1,
-                            exact=config.exact,
+                            "K", dK_first, dK_ends, lay, parts, False, decay=(g_sums, g_rests),
+                            axis=1, exact=config.exact,
                         ),
                     )
                 )
@@ -7683,147 +4659,55 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         dK_borders = some.new_empty((B, H, blocks.chunks, D, M), dtype=some.dtype)
         dK_last = some.new_empty((lay.sequences, H, D, M), dtype=torch.float32) if needs & {"K"} else None
         walk = config.walk(
-            M,
-            config.padded(D) * (k.element_size() + q.element_size()),
-            0,
-            intra3.element_size() + scaled3.element_size() + g_sums.element_size(),
-            elements=True,
+            M, config.padded(D) * (k.element_size() + q.element_size()), 0,
+            intra3.element_size() + scaled3.element_size() + g_sums.element_size(), elements=True,
             wide=True,
         )
         launch(
-            backward_sweep_4,
-            (lay.sequences * parts * H * cdiv(M, walk.tile),),
-            dK_starts,
-            dK_last,
-            dK_borders,
-            intra3,
-            g_sums,
-            g_rests,
-            k,
-            *strides(k, H),
-            ds_3,
-            scaled3,
-            q,
-            *strides(q, H),
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            blocks.chunks,
-            D=D,
-            M=M,
-            block_d=min(config.slice, config.padded(D)),
-            block_m_=walk.tile,
-            YIELD=True,
-            WARPS=walk.warps,
-            STAGES=walk.stages,
-            PRODUCTS=walk.products,
-            BLOCK=config.span,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=walk.warps,
-            num_stages=2,
-            maxnreg=walk.registers,
+            backward_sweep_4, (lay.sequences * parts * H * cdiv(M, walk.tile),),
+            dK_starts, dK_last, dK_borders, intra3, g_sums, g_rests, k, *strides(k, H), ds_3, scaled3,
+            q, *strides(q, H),
+            *lay.walked, parts, lay.length(parts), blocks.chunks,
+            D=D, M=M, block_d=min(config.slice, config.padded(D)), block_m_=walk.tile, YIELD=True,
+            WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, BLOCK=config.span,
+            C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
         )
     intra3 = None
     if needs & {"g", "k"}:
         matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
         scaled4 = some.new_empty((B, H, T, M))
         launch(
-            backward_prepare_5,
-            (lay.programs,),
-            s,
-            *strides(s, H),
-            ahead2,
-            *strides(ahead2, H),
-            g_sums,
-            g_rests,
-            g_extents,
-            scaled4,
+            backward_prepare_5, (lay.programs,),
+            s, *strides(s, H), ahead2, *strides(ahead2, H), g_sums, g_rests, g_extents, scaled4,
             matrix2,
-            *lay.at_once,
-            lay.programs,
-            M=M,
-            part_m_=min(config.block, config.padded(M)),
-            FLAT=True,
-            GROUP=GROUP,
-            CHUNK=config.chunk,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.ahead,
-            num_stages=1,
-            maxnreg=config.registers,
+            *lay.at_once, lay.programs,
+            M=M, part_m_=min(config.block, config.padded(M)), FLAT=True, GROUP=GROUP,
+            CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=config.registers,
         )
         launch(
-            backward_prepare_5_others,
-            (cdiv(lay.programs, GROUP),),
-            s,
-            *strides(s, H),
-            ahead2,
-            *strides(ahead2, H),
-            g_sums,
-            g_rests,
-            g_extents,
-            scaled4,
+            backward_prepare_5_others, (cdiv(lay.programs, GROUP),),
+            s, *strides(s, H), ahead2, *strides(ahead2, H), g_sums, g_rests, g_extents, scaled4,
             matrix2,
-            *lay.at_once,
-            lay.programs,
-            M=M,
-            part_m_=min(config.block, config.padded(M)),
-            FLAT=False,
-            GROUP=GROUP,
-            CHUNK=config.chunk,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.ahead,
-            num_stages=1,
-            maxnreg=config.registers,
+            *lay.at_once, lay.programs,
+            M=M, part_m_=min(config.block, config.padded(M)), FLAT=False, GROUP=GROUP,
+            CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=config.registers,
         )
     if needs & {"g", "k"}:
         dk = some.new_empty((B, T, H, D), dtype=some.dtype)
         walk = config.walk(
-            D,
-            config.padded(M) * (scaled4.element_size() + scaled3.element_size()),
-            config.chunk * matrix2.element_size(),
-            q.element_size(),
+            D, config.padded(M) * (scaled4.element_size() + scaled3.element_size()),
+            config.chunk * matrix2.element_size(), q.element_size(),
         )
         launch(
-            backward_sweep_5,
-            (lay.sequences * parts * H * cdiv(D, walk.tile),),
-            dK_starts,
-            scaled4,
-            q,
-            *strides(q, H),
-            matrix2,
-            dk,
-            g_sums,
-            g_rests,
-            scaled3,
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            M=M,
-            D=D,
-            block_m_=min(config.slice, config.padded(M)),
-            block_d=walk.tile,
-            YIELD=True,
-            WARPS=walk.warps,
-            STAGES=walk.stages,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=walk.warps,
-            num_stages=2,
+            backward_sweep_5, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+            dK_starts, scaled4, q, *strides(q, H), matrix2, dk, g_sums, g_rests, scaled3,
+            *lay.walked, parts, lay.length(parts),
+            M=M, D=D, block_m_=min(config.slice, config.padded(M)), block_d=walk.tile, YIELD=True,
+            WARPS=walk.warps, STAGES=walk.stages, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2,
             maxnreg=walk.registers,
         )
     matrix2 = scaled3 = None
@@ -7832,133 +4716,50 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         scaled4 = some.new_empty((B, H, T, M))
         scaled5 = some.new_empty((B, H, T, M))
         launch(
-            backward_prepare_6,
-            (lay.programs,),
-            s,
-            *strides(s, H),
-            ahead1,
-            *strides(ahead1, H),
-            g_sums,
-            g_rests,
-            g_extents,
-            scaled4,
-            scaled5,
-            matrix3,
-            *lay.at_once,
-            lay.programs,
-            M=M,
-            part_m_=min(config.block, config.padded(M)),
-            FLAT=True,
-            GROUP=GROUP,
-            CHUNK=config.chunk,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.ahead,
-            num_stages=1,
-            maxnreg=config.registers,
+            backward_prepare_6, (lay.programs,),
+            s, *strides(s, H), ahead1, *strides(ahead1, H), g_sums, g_rests, g_extents, scaled4,
+            scaled5, matrix3,
+            *lay.at_once, lay.programs,
+            M=M, part_m_=min(config.block, config.padded(M)), FLAT=True, GROUP=GROUP,
+            CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=config.registers,
         )
         launch(
-            backward_prepare_6_others,
-            (cdiv(lay.programs, GROUP),),
-            s,
-            *strides(s, H),
-            ahead1,
-            *strides(ahead1, H),
-            g_sums,
-            g_rests,
-            g_extents,
-            scaled4,
-            scaled5,
-            matrix3,
-            *lay.at_once,
-            lay.programs,
-            M=M,
-            part_m_=min(config.block, config.padded(M)),
-            FLAT=False,
-            GROUP=GROUP,
-            CHUNK=config.chunk,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.ahead,
-            num_stages=1,
-            maxnreg=config.registers,
+            backward_prepare_6_others, (cdiv(lay.programs, GROUP),),
+            s, *strides(s, H), ahead1, *strides(ahead1, H), g_sums, g_rests, g_extents, scaled4,
+            scaled5, matrix3,
+            *lay.at_once, lay.programs,
+            M=M, part_m_=min(config.block, config.padded(M)), FLAT=False, GROUP=GROUP,
+            CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=config.registers,
         )
     ahead3 = some.new_empty((B, T, H), dtype=torch.float32)
     launch(
-        backward_rows_3,
-        (cdiv(B * T, config.rows(config.padded(M))) * H,),
-        read1,
-        *strides(read1, H),
-        ahead3,
-        T,
-        H,
-        B * T,
-        M=M,
-        block_m_=config.padded(M),
-        ROWS=config.rows(config.padded(M)),
-        num_warps=4,
+        backward_rows_3, (cdiv(B * T, config.rows(config.padded(M))) * H,),
+        read1, *strides(read1, H), ahead3,
+        T, H, B * T,
+        M=M, block_m_=config.padded(M), ROWS=config.rows(config.padded(M)), num_warps=4,
     )
     if needs & {"V", "g", "s", "v"}:
         if parts > 1 or exchange is not None:
             dV_ends = some.new_empty((B * parts, H, M, E), dtype=torch.float32)
             walk = config.walk(E, config.padded(M) * scaled5.element_size(), 0, do.element_size(), elements=True)
             launch(
-                backward_sweep_6,
-                (lay.sequences * parts * H * cdiv(E, walk.tile),),
-                None,
-                dV_ends,
-                None,
-                scaled4,
-                do,
-                *strides(do, H),
-                matrix3,
-                ahead3,
-                *strides(ahead3, H),
-                None,
-                g_sums,
-                g_rests,
-                scaled5,
-                *lay.walked,
-                parts,
-                lay.length(parts),
-                blocks.chunks,
-                M=M,
-                E=E,
-                block_m_=min(config.slice, config.padded(M)),
-                block_e=walk.tile,
-                YIELD=False,
-                WARPS=walk.warps,
-                STAGES=walk.stages,
-                PRODUCTS=walk.products,
-                BLOCK=config.span,
-                C=config.chunk,
-                LEVELS=config.levels,
-                EVEN=lay.even,
-                EXACT=config.exact,
-                DT=DTYPES[some.dtype],
-                num_warps=walk.warps,
-                num_stages=2,
-                maxnreg=walk.registers,
+                backward_sweep_6, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+                None, dV_ends, None, scaled4, do, *strides(do, H), matrix3, ahead3, *strides(ahead3, H),
+                None, g_sums, g_rests, scaled5,
+                *lay.walked, parts, lay.length(parts), blocks.chunks,
+                M=M, E=E, block_m_=min(config.slice, config.padded(M)), block_e=walk.tile, YIELD=False,
+                WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, BLOCK=config.span,
+                C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+                DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
             )
             if exchange is not None:  # other parts of the sequence are elsewhere
                 dV_coming = exchange.begin(
                     (
                         map_of_all(
-                            "V",
-                            dV_first,
-                            dV_ends,
-                            lay,
-                            parts,
-                            False,
-                            decay=(g_sums, g_rests),
-                            axis=0,
-                            exact=config.exact,
+                            "V", dV_first, dV_ends, lay, parts, False, decay=(g_sums, g_rests),
+                            axis=0, exact=config.exact,
                         ),
                     )
                 )
@@ -7974,263 +4775,95 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         dV_borders = some.new_empty((B, H, blocks.chunks, M, E), dtype=some.dtype)
         dV_last = some.new_empty((lay.sequences, H, M, E), dtype=torch.float32) if needs & {"V"} else None
         walk = config.walk(
-            E,
-            config.padded(M) * (scaled4.element_size() + scaled5.element_size()),
-            config.chunk * matrix3.element_size(),
-            do.element_size(),
-            elements=True,
+            E, config.padded(M) * (scaled4.element_size() + scaled5.element_size()),
+            config.chunk * matrix3.element_size(), do.element_size(), elements=True,
         )
         launch(
-            backward_sweep_6,
-            (lay.sequences * parts * H * cdiv(E, walk.tile),),
-            dV_starts,
-            dV_last,
-            dV_borders,
-            scaled4,
-            do,
-            *strides(do, H),
-            matrix3,
-            ahead3,
-            *strides(ahead3, H),
-            dv,
-            g_sums,
-            g_rests,
-            scaled5,
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            blocks.chunks,
-            M=M,
-            E=E,
-            block_m_=min(config.slice, config.padded(M)),
-            block_e=walk.tile,
-            YIELD=True,
-            WARPS=walk.warps,
-            STAGES=walk.stages,
-            PRODUCTS=walk.products,
-            BLOCK=config.span,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=walk.warps,
-            num_stages=2,
-            maxnreg=walk.registers,
+            backward_sweep_6, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+            dV_starts, dV_last, dV_borders, scaled4, do, *strides(do, H), matrix3,
+            ahead3, *strides(ahead3, H), dv, g_sums, g_rests, scaled5,
+            *lay.walked, parts, lay.length(parts), blocks.chunks,
+            M=M, E=E, block_m_=min(config.slice, config.padded(M)), block_e=walk.tile, YIELD=True,
+            WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, BLOCK=config.span,
+            C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
         )
     matrix3 = scaled4 = None
     if needs & {"g", "s"}:
         intra4 = some.new_empty((B, H, T, M), dtype=torch.float32)
         launch(
-            backward_prepare_7,
-            (lay.programs,),
-            intra4,
-            v,
-            *strides(v, H),
-            do,
-            *strides(do, H),
-            ahead1,
-            *strides(ahead1, H),
-            ahead3,
-            *strides(ahead3, H),
-            g_sums,
-            g_rests,
-            g_extents,
-            *lay.at_once,
-            lay.programs,
-            E=E,
-            M=M,
-            block_e=config.padded(E),
-            part_m_=min(config.block, config.padded(M)),
-            FLAT=True,
-            GROUP=GROUP,
-            CHUNK=config.chunk,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.ahead,
-            num_stages=1,
+            backward_prepare_7, (lay.programs,),
+            intra4, v, *strides(v, H), do, *strides(do, H), ahead1, *strides(ahead1, H),
+            ahead3, *strides(ahead3, H), g_sums, g_rests, g_extents,
+            *lay.at_once, lay.programs,
+            E=E, M=M, block_e=config.padded(E), part_m_=min(config.block, config.padded(M)), FLAT=True,
+            GROUP=GROUP, CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1,
             maxnreg=config.registers,
         )
         launch(
-            backward_prepare_7_others,
-            (cdiv(lay.programs, GROUP),),
-            intra4,
-            v,
-            *strides(v, H),
-            do,
-            *strides(do, H),
-            ahead1,
-            *strides(ahead1, H),
-            ahead3,
-            *strides(ahead3, H),
-            g_sums,
-            g_rests,
-            g_extents,
-            *lay.at_once,
-            lay.programs,
-            E=E,
-            M=M,
-            block_e=config.padded(E),
-            part_m_=min(config.block, config.padded(M)),
-            FLAT=False,
-            GROUP=GROUP,
-            CHUNK=config.chunk,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.ahead,
-            num_stages=1,
+            backward_prepare_7_others, (cdiv(lay.programs, GROUP),),
+            intra4, v, *strides(v, H), do, *strides(do, H), ahead1, *strides(ahead1, H),
+            ahead3, *strides(ahead3, H), g_sums, g_rests, g_extents,
+            *lay.at_once, lay.programs,
+            E=E, M=M, block_e=config.padded(E), part_m_=min(config.block, config.padded(M)), FLAT=False,
+            GROUP=GROUP, CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1,
             maxnreg=config.registers,
         )
     ahead1 = None
     if needs & {"g", "s"}:
         ds = some.new_empty((B, T, H, M), dtype=some.dtype)
         walk = config.walk(
-            M,
-            config.padded(E) * (v.element_size() + do.element_size()),
-            0,
+            M, config.padded(E) * (v.element_size() + do.element_size()), 0,
             intra4.element_size() + ds_3.element_size() + scaled5.element_size() + g_sums.element_size(),
             elements=True,
         )
         launch(
-            backward_sweep_7,
-            (lay.sequences * parts * H * cdiv(M, walk.tile),),
-            dV_starts,
-            intra4,
-            g_sums,
-            g_rests,
-            v,
-            *strides(v, H),
-            ds_3,
-            *strides(ds_3, H),
-            ds,
-            scaled5,
-            ahead3,
-            *strides(ahead3, H),
-            do,
-            *strides(do, H),
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            E=E,
-            M=M,
-            block_e=min(config.slice, config.padded(E)),
-            block_m_=walk.tile,
-            YIELD=True,
-            WARPS=walk.warps,
-            STAGES=walk.stages,
-            PRODUCTS=walk.products,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=walk.warps,
-            num_stages=2,
-            maxnreg=walk.registers,
+            backward_sweep_7, (lay.sequences * parts * H * cdiv(M, walk.tile),),
+            dV_starts, intra4, g_sums, g_rests, v, *strides(v, H), ds_3, *strides(ds_3, H), ds, scaled5,
+            ahead3, *strides(ahead3, H), do, *strides(do, H),
+            *lay.walked, parts, lay.length(parts),
+            E=E, M=M, block_e=min(config.slice, config.padded(E)), block_m_=walk.tile, YIELD=True,
+            WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
+            LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
         )
     ahead3 = ds_3 = intra4 = scaled5 = None
     if needs & {"g", "q"}:
         matrix4 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
         scaled6 = some.new_empty((B, H, T, M))
         launch(
-            backward_prepare_8,
-            (lay.programs,),
-            ahead2,
-            *strides(ahead2, H),
-            s,
-            *strides(s, H),
-            g_sums,
-            g_rests,
-            g_extents,
-            scaled6,
+            backward_prepare_8, (lay.programs,),
+            ahead2, *strides(ahead2, H), s, *strides(s, H), g_sums, g_rests, g_extents, scaled6,
             matrix4,
-            *lay.at_once,
-            lay.programs,
-            M=M,
-            part_m_=min(config.block, config.padded(M)),
-            FLAT=True,
-            GROUP=GROUP,
-            CHUNK=config.chunk,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.ahead,
-            num_stages=1,
-            maxnreg=config.registers,
+            *lay.at_once, lay.programs,
+            M=M, part_m_=min(config.block, config.padded(M)), FLAT=True, GROUP=GROUP,
+            CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=config.registers,
         )
         launch(
-            backward_prepare_8_others,
-            (cdiv(lay.programs, GROUP),),
-            ahead2,
-            *strides(ahead2, H),
-            s,
-            *strides(s, H),
-            g_sums,
-            g_rests,
-            g_extents,
-            scaled6,
+            backward_prepare_8_others, (cdiv(lay.programs, GROUP),),
+            ahead2, *strides(ahead2, H), s, *strides(s, H), g_sums, g_rests, g_extents, scaled6,
             matrix4,
-            *lay.at_once,
-            lay.programs,
-            M=M,
-            part_m_=min(config.block, config.padded(M)),
-            FLAT=False,
-            GROUP=GROUP,
-            CHUNK=config.chunk,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.ahead,
-            num_stages=1,
-            maxnreg=config.registers,
+            *lay.at_once, lay.programs,
+            M=M, part_m_=min(config.block, config.padded(M)), FLAT=False, GROUP=GROUP,
+            CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=config.registers,
         )
     if needs & {"g", "q"}:
         dq = some.new_empty((B, T, H, D), dtype=some.dtype)
         walk = config.walk(
-            D,
-            config.padded(M) * (scaled6.element_size() + scaled1.element_size()),
-            config.chunk * matrix4.element_size(),
-            k.element_size(),
+            D, config.padded(M) * (scaled6.element_size() + scaled1.element_size()),
+            config.chunk * matrix4.element_size(), k.element_size(),
         )
         launch(
-            backward_sweep_8,
-            (lay.sequences * parts * H * cdiv(D, walk.tile),),
-            K_starts,
-            scaled6,
-            k,
-            *strides(k, H),
-            matrix4,
-            dq,
-            g_sums,
-            g_rests,
-            scaled1,
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            M=M,
-            D=D,
-            block_m_=min(config.slice, config.padded(M)),
-            block_d=walk.tile,
-            YIELD=True,
-            WARPS=walk.warps,
-            STAGES=walk.stages,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=walk.warps,
-            num_stages=2,
+            backward_sweep_8, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+            K_starts, scaled6, k, *strides(k, H), matrix4, dq, g_sums, g_rests, scaled1,
+            *lay.walked, parts, lay.length(parts),
+            M=M, D=D, block_m_=min(config.slice, config.padded(M)), block_d=walk.tile, YIELD=True,
+            WARPS=walk.warps, STAGES=walk.stages, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2,
             maxnreg=walk.registers,
         )
     matrix4 = scaled1 = scaled6 = None
@@ -8238,182 +4871,67 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     if needs & {"g"}:
         K_ = some.new_empty((B, T, H, M), dtype=torch.float32)
         launch(
-            backward_unroll_1,
-            (blocks.programs * cdiv(M, min(config.read_tile, config.padded(M))),),
-            K_borders,
-            dK_borders,
-            g_sums,
-            g_rests,
-            k,
-            *strides(k, H),
-            s,
-            *strides(s, H),
-            ahead2,
-            *strides(ahead2, H),
-            q,
-            *strides(q, H),
-            g_extents,
-            K_,
-            *blocks.at_once,
-            blocks.programs,
-            D=D,
-            M=M,
-            block_d=config.padded(D),
-            block_m_=min(config.read_tile, config.padded(M)),
-            FLAT=True,
-            GROUP=GROUP,
-            CHUNK=config.chunk,
-            C=config.span,
-            LEVELS=LEVELS,
-            EVEN=blocks.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.read_warps(config.padded(D)),
-            num_stages=1,
-            maxnreg=config.most,
+            backward_unroll_1, (blocks.programs * cdiv(M, min(config.read_tile, config.padded(M))),),
+            K_borders, dK_borders, g_sums, g_rests, k, *strides(k, H), s, *strides(s, H),
+            ahead2, *strides(ahead2, H), q, *strides(q, H), g_extents, K_,
+            *blocks.at_once, blocks.programs,
+            D=D, M=M, block_d=config.padded(D), block_m_=min(config.read_tile, config.padded(M)),
+            FLAT=True, GROUP=GROUP, CHUNK=config.chunk, C=config.span, LEVELS=LEVELS, EVEN=blocks.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.read_warps(config.padded(D)),
+            num_stages=1, maxnreg=config.most,
         )
         launch(
-            backward_unroll_1_others,
-            (cdiv(blocks.programs, GROUP) * cdiv(M, min(config.read_tile, config.padded(M))),),
-            K_borders,
-            dK_borders,
-            g_sums,
-            g_rests,
-            k,
-            *strides(k, H),
-            s,
-            *strides(s, H),
-            ahead2,
-            *strides(ahead2, H),
-            q,
-            *strides(q, H),
-            g_extents,
-            K_,
-            *blocks.at_once,
-            blocks.programs,
-            D=D,
-            M=M,
-            block_d=config.padded(D),
-            block_m_=min(config.read_tile, config.padded(M)),
-            FLAT=False,
-            GROUP=GROUP,
-            CHUNK=config.chunk,
-            C=config.span,
-            LEVELS=LEVELS,
-            EVEN=blocks.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.read_warps(config.padded(D)),
-            num_stages=1,
-            maxnreg=config.most,
+            backward_unroll_1_others, (cdiv(blocks.programs, GROUP) * cdiv(M, min(config.read_tile, config.padded(M))),),
+            K_borders, dK_borders, g_sums, g_rests, k, *strides(k, H), s, *strides(s, H),
+            ahead2, *strides(ahead2, H), q, *strides(q, H), g_extents, K_,
+            *blocks.at_once, blocks.programs,
+            D=D, M=M, block_d=config.padded(D), block_m_=min(config.read_tile, config.padded(M)),
+            FLAT=False, GROUP=GROUP, CHUNK=config.chunk, C=config.span, LEVELS=LEVELS, EVEN=blocks.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.read_warps(config.padded(D)),
+            num_stages=1, maxnreg=config.most,
         )
         K_pairing = K_
     K_ = K_borders = ahead2 = dK_borders = None
     ahead4 = some.new_empty((B, T, H, M), dtype=row_dtype(some))
     launch(
-        backward_rows_4,
-        (cdiv(B * T, config.rows(config.padded(M))) * H,),
-        read1,
-        *strides(read1, H),
-        ahead4,
-        T,
-        H,
-        B * T,
-        M=M,
-        block_m_=config.padded(M),
-        ROWS=config.rows(config.padded(M)),
-        num_warps=4,
+        backward_rows_4, (cdiv(B * T, config.rows(config.padded(M))) * H,),
+        read1, *strides(read1, H), ahead4,
+        T, H, B * T,
+        M=M, block_m_=config.padded(M), ROWS=config.rows(config.padded(M)), num_warps=4,
     )
     read1 = None
     if needs & {"g"}:
         V_ = some.new_empty((B, T, H, M), dtype=torch.float32)
         launch(
-            backward_unroll_2,
-            (blocks.programs * cdiv(M, min(config.read_tile, config.padded(M))),),
-            V_borders,
-            dV_borders,
-            g_sums,
-            g_rests,
-            v,
-            *strides(v, H),
-            s,
-            *strides(s, H),
-            do,
-            *strides(do, H),
-            g_extents,
-            ahead4,
-            *strides(ahead4, H),
-            V_,
-            *blocks.at_once,
-            blocks.programs,
-            M=M,
-            E=E,
-            block_m_=min(config.read_tile, config.padded(M)),
-            block_e=config.padded(E),
-            FLAT=True,
-            GROUP=GROUP,
-            CHUNK=config.chunk,
-            C=config.span,
-            LEVELS=LEVELS,
-            EVEN=blocks.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.read_warps(config.padded(E)),
-            num_stages=1,
-            maxnreg=config.most,
+            backward_unroll_2, (blocks.programs * cdiv(M, min(config.read_tile, config.padded(M))),),
+            V_borders, dV_borders, g_sums, g_rests, v, *strides(v, H), s, *strides(s, H),
+            do, *strides(do, H), g_extents, ahead4, *strides(ahead4, H), V_,
+            *blocks.at_once, blocks.programs,
+            M=M, E=E, block_m_=min(config.read_tile, config.padded(M)), block_e=config.padded(E),
+            FLAT=True, GROUP=GROUP, CHUNK=config.chunk, C=config.span, LEVELS=LEVELS, EVEN=blocks.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.read_warps(config.padded(E)),
+            num_stages=1, maxnreg=config.most,
         )
         launch(
-            backward_unroll_2_others,
-            (cdiv(blocks.programs, GROUP) * cdiv(M, min(config.read_tile, config.padded(M))),),
-            V_borders,
-            dV_borders,
-            g_sums,
-            g_rests,
-            v,
-            *strides(v, H),
-            s,
-            *strides(s, H),
-            do,
-            *strides(do, H),
-            g_extents,
-            ahead4,
-            *strides(ahead4, H),
-            V_,
-            *blocks.at_once,
-            blocks.programs,
-            M=M,
-            E=E,
-            block_m_=min(config.read_tile, config.padded(M)),
-            block_e=config.padded(E),
-            FLAT=False,
-            GROUP=GROUP,
-            CHUNK=config.chunk,
-            C=config.span,
-            LEVELS=LEVELS,
-            EVEN=blocks.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.read_warps(config.padded(E)),
-            num_stages=1,
-            maxnreg=config.most,
+            backward_unroll_2_others, (cdiv(blocks.programs, GROUP) * cdiv(M, min(config.read_tile, config.padded(M))),),
+            V_borders, dV_borders, g_sums, g_rests, v, *strides(v, H), s, *strides(s, H),
+            do, *strides(do, H), g_extents, ahead4, *strides(ahead4, H), V_,
+            *blocks.at_once, blocks.programs,
+            M=M, E=E, block_m_=min(config.read_tile, config.padded(M)), block_e=config.padded(E),
+            FLAT=False, GROUP=GROUP, CHUNK=config.chunk, C=config.span, LEVELS=LEVELS, EVEN=blocks.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.read_warps(config.padded(E)),
+            num_stages=1, maxnreg=config.most,
         )
         V_pairing = V_
     V_ = V_borders = ahead4 = dV_borders = g_extents = g_rests = g_sums = None
     if needs & {"g"}:
         dlog_g_ = some.new_empty((B, T, H, M), dtype=torch.float32) if "g" in needs else None
         launch(
-            backward_rows_5,
-            (cdiv(B * T, config.rows(config.padded(M))) * H,),
+            backward_rows_5, (cdiv(B * T, config.rows(config.padded(M))) * H,),
             *((V_pairing, *strides(V_pairing, H)) if "g" in needs else (None, 0, 0, 0, 1)),
-            *((K_pairing, *strides(K_pairing, H)) if "g" in needs else (None, 0, 0, 0, 1)),
-            dlog_g_,
-            T,
-            H,
-            B * T,
-            M=M,
-            block_m_=config.padded(M),
-            ROWS=config.rows(config.padded(M)),
-            num_warps=4,
+            *((K_pairing, *strides(K_pairing, H)) if "g" in needs else (None, 0, 0, 0, 1)), dlog_g_,
+            T, H, B * T,
+            M=M, block_m_=config.padded(M), ROWS=config.rows(config.padded(M)), num_warps=4,
         )
     if "q" in needs:
         gradients["q"] = dq.to(given["q"].dtype)
@@ -8466,22 +4984,15 @@ def torch_step(given, states, constants, outputs, following):
 @triton.jit(do_not_specialize=["heads"])
 def step_kernel(
     q_at, k_at, v_at, s_at, g_at, K_at, next_K_at, V_at, next_V_at, o_at, rows_at,
-    q_stride0, q_stride1, q_stride2,
-    k_stride0, k_stride1, k_stride2,
-    v_stride0, v_stride1, v_stride2,
-    s_stride0, s_stride1, s_stride2,
-    g_stride0, g_stride1, g_stride2,
-    K_stride0, K_stride1,
-    next_K_stride0, next_K_stride1,
-    V_stride0, V_stride1,
-    next_V_stride0, next_V_stride1,
-    o_stride0, o_stride1,
+    q_stride0, q_stride1, q_stride2, k_stride0, k_stride1, k_stride2,
+    v_stride0, v_stride1, v_stride2, s_stride0, s_stride1, s_stride2,
+    g_stride0, g_stride1, g_stride2, K_stride0, K_stride1, next_K_stride0, next_K_stride1,
+    V_stride0, V_stride1, next_V_stride0, next_V_stride1, o_stride0, o_stride1,
     heads, q_group, k_group, v_group, s_group, g_group,
-    size_d: tl.constexpr, block_d: tl.constexpr,
-    size_e: tl.constexpr, block_e: tl.constexpr,
+    size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
     size_m: tl.constexpr, block_m: tl.constexpr,
     parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
-):  # fmt: skip
+):
     """Each program: one batch entry and head, one step."""
     place = tl.program_id(0) // parts
     if flat:  # more batch entries than a grid is high
@@ -8553,23 +5064,18 @@ def step_kernel(
 @triton.jit(do_not_specialize=["heads", "steps"])
 def steps_kernel(
     q_at, k_at, v_at, s_at, g_at, K_at, kept_K_at, V_at, kept_V_at, o_at, rows_at, each_at, counts_at, starts_at,
-    q_stride0, q_stride1, q_stride2, q_stride3,
-    k_stride0, k_stride1, k_stride2, k_stride3,
-    v_stride0, v_stride1, v_stride2, v_stride3,
-    s_stride0, s_stride1, s_stride2, s_stride3,
-    g_stride0, g_stride1, g_stride2, g_stride3,
-    K_stride0, K_stride1, K_stride2, K_stride3,
+    q_stride0, q_stride1, q_stride2, q_stride3, k_stride0, k_stride1, k_stride2, k_stride3,
+    v_stride0, v_stride1, v_stride2, v_stride3, s_stride0, s_stride1, s_stride2, s_stride3,
+    g_stride0, g_stride1, g_stride2, g_stride3, K_stride0, K_stride1, K_stride2, K_stride3,
     kept_K_stride0, kept_K_stride1, kept_K_stride2, kept_K_stride3,
     V_stride0, V_stride1, V_stride2, V_stride3,
     kept_V_stride0, kept_V_stride1, kept_V_stride2, kept_V_stride3,
-    o_stride0, o_stride1, o_stride2,
-    heads, q_group, k_group, v_group, s_group, g_group, steps,
-    size_d: tl.constexpr, block_d: tl.constexpr,
-    size_e: tl.constexpr, block_e: tl.constexpr,
+    o_stride0, o_stride1, o_stride2, heads, q_group, k_group, v_group, s_group, g_group, steps,
+    size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
     size_m: tl.constexpr, block_m: tl.constexpr,
     parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
     yields: tl.constexpr, keeps: tl.constexpr, ends: tl.constexpr,
-):  # fmt: skip
+):
     """Each program: one sequence and head, one step after the other, with the state in registers."""
     place = tl.program_id(0) // parts
     if flat:  # more batch entries than a grid is high
@@ -8658,18 +5164,14 @@ def steps_kernel(
                     + kept_row * kept_K_stride0
                     + head * kept_K_stride1
                     + at_d[:, None] * kept_K_stride2
-                    + at_m[None, :] * kept_K_stride3,
-                    next_K,
-                    mask=in_d_m,
+                    + at_m[None, :] * kept_K_stride3, next_K, mask=in_d_m,
                 )
                 tl.store(
                     kept_V_at
                     + kept_row * kept_V_stride0
                     + head * kept_V_stride1
                     + at_m[:, None] * kept_V_stride2
-                    + at_e[None, :] * kept_V_stride3,
-                    next_V,
-                    mask=in_m_e,
+                    + at_e[None, :] * kept_V_stride3, next_V, mask=in_m_e,
                 )
         K = next_K.to(tl.float32)
         V = next_V.to(tl.float32)
@@ -8681,82 +5183,30 @@ def steps_kernel(
 SIGNATURE = Signature(
     name="gsa",
     arguments=(
-        Argument("q", "input", ("d",)),
-        Argument("k", "input", ("d",)),
-        Argument("v", "input", ("e",)),
-        Argument("s", "input", ("m",)),
+        Argument("q", "input", ("d",)), Argument("k", "input", ("d",)),
+        Argument("v", "input", ("e",)), Argument("s", "input", ("m",)),
         Argument("g", "decay", ("m",)),
     ),
-    states=(
-        ("K", ("d", "m")),
-        ("V", ("m", "e")),
-    ),
-    outputs=(("o", ("e",)),),
+    states=(("K", ("d", "m")), ("V", ("m", "e"))), outputs=(("o", ("e",)),),
 )
 OP = Op(
     SIGNATURE,
     {
         "torch": Backend(
-            torch_forward,
-            torch_backward,
-            frozenset(
-                (
-                    "packed",
-                    "mixed",
-                )
-            ),
-            forward_states=torch_forward_states,
-            backward_states=torch_backward_states,
-            saved={},
+            torch_forward, torch_backward, frozenset(("packed", "mixed")),
+            forward_states=torch_forward_states, backward_states=torch_backward_states, saved={},
         ),
         "triton": Backend(
-            triton_forward,
-            triton_backward,
-            frozenset(
-                (
-                    "packed",
-                    "groups",
-                    "inference",
-                    "finals",
-                    "replays",
-                    "exchange",
-                )
-            ),
-            saved={},
+            triton_forward, triton_backward,
+            frozenset(("packed", "groups", "inference", "finals", "replays", "exchange")), saved={},
             saved_packed=True,
         ),
     },
     Step(
-        SIGNATURE,
-        torch_step,
+        SIGNATURE, torch_step,
         StepKernel(
-            step_kernel,
-            steps_kernel,
-            reads=(
-                "q",
-                "k",
-                "v",
-                "s",
-                "g",
-            ),
-            constants=(),
-            dims=(
-                "d",
-                "e",
-                "m",
-            ),
-            tiled=None,
-            shared=False,
-            held=(
-                (
-                    "d",
-                    "m",
-                ),
-                (
-                    "m",
-                    "e",
-                ),
-            ),
+            step_kernel, steps_kernel, reads=("q", "k", "v", "s", "g"), constants=(),
+            dims=("d", "e", "m"), tiled=None, shared=False, held=(("d", "m"), ("m", "e")),
             smallest=1,
         ),
     ),
@@ -8766,20 +5216,11 @@ OP = Op(
 
 @OP.named
 def gsa(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    s: torch.Tensor,
-    log_g: torch.Tensor,
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, s: torch.Tensor, log_g: torch.Tensor,
     initial_state: tuple[torch.Tensor | None, torch.Tensor | None] | None = None,
-    output_final_state: bool = False,
-    cu_seqlens: torch.Tensor | None = None,
-    context_parallel: object = None,
-    recompute: str = "auto",
-    precision: str = "default",
-    state_dtype: torch.dtype | None = None,
-    backend: str | None = None,
-    deterministic: bool = False,
+    output_final_state: bool = False, cu_seqlens: torch.Tensor | None = None,
+    context_parallel: object = None, recompute: str = "auto", precision: str = "default",
+    state_dtype: torch.dtype | None = None, backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor] | None]:
     r"""Gated slot attention (Zhang et al. 2024, arXiv 2409.07146): two gated passes joined by a softmax over the slots.
 
@@ -8833,32 +5274,19 @@ def gsa(
         [(1, 100, 2, 32)]
     """
     return OP(
-        {"q": q, "k": k, "v": v, "s": s, "g": log_g},
-        initial_state=initial_state,
-        output_final_state=output_final_state,
-        cu_seqlens=cu_seqlens,
-        context_parallel=context_parallel,
-        recompute=recompute,
-        precision=precision,
-        state_dtype=state_dtype,
-        backend=backend,
-        deterministic=deterministic,
+        {"q": q, "k": k, "v": v, "s": s, "g": log_g}, initial_state=initial_state,
+        output_final_state=output_final_state, cu_seqlens=cu_seqlens,
+        context_parallel=context_parallel, recompute=recompute, precision=precision,
+        state_dtype=state_dtype, backend=backend, deterministic=deterministic,
     )
 
 
 @OP.named
 def gsa_step(
-    state: tuple[torch.Tensor | None, torch.Tensor | None] | None,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    s: torch.Tensor,
-    log_g: torch.Tensor,
-    inplace: bool = False,
-    out: torch.Tensor | None = None,
-    state_dtype: torch.dtype | None = None,
-    backend: str | None = None,
-    deterministic: bool = False,
+    state: tuple[torch.Tensor | None, torch.Tensor | None] | None, q: torch.Tensor, k: torch.Tensor,
+    v: torch.Tensor, s: torch.Tensor, log_g: torch.Tensor, inplace: bool = False,
+    out: torch.Tensor | None = None, state_dtype: torch.dtype | None = None,
+    backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]:
     """One step of gsa, for generation: one launch, no gradient.
 

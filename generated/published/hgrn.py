@@ -60,14 +60,7 @@ written_for("0.1", __file__)
 
 from chunkform.runtime.chunk_kernels.chunk_layout import places
 from chunkform.runtime.chunk_kernels.elementwise_scan import (
-    SCAN,
-    one_after_other,
-    scan_parts,
-    scan_stages,
-    scan_width,
-    scanned,
-    times,
-    with_those_before,
+    SCAN, one_after_other, scan_parts, scan_stages, scan_width, scanned, times, with_those_before,
 )
 from chunkform.runtime.chunk_kernels.kernels import part_of
 from chunkform.runtime.launch.launch import cdiv, choose, cotangent, launch, steps, strides, whole
@@ -76,13 +69,7 @@ from chunkform.runtime.op.decode import Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK,
-    dtype_of,
-    from_chunks,
-    from_steps,
-    in_segments,
-    steps_first,
-    to_chunks,
+    CHUNK, dtype_of, from_chunks, from_steps, in_segments, steps_first, to_chunks,
 )
 from chunkform.runtime.torch_form.decays import channel_apply, decay_all, decay_in, decay_out
 from chunkform.runtime.torch_form.segment_maps import PIECE, Segment, in_pieces, over_chunks
@@ -214,37 +201,14 @@ def _forward_states_1_chunks(s1, s2, lead, size, dtype, device, size_d):
     a1 = decay_out(x2, True, 1, dim=-2)
     a2 = (a1 * x1).sum(-2)
     return (
-        over_chunks(
-            a0,
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_d,
-            ),
-            dtype,
-            device,
-        ),
-        over_chunks(
-            a2,
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_d,
-            ),
-            dtype,
-            device,
-        ),
+        over_chunks(a0, (lead[0], lead[1], count, size_d), dtype, device),
+        over_chunks(a2, (lead[0], lead[1], count, size_d), dtype, device),
     )
 
 
 def _forward_states_1_law(later, earlier):
     """The map of two segments from the map of each."""
-    return (
-        earlier[0] * later[0],
-        (later[0] * earlier[1] + later[1]),
-    )
+    return (earlier[0] * later[0], (later[0] * earlier[1] + later[1]))
 
 
 def _forward_states_1_apply(parts, states):
@@ -284,37 +248,14 @@ def _backward_states_1_chunks(s1, s2, lead, size, dtype, device, size_d):
     a1 = decay_out(x2, False, -1, dim=-2)
     a2 = (x1 * a1).sum(-2)
     return (
-        over_chunks(
-            a0,
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_d,
-            ),
-            dtype,
-            device,
-        ),
-        over_chunks(
-            a2,
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_d,
-            ),
-            dtype,
-            device,
-        ),
+        over_chunks(a0, (lead[0], lead[1], count, size_d), dtype, device),
+        over_chunks(a2, (lead[0], lead[1], count, size_d), dtype, device),
     )
 
 
 def _backward_states_1_law(later, earlier):
     """The map of two segments from the map of each."""
-    return (
-        later[0] * earlier[0],
-        (later[1] + later[0] * earlier[1]),
-    )
+    return (later[0] * earlier[0], (later[1] + later[0] * earlier[1]))
 
 
 def _backward_states_1_apply(parts, states):
@@ -356,30 +297,9 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def forward_scan_1(
-    h__first,
-    h__last,
-    h__linear,
-    g_p,
-    g_b,
-    g_t,
-    g_h,
-    g_g,
-    x_p,
-    x_b,
-    x_t,
-    x_h,
-    x_g,
-    o_out,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    D: tl.constexpr,
-    block_d: tl.constexpr,
-    C: tl.constexpr,
-    RESULTS: tl.constexpr,
+    h__first, h__last, h__linear, g_p, g_b, g_t, g_h, g_g, x_p, x_b, x_t, x_h, x_g, o_out,
+    T, H, chunks, starts, parts, length,
+    D: tl.constexpr, block_d: tl.constexpr, C: tl.constexpr, RESULTS: tl.constexpr,
     STAGES: tl.constexpr,
 ):
     """A scan of h, forwards, and what is made of each step there."""
@@ -404,14 +324,12 @@ def forward_scan_1(
         g = tl.exp(
             tl.load(
                 g_p + h // g_g * g_h + (b * g_b + step * g_t)[:, None] + d[None, :],
-                mask=i_ok[:, None] & d_ok[None, :],
-                other=0.0,
+                mask=i_ok[:, None] & d_ok[None, :], other=0.0,
             ).to(tl.float32)
         )
         x = tl.load(
             x_p + h // x_g * x_h + (b * x_b + step * x_t)[:, None] + d[None, :],
-            mask=i_ok[:, None] & d_ok[None, :],
-            other=0.0,
+            mask=i_ok[:, None] & d_ok[None, :], other=0.0,
         ).to(tl.float32)
         f = tl.zeros([C, block_d], tl.float32) + tl.where(i_ok[:, None], g, 1.0)
         w = tl.zeros([C, block_d], tl.float32) + tl.where(i_ok[:, None], x, 0.0)
@@ -435,30 +353,10 @@ def forward_scan_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_scan_1(
-    h__first,
-    h__last,
-    h__linear,
-    g_p,
-    g_b,
-    g_t,
-    g_h,
-    g_g,
-    x_p,
-    x_b,
-    x_t,
-    x_h,
-    x_g,
+    h__first, h__last, h__linear, g_p, g_b, g_t, g_h, g_g, x_p, x_b, x_t, x_h, x_g,
     h_before__out,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    D: tl.constexpr,
-    block_d: tl.constexpr,
-    C: tl.constexpr,
-    RESULTS: tl.constexpr,
+    T, H, chunks, starts, parts, length,
+    D: tl.constexpr, block_d: tl.constexpr, C: tl.constexpr, RESULTS: tl.constexpr,
     STAGES: tl.constexpr,
 ):
     """A scan of h, forwards, and what is made of each step there."""
@@ -483,14 +381,12 @@ def backward_scan_1(
         g = tl.exp(
             tl.load(
                 g_p + h // g_g * g_h + (b * g_b + step * g_t)[:, None] + d[None, :],
-                mask=i_ok[:, None] & d_ok[None, :],
-                other=0.0,
+                mask=i_ok[:, None] & d_ok[None, :], other=0.0,
             ).to(tl.float32)
         )
         x = tl.load(
             x_p + h // x_g * x_h + (b * x_b + step * x_t)[:, None] + d[None, :],
-            mask=i_ok[:, None] & d_ok[None, :],
-            other=0.0,
+            mask=i_ok[:, None] & d_ok[None, :], other=0.0,
         ).to(tl.float32)
         f = tl.zeros([C, block_d], tl.float32) + tl.where(i_ok[:, None], g, 1.0)
         w = tl.zeros([C, block_d], tl.float32) + tl.where(i_ok[:, None], x, 0.0)
@@ -522,36 +418,10 @@ def backward_scan_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_scan_2(
-    dh_first,
-    dh_last,
-    dh_linear,
-    g_p,
-    g_b,
-    g_t,
-    g_h,
-    g_g,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    h_before__p,
-    h_before__b,
-    h_before__t,
-    h_before__h,
-    h_before__g,
-    dx_out,
-    dlog_g__out,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    D: tl.constexpr,
-    block_d: tl.constexpr,
-    C: tl.constexpr,
-    RESULTS: tl.constexpr,
+    dh_first, dh_last, dh_linear, g_p, g_b, g_t, g_h, g_g, do_p, do_b, do_t, do_h, do_g,
+    h_before__p, h_before__b, h_before__t, h_before__h, h_before__g, dx_out, dlog_g__out,
+    T, H, chunks, starts, parts, length,
+    D: tl.constexpr, block_d: tl.constexpr, C: tl.constexpr, RESULTS: tl.constexpr,
     STAGES: tl.constexpr,
 ):
     """A scan of dh, backwards, and what is made of each step there."""
@@ -576,14 +446,12 @@ def backward_scan_2(
         g = tl.exp(
             tl.load(
                 g_p + h // g_g * g_h + (b * g_b + step * g_t)[:, None] + d[None, :],
-                mask=i_ok[:, None] & d_ok[None, :],
-                other=0.0,
+                mask=i_ok[:, None] & d_ok[None, :], other=0.0,
             ).to(tl.float32)
         )
         do = tl.load(
             do_p + h // do_g * do_h + (b * do_b + step * do_t)[:, None] + d[None, :],
-            mask=i_ok[:, None] & d_ok[None, :],
-            other=0.0,
+            mask=i_ok[:, None] & d_ok[None, :], other=0.0,
         ).to(tl.float32)
         h_before_ = tl.zeros([C, block_d], tl.float32)
         if h_before__p is not None:
@@ -591,9 +459,7 @@ def backward_scan_2(
                 h_before__p
                 + h // h_before__g * h_before__h
                 + (b * h_before__b + step * h_before__t)[:, None]
-                + d[None, :],
-                mask=i_ok[:, None] & d_ok[None, :],
-                other=0.0,
+                + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0,
             ).to(tl.float32)
         f = tl.zeros([C, block_d], tl.float32) + tl.where(i_ok[:, None], g, 1.0)
         w = tl.zeros([C, block_d], tl.float32) + tl.where(i_ok[:, None], do, 0.0) * f
@@ -648,48 +514,18 @@ def triton_forward(given, states, constants, packed=None, needs_backward=True, f
     if parts > 1:
         h__ends, h__linear = (some.new_empty((B * parts, H, D), dtype=torch.float32) for _ in range(2))
         launch(
-            forward_scan_1,
-            (lay.sequences * parts * H * cdiv(D, scan_width(D)),),
-            None,
-            h__ends,
-            h__linear,
-            g,
-            *strides(g, H),
-            x,
-            *strides(x, H),
-            None,
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            D=D,
-            block_d=scan_width(D),
-            C=SCAN,
-            RESULTS=False,
-            STAGES=scan_stages(parts),
-            num_warps=1,
+            forward_scan_1, (lay.sequences * parts * H * cdiv(D, scan_width(D)),),
+            None, h__ends, h__linear, g, *strides(g, H), x, *strides(x, H), None,
+            *lay.walked, parts, lay.length(parts),
+            D=D, block_d=scan_width(D), C=SCAN, RESULTS=False, STAGES=scan_stages(parts), num_warps=1,
         )
         h__starts = scanned(h__first, h__ends, h__linear, lay, parts, True)
     h__last = some.new_empty((lay.sequences * parts, H, D), dtype=torch.float32) if finals else None
     launch(
-        forward_scan_1,
-        (lay.sequences * parts * H * cdiv(D, scan_width(D)),),
-        h__starts,
-        h__last,
-        None,
-        g,
-        *strides(g, H),
-        x,
-        *strides(x, H),
-        o,
-        *lay.walked,
-        parts,
-        lay.length(parts),
-        D=D,
-        block_d=scan_width(D),
-        C=SCAN,
-        RESULTS=True,
-        STAGES=scan_stages(parts),
-        num_warps=1,
+        forward_scan_1, (lay.sequences * parts * H * cdiv(D, scan_width(D)),),
+        h__starts, h__last, None, g, *strides(g, H), x, *strides(x, H), o,
+        *lay.walked, parts, lay.length(parts),
+        D=D, block_d=scan_width(D), C=SCAN, RESULTS=True, STAGES=scan_stages(parts), num_warps=1,
     )
     if parts > 1 and h__last is not None:
         h__last = h__last.unflatten(0, (B, parts))[:, -1]
@@ -717,48 +553,18 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     if parts > 1:
         h__ends, h__linear = (some.new_empty((B * parts, H, D), dtype=torch.float32) for _ in range(2))
         launch(
-            backward_scan_1,
-            (lay.sequences * parts * H * cdiv(D, scan_width(D)),),
-            None,
-            h__ends,
-            h__linear,
-            g,
-            *strides(g, H),
-            x,
-            *strides(x, H),
-            None,
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            D=D,
-            block_d=scan_width(D),
-            C=SCAN,
-            RESULTS=False,
-            STAGES=scan_stages(parts),
-            num_warps=1,
+            backward_scan_1, (lay.sequences * parts * H * cdiv(D, scan_width(D)),),
+            None, h__ends, h__linear, g, *strides(g, H), x, *strides(x, H), None,
+            *lay.walked, parts, lay.length(parts),
+            D=D, block_d=scan_width(D), C=SCAN, RESULTS=False, STAGES=scan_stages(parts), num_warps=1,
         )
         h__starts = scanned(h__first, h__ends, h__linear, lay, parts, True)
     h__last = None
     launch(
-        backward_scan_1,
-        (lay.sequences * parts * H * cdiv(D, scan_width(D)),),
-        h__starts,
-        h__last,
-        None,
-        g,
-        *strides(g, H),
-        x,
-        *strides(x, H),
-        h_before_,
-        *lay.walked,
-        parts,
-        lay.length(parts),
-        D=D,
-        block_d=scan_width(D),
-        C=SCAN,
-        RESULTS=True,
-        STAGES=scan_stages(parts),
-        num_warps=1,
+        backward_scan_1, (lay.sequences * parts * H * cdiv(D, scan_width(D)),),
+        h__starts, h__last, None, g, *strides(g, H), x, *strides(x, H), h_before_,
+        *lay.walked, parts, lay.length(parts),
+        D=D, block_d=scan_width(D), C=SCAN, RESULTS=True, STAGES=scan_stages(parts), num_warps=1,
     )
     parts = scan_parts(lay, cdiv(D, scan_width(D)))
     dx = some.new_empty((B, T, H, D), dtype=some.dtype) if "x" in needs else None
@@ -767,52 +573,20 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     if parts > 1:
         dh_ends, dh_linear = (some.new_empty((B * parts, H, D), dtype=torch.float32) for _ in range(2))
         launch(
-            backward_scan_2,
-            (lay.sequences * parts * H * cdiv(D, scan_width(D)),),
-            None,
-            dh_ends,
-            dh_linear,
-            g,
-            *strides(g, H),
-            do,
-            *strides(do, H),
-            *((h_before_, *strides(h_before_, H)) if "g" in needs else (None, 0, 0, 0, 1)),
-            None,
-            None,
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            D=D,
-            block_d=scan_width(D),
-            C=SCAN,
-            RESULTS=False,
-            STAGES=scan_stages(parts),
-            num_warps=1,
+            backward_scan_2, (lay.sequences * parts * H * cdiv(D, scan_width(D)),),
+            None, dh_ends, dh_linear, g, *strides(g, H), do, *strides(do, H),
+            *((h_before_, *strides(h_before_, H)) if "g" in needs else (None, 0, 0, 0, 1)), None, None,
+            *lay.walked, parts, lay.length(parts),
+            D=D, block_d=scan_width(D), C=SCAN, RESULTS=False, STAGES=scan_stages(parts), num_warps=1,
         )
         dh_starts = scanned(dh_first, dh_ends, dh_linear, lay, parts, False)
     dh_last = some.new_empty((lay.sequences * parts, H, D), dtype=torch.float32)
     launch(
-        backward_scan_2,
-        (lay.sequences * parts * H * cdiv(D, scan_width(D)),),
-        dh_starts,
-        dh_last,
-        None,
-        g,
-        *strides(g, H),
-        do,
-        *strides(do, H),
-        *((h_before_, *strides(h_before_, H)) if "g" in needs else (None, 0, 0, 0, 1)),
-        dx,
-        dlog_g_,
-        *lay.walked,
-        parts,
-        lay.length(parts),
-        D=D,
-        block_d=scan_width(D),
-        C=SCAN,
-        RESULTS=True,
-        STAGES=scan_stages(parts),
-        num_warps=1,
+        backward_scan_2, (lay.sequences * parts * H * cdiv(D, scan_width(D)),),
+        dh_starts, dh_last, None, g, *strides(g, H), do, *strides(do, H),
+        *((h_before_, *strides(h_before_, H)) if "g" in needs else (None, 0, 0, 0, 1)), dx, dlog_g_,
+        *lay.walked, parts, lay.length(parts),
+        D=D, block_d=scan_width(D), C=SCAN, RESULTS=True, STAGES=scan_stages(parts), num_warps=1,
     )
     h_before_ = None
     if parts > 1 and dh_last is not None:
@@ -844,16 +618,12 @@ def torch_step(given, states, constants, outputs, following):
 
 @triton.jit(do_not_specialize=["heads"])
 def step_kernel(
-    x_at, g_at, h_at, next_h_at, o_at, rows_at,
-    x_stride0, x_stride1, x_stride2,
-    g_stride0, g_stride1, g_stride2,
-    h_stride0, h_stride1,
-    next_h_stride0, next_h_stride1,
-    o_stride0, o_stride1,
-    heads, x_group, g_group,
+    x_at, g_at, h_at, next_h_at, o_at, rows_at, x_stride0, x_stride1, x_stride2,
+    g_stride0, g_stride1, g_stride2, h_stride0, h_stride1, next_h_stride0, next_h_stride1,
+    o_stride0, o_stride1, heads, x_group, g_group,
     size_d: tl.constexpr, block_d: tl.constexpr,
     parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
-):  # fmt: skip
+):
     """Each program: one batch entry and head and a tile of d, one step."""
     place = tl.program_id(0) // parts
     if flat:  # more batch entries than a grid is high
@@ -897,16 +667,13 @@ def step_kernel(
 @triton.jit(do_not_specialize=["heads", "steps"])
 def steps_kernel(
     x_at, g_at, h_at, kept_h_at, o_at, rows_at, each_at, counts_at, starts_at,
-    x_stride0, x_stride1, x_stride2, x_stride3,
-    g_stride0, g_stride1, g_stride2, g_stride3,
-    h_stride0, h_stride1, h_stride2,
-    kept_h_stride0, kept_h_stride1, kept_h_stride2,
-    o_stride0, o_stride1, o_stride2,
-    heads, x_group, g_group, steps,
+    x_stride0, x_stride1, x_stride2, x_stride3, g_stride0, g_stride1, g_stride2, g_stride3,
+    h_stride0, h_stride1, h_stride2, kept_h_stride0, kept_h_stride1, kept_h_stride2,
+    o_stride0, o_stride1, o_stride2, heads, x_group, g_group, steps,
     size_d: tl.constexpr, block_d: tl.constexpr,
     parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
     yields: tl.constexpr, keeps: tl.constexpr, ends: tl.constexpr,
-):  # fmt: skip
+):
     """Each program: one sequence and head and a tile of d, one step after the other, with the state in registers."""
     place = tl.program_id(0) // parts
     if flat:  # more batch entries than a grid is high
@@ -963,8 +730,7 @@ def steps_kernel(
                 if kept_row >= 0:
                     tl.store(
                         kept_h_at + kept_row * kept_h_stride0 + head * kept_h_stride1 + at_d * kept_h_stride2,
-                        next_h,
-                        mask=in_d,
+                        next_h, mask=in_d,
                     )
             h = next_h.to(tl.float32)
         if ends:
@@ -972,62 +738,27 @@ def steps_kernel(
 
 
 SIGNATURE = Signature(
-    name="hgrn",
-    arguments=(
-        Argument("x", "input", ("d",)),
-        Argument("g", "decay", ("d",)),
-    ),
-    states=(("h", ("d",)),),
-    outputs=(("o", ("d",)),),
+    name="hgrn", arguments=(Argument("x", "input", ("d",)), Argument("g", "decay", ("d",))),
+    states=(("h", ("d",)),), outputs=(("o", ("d",)),),
 )
 OP = Op(
     SIGNATURE,
     {
         "torch": Backend(
-            torch_forward,
-            torch_backward,
-            frozenset(
-                (
-                    "packed",
-                    "mixed",
-                )
-            ),
-            forward_states=torch_forward_states,
-            backward_states=torch_backward_states,
-            saved={},
+            torch_forward, torch_backward, frozenset(("packed", "mixed")),
+            forward_states=torch_forward_states, backward_states=torch_backward_states, saved={},
         ),
         "triton": Backend(
-            triton_forward,
-            triton_backward,
-            frozenset(
-                (
-                    "packed",
-                    "groups",
-                    "inference",
-                    "replays",
-                    "finals",
-                )
-            ),
-            saved={},
+            triton_forward, triton_backward,
+            frozenset(("packed", "groups", "inference", "replays", "finals")), saved={},
             saved_packed=True,
         ),
     },
     Step(
-        SIGNATURE,
-        torch_step,
+        SIGNATURE, torch_step,
         StepKernel(
-            step_kernel,
-            steps_kernel,
-            reads=(
-                "x",
-                "g",
-            ),
-            constants=(),
-            dims=("d",),
-            tiled="d",
-            shared=False,
-            held=(("d",),),
-            smallest=1,
+            step_kernel, steps_kernel, reads=("x", "g"), constants=(), dims=("d",), tiled="d",
+            shared=False, held=(("d",),), smallest=1,
         ),
     ),
     __name__,
@@ -1036,17 +767,10 @@ OP = Op(
 
 @OP.named
 def hgrn(
-    x: torch.Tensor,
-    log_g: torch.Tensor,
-    initial_state: torch.Tensor | None = None,
-    output_final_state: bool = False,
-    cu_seqlens: torch.Tensor | None = None,
-    context_parallel: object = None,
-    recompute: str = "auto",
-    precision: str = "default",
-    state_dtype: torch.dtype | None = None,
-    backend: str | None = None,
-    deterministic: bool = False,
+    x: torch.Tensor, log_g: torch.Tensor, initial_state: torch.Tensor | None = None,
+    output_final_state: bool = False, cu_seqlens: torch.Tensor | None = None,
+    context_parallel: object = None, recompute: str = "auto", precision: str = "default",
+    state_dtype: torch.dtype | None = None, backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     r"""HGRN (Qin et al. 2023, arXiv 2311.04823): a gated recurrence of every channel for itself.
 
@@ -1092,29 +816,17 @@ def hgrn(
         [(1, 100, 2, 16)]
     """
     return OP(
-        {"x": x, "g": log_g},
-        initial_state=initial_state,
-        output_final_state=output_final_state,
-        cu_seqlens=cu_seqlens,
-        context_parallel=context_parallel,
-        recompute=recompute,
-        precision=precision,
-        state_dtype=state_dtype,
-        backend=backend,
-        deterministic=deterministic,
+        {"x": x, "g": log_g}, initial_state=initial_state, output_final_state=output_final_state,
+        cu_seqlens=cu_seqlens, context_parallel=context_parallel, recompute=recompute,
+        precision=precision, state_dtype=state_dtype, backend=backend, deterministic=deterministic,
     )
 
 
 @OP.named
 def hgrn_step(
-    state: torch.Tensor | None,
-    x: torch.Tensor,
-    log_g: torch.Tensor,
-    inplace: bool = False,
-    out: torch.Tensor | None = None,
-    state_dtype: torch.dtype | None = None,
-    backend: str | None = None,
-    deterministic: bool = False,
+    state: torch.Tensor | None, x: torch.Tensor, log_g: torch.Tensor, inplace: bool = False,
+    out: torch.Tensor | None = None, state_dtype: torch.dtype | None = None,
+    backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """One step of hgrn, for generation: one launch, no gradient.
 

@@ -64,26 +64,9 @@ written_for("0.1", __file__)
 
 from chunkform.runtime.chunk_kernels.chunk_layout import GROUP, LEVELS, parts_for, places
 from chunkform.runtime.chunk_kernels.kernels import (
-    adds_steep,
-    chained,
-    chunk_of,
-    cumulate,
-    decayed_product,
-    decayed_sum,
-    diagonal,
-    first_steep,
-    is_flat,
-    last_of,
-    lasting,
-    later_sums,
-    log2_of,
-    over_block,
-    part_of,
-    place_of,
-    reach,
-    span,
-    steep,
-    sums_of,
+    adds_steep, chained, chunk_of, cumulate, decayed_product, decayed_sum, diagonal, first_steep,
+    is_flat, last_of, lasting, later_sums, log2_of, over_block, part_of, place_of, reach, span,
+    steep, sums_of,
 )
 from chunkform.runtime.chunk_kernels.reductions import total
 from chunkform.runtime.chunk_kernels.segment_maps import map_of_all
@@ -94,22 +77,10 @@ from chunkform.runtime.op.decode import Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK,
-    dtype_of,
-    from_chunks,
-    from_steps,
-    in_parts,
-    in_segments,
-    steps_first,
-    to_chunks,
+    CHUNK, dtype_of, from_chunks, from_steps, in_parts, in_segments, steps_first, to_chunks,
 )
 from chunkform.runtime.torch_form.decays import (
-    channel_apply,
-    channel_product,
-    decay_all,
-    decay_in,
-    decay_out,
-    order_mask,
+    channel_apply, channel_product, decay_all, decay_in, decay_out, order_mask,
 )
 from chunkform.runtime.torch_form.segment_maps import PIECE, Segment, in_pieces, over_chunks
 
@@ -324,38 +295,14 @@ def _forward_states_1_chunks(s1, s2, s3, lead, size, dtype, device, size_d, size
     a1 = decay_out(x2, True, 1, dim=-2)
     a2 = (x1 * a1).mT @ x3
     return (
-        over_chunks(
-            a0,
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_d,
-            ),
-            dtype,
-            device,
-        ),
-        over_chunks(
-            a2,
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_d,
-                size_e,
-            ),
-            dtype,
-            device,
-        ),
+        over_chunks(a0, (lead[0], lead[1], count, size_d), dtype, device),
+        over_chunks(a2, (lead[0], lead[1], count, size_d, size_e), dtype, device),
     )
 
 
 def _forward_states_1_law(later, earlier):
     """The map of two segments from the map of each."""
-    return (
-        earlier[0] * later[0],
-        (later[1] + earlier[1] * (later[0])[..., :, None]),
-    )
+    return (earlier[0] * later[0], (later[1] + earlier[1] * (later[0])[..., :, None]))
 
 
 def _forward_states_1_apply(parts, states):
@@ -379,16 +326,8 @@ def torch_forward_states(given, states, constants, exchange):
     f = log_f.exp()
     i = steps_first(given["i"], dtype)
     map_3 = in_pieces(
-        _forward_states_1_chunks,
-        _forward_states_1_law,
-        ((1.0 - f), log_f, i),
-        lead,
-        1,
-        PIECE,
-        dtype,
-        device,
-        size_d,
-        size_e,
+        _forward_states_1_chunks, _forward_states_1_law, ((1.0 - f), log_f, i), lead, 1, PIECE,
+        dtype, device, size_d, size_e,
     )
     # what enters, of S
     ((S_first,),) = exchange(
@@ -407,38 +346,14 @@ def _backward_states_1_chunks(s1, s2, s3, lead, size, dtype, device, size_d, siz
     a1 = decay_out(x2, False, -1, dim=-2)
     a2 = (x1 * a1).mT @ x3
     return (
-        over_chunks(
-            a0,
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_d,
-            ),
-            dtype,
-            device,
-        ),
-        over_chunks(
-            a2,
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_d,
-                size_e,
-            ),
-            dtype,
-            device,
-        ),
+        over_chunks(a0, (lead[0], lead[1], count, size_d), dtype, device),
+        over_chunks(a2, (lead[0], lead[1], count, size_d, size_e), dtype, device),
     )
 
 
 def _backward_states_1_law(later, earlier):
     """The map of two segments from the map of each."""
-    return (
-        earlier[0] * later[0],
-        (earlier[1] * (later[0])[..., :, None] + later[1]),
-    )
+    return (earlier[0] * later[0], (earlier[1] * (later[0])[..., :, None] + later[1]))
 
 
 def _backward_states_1_apply(parts, states):
@@ -473,16 +388,8 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
         else steps_first(do, dtype)
     )
     map_3 = in_pieces(
-        _backward_states_1_chunks,
-        _backward_states_1_law,
-        (q, log_f, do),
-        lead,
-        -1,
-        PIECE,
-        dtype,
-        device,
-        size_d,
-        size_e,
+        _backward_states_1_chunks, _backward_states_1_law, (q, log_f, do), lead, -1, PIECE, dtype,
+        device, size_d, size_e,
     )
     # what enters, of dS
     ((dS_last,),) = exchange(
@@ -493,38 +400,12 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def forward_prepare_1(
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    f_p,
-    f_b,
-    f_t,
-    f_h,
-    f_g,
-    f_sums,
-    f_rests,
-    f_extents,
-    scaled1_p,
-    scaled2_p,
-    matrix1,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    D: tl.constexpr,
-    part_d: tl.constexpr,
-    FLAT: tl.constexpr,
-    GROUP: tl.constexpr,
-    CHUNK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    q_p, q_b, q_t, q_h, q_g, f_p, f_b, f_t, f_h, f_g, f_sums, f_rests, f_extents, scaled1_p,
+    scaled2_p, matrix1,
+    T, H, chunks, begins, stops, programs,
+    D: tl.constexpr, part_d: tl.constexpr, FLAT: tl.constexpr, GROUP: tl.constexpr,
+    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -562,14 +443,7 @@ def forward_prepare_1(
             if SUMS
             else over_block(
                 tl.load(f_sums + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
-                f_sums + step * D,
-                (row)[:, None],
-                d[None, :],
-                d_ok[None, :],
-                last,
-                H * D,
-                C,
-                CHUNK,
+                f_sums + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
             )
         )
         if SUMS:
@@ -578,13 +452,7 @@ def forward_prepare_1(
         f_n = (
             over_block(
                 tl.load(f_rests + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
-                f_rests + step * D,
-                (row)[:, None],
-                d[None, :],
-                d_ok[None, :],
-                last,
-                H * D,
-                C,
+                f_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C,
                 CHUNK,
             )
             if EXACT
@@ -596,34 +464,20 @@ def forward_prepare_1(
             else over_block(
                 tl.load(
                     f_sums + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
-                    mask=(i > 0)[:, None] & (d_ok)[None, :],
-                    other=0,
+                    mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
                 ),
-                f_sums + step * D,
-                (tl.minimum(i - 1, last))[:, None],
-                d[None, :],
-                d_ok[None, :],
-                last,
-                H * D,
-                C,
-                CHUNK,
+                f_sums + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :],
+                last, H * D, C, CHUNK,
             )
         )
         f_n_before = (
             over_block(
                 tl.load(
                     f_rests + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
-                    mask=(i > 0)[:, None] & (d_ok)[None, :],
-                    other=0,
+                    mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
                 ),
-                f_rests + step * D,
-                (tl.minimum(i - 1, last))[:, None],
-                d[None, :],
-                d_ok[None, :],
-                last,
-                H * D,
-                C,
-                CHUNK,
+                f_rests + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :],
+                last, H * D, C, CHUNK,
             )
             if EXACT
             else 0
@@ -644,27 +498,13 @@ def forward_prepare_1(
             if SUMS
             else over_block(
                 tl.load(f_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                f_sums + step * D,
-                (last),
-                d,
-                d_ok,
-                last,
-                H * D,
-                C,
-                CHUNK,
+                f_sums + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
             )
         )
         f_n_end = (
             over_block(
                 tl.load(f_rests + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                f_rests + step * D,
-                (last),
-                d,
-                d_ok,
-                last,
-                H * D,
-                C,
-                CHUNK,
+                f_rests + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
             )
             if EXACT
             else tl.full([1], 0, tl.int32)
@@ -672,35 +512,15 @@ def forward_prepare_1(
         if SUMS:
             tl.store(f_sums + step * D + last * (H * D) + d, f_a_end, mask=d_ok)
         t = decayed_product(
-            t,
-            q.to(tl.float32),
-            x,
-            f_sums + step * D,
-            f_rests + step * D if EXACT else None,
-            f_a,
-            f_n,
-            f_a,
-            f_n,
-            d,
-            d_ok,
-            last,
-            H * D,
-            C,
-            CHUNK,
-            LEVELS,
-            True,
-            True,
-            FLAT,
-            EXACT,
-            DT,
+            t, q.to(tl.float32), x, f_sums + step * D, f_rests + step * D if EXACT else None, f_a,
+            f_n, f_a, f_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
         )
         if not FLAT:
             steep_from = first_steep(steep_from, f_a, f_n, d_ok, C, DT)
             i_new = i_ok & ((i >= steep_from) | (again > 0))
         since = span(f_a, f_n, 0.0, 0)
         tl.store(
-            scaled1_p + at * D + i[:, None] * D + d[None, :],
-            (q.to(tl.float32) * since),
+            scaled1_p + at * D + i[:, None] * D + d[None, :], (q.to(tl.float32) * since),
             mask=i_new[:, None] & d_ok[None, :],
         )  # q . since
         until = span(f_a_end[None, :], f_n_end[None, :], f_a, f_n)
@@ -717,8 +537,7 @@ def forward_prepare_1(
                     log2_of(
                         tl.load(
                             f_p + t0 * f_t + i[:, None] * f_t + d[None, :],
-                            mask=i_ok[:, None] & d_ok[None, :],
-                            other=0.0,
+                            mask=i_ok[:, None] & d_ok[None, :], other=0.0,
                         )
                     ),
                     C,
@@ -727,46 +546,19 @@ def forward_prepare_1(
                     f_sums + step * D + i[:, None] * (H * D) + d[None, :], sums, mask=i_ok[:, None] & d_ok[None, :]
                 )
     tl.store(
-        matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-        t,
+        matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t,
         mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
     )  # t
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def forward_prepare_1_others(
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    f_p,
-    f_b,
-    f_t,
-    f_h,
-    f_g,
-    f_sums,
-    f_rests,
-    f_extents,
-    scaled1_p,
-    scaled2_p,
-    matrix1,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    D: tl.constexpr,
-    part_d: tl.constexpr,
-    FLAT: tl.constexpr,
-    GROUP: tl.constexpr,
-    CHUNK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    q_p, q_b, q_t, q_h, q_g, f_p, f_b, f_t, f_h, f_g, f_sums, f_rests, f_extents, scaled1_p,
+    scaled2_p, matrix1,
+    T, H, chunks, begins, stops, programs,
+    D: tl.constexpr, part_d: tl.constexpr, FLAT: tl.constexpr, GROUP: tl.constexpr,
+    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The same, of chunks that aren't flat: a program looks at some together, and takes one after the other."""
     i = tl.arange(0, C)
@@ -803,8 +595,7 @@ def forward_prepare_1_others(
                         log2_of(
                             tl.load(
                                 f_p + t0 * f_t + i[:, None] * f_t + d[None, :],
-                                mask=i_ok[:, None] & d_ok[None, :],
-                                other=0.0,
+                                mask=i_ok[:, None] & d_ok[None, :], other=0.0,
                             )
                         )
                         if SUMS
@@ -817,14 +608,8 @@ def forward_prepare_1_others(
                             tl.load(
                                 f_sums + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0
                             ),
-                            f_sums + step * D,
-                            (row)[:, None],
-                            d[None, :],
-                            d_ok[None, :],
-                            last,
-                            H * D,
-                            C,
-                            CHUNK,
+                            f_sums + step * D, (row)[:, None], d[None, :], d_ok[None, :], last,
+                            H * D, C, CHUNK,
                         )
                     )
                     if SUMS:
@@ -834,17 +619,10 @@ def forward_prepare_1_others(
                         over_block(
                             tl.load(
                                 f_rests + step * D + (row)[:, None] * (H * D) + d[None, :],
-                                mask=(d_ok)[None, :],
-                                other=0,
+                                mask=(d_ok)[None, :], other=0,
                             ),
-                            f_rests + step * D,
-                            (row)[:, None],
-                            d[None, :],
-                            d_ok[None, :],
-                            last,
-                            H * D,
-                            C,
-                            CHUNK,
+                            f_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last,
+                            H * D, C, CHUNK,
                         )
                         if EXACT
                         else 0
@@ -855,34 +633,20 @@ def forward_prepare_1_others(
                         else over_block(
                             tl.load(
                                 f_sums + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
-                                mask=(i > 0)[:, None] & (d_ok)[None, :],
-                                other=0,
+                                mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
                             ),
-                            f_sums + step * D,
-                            (tl.minimum(i - 1, last))[:, None],
-                            d[None, :],
-                            d_ok[None, :],
-                            last,
-                            H * D,
-                            C,
-                            CHUNK,
+                            f_sums + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :],
+                            d_ok[None, :], last, H * D, C, CHUNK,
                         )
                     )
                     f_n_before = (
                         over_block(
                             tl.load(
                                 f_rests + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
-                                mask=(i > 0)[:, None] & (d_ok)[None, :],
-                                other=0,
+                                mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
                             ),
-                            f_rests + step * D,
-                            (tl.minimum(i - 1, last))[:, None],
-                            d[None, :],
-                            d_ok[None, :],
-                            last,
-                            H * D,
-                            C,
-                            CHUNK,
+                            f_rests + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :],
+                            d_ok[None, :], last, H * D, C, CHUNK,
                         )
                         if EXACT
                         else 0
@@ -891,8 +655,7 @@ def forward_prepare_1_others(
                         tl.exp(
                             tl.load(
                                 f_p + t0 * f_t + i[:, None] * f_t + d[None, :],
-                                mask=i_ok[:, None] & d_ok[None, :],
-                                other=0.0,
+                                mask=i_ok[:, None] & d_ok[None, :], other=0.0,
                             ).to(tl.float32)
                         )
                         if EXACT
@@ -905,27 +668,13 @@ def forward_prepare_1_others(
                         if SUMS
                         else over_block(
                             tl.load(f_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                            f_sums + step * D,
-                            (last),
-                            d,
-                            d_ok,
-                            last,
-                            H * D,
-                            C,
-                            CHUNK,
+                            f_sums + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
                         )
                     )
                     f_n_end = (
                         over_block(
                             tl.load(f_rests + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                            f_rests + step * D,
-                            (last),
-                            d,
-                            d_ok,
-                            last,
-                            H * D,
-                            C,
-                            CHUNK,
+                            f_rests + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
                         )
                         if EXACT
                         else tl.full([1], 0, tl.int32)
@@ -933,27 +682,9 @@ def forward_prepare_1_others(
                     if SUMS:
                         tl.store(f_sums + step * D + last * (H * D) + d, f_a_end, mask=d_ok)
                     t = decayed_product(
-                        t,
-                        q.to(tl.float32),
-                        x,
-                        f_sums + step * D,
-                        f_rests + step * D if EXACT else None,
-                        f_a,
-                        f_n,
-                        f_a,
-                        f_n,
-                        d,
-                        d_ok,
-                        last,
-                        H * D,
-                        C,
-                        CHUNK,
-                        LEVELS,
-                        True,
-                        True,
-                        FLAT,
-                        EXACT,
-                        DT,
+                        t, q.to(tl.float32), x, f_sums + step * D,
+                        f_rests + step * D if EXACT else None, f_a, f_n, f_a, f_n, d, d_ok, last,
+                        H * D, C, CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
                     )
                     if not FLAT:
                         steep_from = first_steep(steep_from, f_a, f_n, d_ok, C, DT)
@@ -961,13 +692,11 @@ def forward_prepare_1_others(
                     since = span(f_a, f_n, 0.0, 0)
                     tl.store(
                         scaled1_p + at * D + i[:, None] * D + d[None, :],
-                        (q.to(tl.float32) * since),
-                        mask=i_new[:, None] & d_ok[None, :],
+                        (q.to(tl.float32) * since), mask=i_new[:, None] & d_ok[None, :],
                     )  # q . since
                     until = span(f_a_end[None, :], f_n_end[None, :], f_a, f_n)
                     tl.store(
-                        scaled2_p + at * D + i[:, None] * D + d[None, :],
-                        (x * until),
+                        scaled2_p + at * D + i[:, None] * D + d[None, :], (x * until),
                         mask=i_new[:, None] & d_ok[None, :],
                     )  # (1 - f) . until
                 if SUMS:
@@ -980,59 +709,29 @@ def forward_prepare_1_others(
                                 log2_of(
                                     tl.load(
                                         f_p + t0 * f_t + i[:, None] * f_t + d[None, :],
-                                        mask=i_ok[:, None] & d_ok[None, :],
-                                        other=0.0,
+                                        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
                                     )
                                 ),
                                 C,
                             )
                             tl.store(
-                                f_sums + step * D + i[:, None] * (H * D) + d[None, :],
-                                sums,
+                                f_sums + step * D + i[:, None] * (H * D) + d[None, :], sums,
                                 mask=i_ok[:, None] & d_ok[None, :],
                             )
                 tl.store(
-                    matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-                    t,
+                    matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t,
                     mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
                 )  # t
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def forward_sweep_1(
-    S_first,
-    S_last,
-    S_borders,
-    scaled1_p,
-    i__p,
-    i__b,
-    i__t,
-    i__h,
-    i__g,
-    matrix1,
-    o_out,
-    f_sums,
-    f_rests,
-    scaled2_p,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    blocks,
-    D: tl.constexpr,
-    E: tl.constexpr,
-    block_d: tl.constexpr,
-    block_e: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    BLOCK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
+    S_first, S_last, S_borders, scaled1_p, i__p, i__b, i__t, i__h, i__g, matrix1, o_out, f_sums,
+    f_rests, scaled2_p,
+    T, H, chunks, starts, parts, length, blocks,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, BLOCK: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of S."""
@@ -1055,8 +754,7 @@ def forward_sweep_1(
         if S_first is not None:
             S_slice += tl.load(
                 S_first + sh * D * E + d_slice[None, :] * E + e[:, None],
-                mask=d_ok_slice[None, :] & e_ok[:, None],
-                other=0.0,
+                mask=d_ok_slice[None, :] & e_ok[:, None], other=0.0,
             )
         S = S + (S_slice,)
         d = d + (d_slice,)
@@ -1065,16 +763,9 @@ def forward_sweep_1(
     i__p += b * i__b + h // i__g * i__h
     if not YIELD:
         reached = lasting(
-            f_sums + (b * T * H + h) * D,
-            f_rests + (b * T * H + h) * D if EXACT else None,
-            H * D,
-            tl.arange(0, triton.next_power_of_2(D)),
-            tl.arange(0, triton.next_power_of_2(D)) < D,
-            begin,
-            stop,
-            count,
-            C,
-            True,
+            f_sums + (b * T * H + h) * D, f_rests + (b * T * H + h) * D if EXACT else None, H * D,
+            tl.arange(0, triton.next_power_of_2(D)), tl.arange(0, triton.next_power_of_2(D)) < D,
+            begin, stop, count, C, True,
         )
         begin, first, count = begin + (count - reached) * C, first + (count - reached), reached
     for n in tl.range(0, count, num_stages=STAGES):
@@ -1102,21 +793,17 @@ def forward_sweep_1(
                         S_borders
                         + (bh * blocks + first_block + n // (BLOCK // C)) * D * E
                         + d[n_d][None, :] * E
-                        + e[:, None],
-                        S[n_d],
-                        mask=d_ok[n_d][None, :] & e_ok[:, None],
+                        + e[:, None], S[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
             scaled1 = tl.load(
                 scaled1_p + at * D + i[:, None] * D + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
             p = tl.dot(S[n_d].to(DT), tl.trans(scaled1.to(DT)), p, input_precision="tf32x3")  # scaled1 S
             kept = span(f_a_end, f_n_end, 0.0, 0)
             scaled2 = tl.load(
                 scaled2_p + at * D + i[:, None] * D + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
             p3 = tl.dot(
                 i_.to(DT), scaled2.to(DT), (kept[None, :] * S[n_d]), input_precision="tf32x3"
@@ -1137,8 +824,7 @@ def forward_sweep_1(
                 if part == parts - 1:
                     tl.store(
                         S_last + (sh // H // parts * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
-                        S[n_d],
-                        mask=d_ok[n_d][None, :] & e_ok[:, None],
+                        S[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         else:
             tl.store(
@@ -1167,101 +853,33 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     scaled1 = some.new_empty((B, H, T, D))
     scaled2 = some.new_empty((B, H, T, D))
     launch(
-        forward_prepare_1,
-        (lay.programs,),
-        q,
-        *strides(q, H),
-        f,
-        *strides(f, H),
-        f_sums,
-        f_rests,
-        f_extents,
-        scaled1,
-        scaled2,
-        matrix1,
-        *lay.at_once,
-        lay.programs,
-        D=D,
-        part_d=min(config.block, config.padded(D)),
-        FLAT=True,
-        GROUP=GROUP,
-        CHUNK=config.chunk,
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=config.ahead,
-        num_stages=1,
-        maxnreg=config.registers,
+        forward_prepare_1, (lay.programs,),
+        q, *strides(q, H), f, *strides(f, H), f_sums, f_rests, f_extents, scaled1, scaled2, matrix1,
+        *lay.at_once, lay.programs,
+        D=D, part_d=min(config.block, config.padded(D)), FLAT=True, GROUP=GROUP, CHUNK=config.chunk,
+        C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=config.registers,
     )
     launch(
-        forward_prepare_1_others,
-        (cdiv(lay.programs, GROUP),),
-        q,
-        *strides(q, H),
-        f,
-        *strides(f, H),
-        f_sums,
-        f_rests,
-        f_extents,
-        scaled1,
-        scaled2,
-        matrix1,
-        *lay.at_once,
-        lay.programs,
-        D=D,
-        part_d=min(config.block, config.padded(D)),
-        FLAT=False,
-        GROUP=GROUP,
-        CHUNK=config.chunk,
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=config.ahead,
-        num_stages=1,
-        maxnreg=config.registers,
+        forward_prepare_1_others, (cdiv(lay.programs, GROUP),),
+        q, *strides(q, H), f, *strides(f, H), f_sums, f_rests, f_extents, scaled1, scaled2, matrix1,
+        *lay.at_once, lay.programs,
+        D=D, part_d=min(config.block, config.padded(D)), FLAT=False, GROUP=GROUP,
+        CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=config.registers,
     )
     f_extents = None
     if parts > 1 or exchange is not None:
         S_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
         walk = config.walk(E, config.padded(D) * scaled2.element_size(), 0, i_.element_size())
         launch(
-            forward_sweep_1,
-            (lay.sequences * parts * H * cdiv(E, walk.tile),),
-            None,
-            S_ends,
-            None,
-            scaled1,
-            i_,
-            *strides(i_, H),
-            matrix1,
-            None,
-            f_sums,
-            f_rests,
-            scaled2,
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            blocks.chunks,
-            D=D,
-            E=E,
-            block_d=min(config.slice, config.padded(D)),
-            block_e=walk.tile,
-            YIELD=False,
-            WARPS=walk.warps,
-            STAGES=walk.stages,
-            BLOCK=BLOCK,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=walk.warps,
-            num_stages=2,
-            maxnreg=walk.registers,
+            forward_sweep_1, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+            None, S_ends, None, scaled1, i_, *strides(i_, H), matrix1, None, f_sums, f_rests, scaled2,
+            *lay.walked, parts, lay.length(parts), blocks.chunks,
+            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=False,
+            WARPS=walk.warps, STAGES=walk.stages, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels,
+            EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps,
+            num_stages=2, maxnreg=walk.registers,
         )
         if exchange is not None:  # other parts of the sequence are elsewhere
             S_coming = exchange.begin(
@@ -1281,45 +899,18 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     S_borders = some.new_empty((B, H, blocks.chunks, D, E), dtype=some.dtype) if needs_backward else None
     S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if finals else None
     walk = config.walk(
-        E,
-        config.padded(D) * (scaled1.element_size() + scaled2.element_size()),
-        config.chunk * matrix1.element_size(),
-        i_.element_size(),
+        E, config.padded(D) * (scaled1.element_size() + scaled2.element_size()),
+        config.chunk * matrix1.element_size(), i_.element_size(),
     )
     launch(
-        forward_sweep_1,
-        (lay.sequences * parts * H * cdiv(E, walk.tile),),
-        S_starts,
-        S_last,
-        S_borders,
-        scaled1,
-        i_,
-        *strides(i_, H),
-        matrix1,
-        o,
-        f_sums,
-        f_rests,
+        forward_sweep_1, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+        S_starts, S_last, S_borders, scaled1, i_, *strides(i_, H), matrix1, o, f_sums, f_rests,
         scaled2,
-        *lay.walked,
-        parts,
-        lay.length(parts),
-        blocks.chunks,
-        D=D,
-        E=E,
-        block_d=min(config.slice, config.padded(D)),
-        block_e=walk.tile,
-        YIELD=True,
-        WARPS=walk.warps,
-        STAGES=walk.stages,
-        BLOCK=BLOCK,
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=walk.warps,
-        num_stages=2,
-        maxnreg=walk.registers,
+        *lay.walked, parts, lay.length(parts), blocks.chunks,
+        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=True,
+        WARPS=walk.warps, STAGES=walk.stages, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels,
+        EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps,
+        num_stages=2, maxnreg=walk.registers,
     )
     f_rests = f_sums = matrix1 = scaled1 = scaled2 = None
     saved = {}
@@ -1331,38 +922,12 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prepare_1(
-    f_p,
-    f_b,
-    f_t,
-    f_h,
-    f_g,
-    f_sums,
-    f_rests,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    f_extents,
-    scaled1_p,
-    scaled2_p,
-    matrix1,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    D: tl.constexpr,
-    part_d: tl.constexpr,
-    FLAT: tl.constexpr,
-    GROUP: tl.constexpr,
-    CHUNK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    f_p, f_b, f_t, f_h, f_g, f_sums, f_rests, q_p, q_b, q_t, q_h, q_g, f_extents, scaled1_p,
+    scaled2_p, matrix1,
+    T, H, chunks, begins, stops, programs,
+    D: tl.constexpr, part_d: tl.constexpr, FLAT: tl.constexpr, GROUP: tl.constexpr,
+    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -1386,25 +951,12 @@ def backward_prepare_1(
         d_ok = d < D
         f_a = over_block(
             tl.load(f_sums + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
-            f_sums + step * D,
-            (row)[:, None],
-            d[None, :],
-            d_ok[None, :],
-            last,
-            H * D,
-            C,
-            CHUNK,
+            f_sums + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
         )
         f_n = (
             over_block(
                 tl.load(f_rests + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
-                f_rests + step * D,
-                (row)[:, None],
-                d[None, :],
-                d_ok[None, :],
-                last,
-                H * D,
-                C,
+                f_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C,
                 CHUNK,
             )
             if EXACT
@@ -1413,33 +965,19 @@ def backward_prepare_1(
         f_a_before = over_block(
             tl.load(
                 f_sums + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
-                mask=(i > 0)[:, None] & (d_ok)[None, :],
-                other=0,
+                mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
             ),
-            f_sums + step * D,
-            (tl.minimum(i - 1, last))[:, None],
-            d[None, :],
-            d_ok[None, :],
-            last,
-            H * D,
-            C,
-            CHUNK,
+            f_sums + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last,
+            H * D, C, CHUNK,
         )
         f_n_before = (
             over_block(
                 tl.load(
                     f_rests + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
-                    mask=(i > 0)[:, None] & (d_ok)[None, :],
-                    other=0,
+                    mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
                 ),
-                f_rests + step * D,
-                (tl.minimum(i - 1, last))[:, None],
-                d[None, :],
-                d_ok[None, :],
-                last,
-                H * D,
-                C,
-                CHUNK,
+                f_rests + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :],
+                last, H * D, C, CHUNK,
             )
             if EXACT
             else 0
@@ -1457,53 +995,20 @@ def backward_prepare_1(
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         # sum_{d} q_{j,d} (1 - f)_{i,d} m_{i,j,d}
         t = decayed_product(
-            t,
-            x,
-            q.to(tl.float32),
-            f_sums + step * D,
-            f_rests + step * D if EXACT else None,
-            f_a,
-            f_n,
-            f_a,
-            f_n,
-            d,
-            d_ok,
-            last,
-            H * D,
-            C,
-            CHUNK,
-            LEVELS,
-            False,
-            True,
-            FLAT,
-            EXACT,
-            DT,
+            t, x, q.to(tl.float32), f_sums + step * D, f_rests + step * D if EXACT else None, f_a,
+            f_n, f_a, f_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, True, FLAT, EXACT, DT,
         )
         if not FLAT:
             steep_from = first_steep(steep_from, f_a, f_n, d_ok, C, DT)
             i_new = i_ok & ((i >= steep_from) | (again > 0))
         f_a_end = over_block(
-            tl.load(f_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
-            f_sums + step * D,
-            (last),
-            d,
-            d_ok,
-            last,
-            H * D,
-            C,
-            CHUNK,
+            tl.load(f_sums + step * D + last * (H * D) + d, mask=d_ok, other=0), f_sums + step * D,
+            (last), d, d_ok, last, H * D, C, CHUNK,
         )
         f_n_end = (
             over_block(
                 tl.load(f_rests + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                f_rests + step * D,
-                (last),
-                d,
-                d_ok,
-                last,
-                H * D,
-                C,
-                CHUNK,
+                f_rests + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
             )
             if EXACT
             else tl.full([1], 0, tl.int32)
@@ -1514,51 +1019,23 @@ def backward_prepare_1(
         )  # (1 - f) . since
         until = span(f_a, f_n, 0.0, 0)
         tl.store(
-            scaled2_p + at * D + i[:, None] * D + d[None, :],
-            (until * q.to(tl.float32)),
+            scaled2_p + at * D + i[:, None] * D + d[None, :], (until * q.to(tl.float32)),
             mask=i_new[:, None] & d_ok[None, :],
         )  # q . until
     tl.store(
-        matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-        t,
+        matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t,
         mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
     )  # t
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prepare_1_others(
-    f_p,
-    f_b,
-    f_t,
-    f_h,
-    f_g,
-    f_sums,
-    f_rests,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    f_extents,
-    scaled1_p,
-    scaled2_p,
-    matrix1,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    D: tl.constexpr,
-    part_d: tl.constexpr,
-    FLAT: tl.constexpr,
-    GROUP: tl.constexpr,
-    CHUNK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    f_p, f_b, f_t, f_h, f_g, f_sums, f_rests, q_p, q_b, q_t, q_h, q_g, f_extents, scaled1_p,
+    scaled2_p, matrix1,
+    T, H, chunks, begins, stops, programs,
+    D: tl.constexpr, part_d: tl.constexpr, FLAT: tl.constexpr, GROUP: tl.constexpr,
+    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The same, of chunks that aren't flat: a program looks at some together, and takes one after the other."""
     i = tl.arange(0, C)
@@ -1589,30 +1066,17 @@ def backward_prepare_1_others(
                         tl.load(
                             f_sums + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0
                         ),
-                        f_sums + step * D,
-                        (row)[:, None],
-                        d[None, :],
-                        d_ok[None, :],
-                        last,
-                        H * D,
-                        C,
-                        CHUNK,
+                        f_sums + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D,
+                        C, CHUNK,
                     )
                     f_n = (
                         over_block(
                             tl.load(
                                 f_rests + step * D + (row)[:, None] * (H * D) + d[None, :],
-                                mask=(d_ok)[None, :],
-                                other=0,
+                                mask=(d_ok)[None, :], other=0,
                             ),
-                            f_rests + step * D,
-                            (row)[:, None],
-                            d[None, :],
-                            d_ok[None, :],
-                            last,
-                            H * D,
-                            C,
-                            CHUNK,
+                            f_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last,
+                            H * D, C, CHUNK,
                         )
                         if EXACT
                         else 0
@@ -1620,33 +1084,19 @@ def backward_prepare_1_others(
                     f_a_before = over_block(
                         tl.load(
                             f_sums + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
-                            mask=(i > 0)[:, None] & (d_ok)[None, :],
-                            other=0,
+                            mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
                         ),
-                        f_sums + step * D,
-                        (tl.minimum(i - 1, last))[:, None],
-                        d[None, :],
-                        d_ok[None, :],
-                        last,
-                        H * D,
-                        C,
-                        CHUNK,
+                        f_sums + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :],
+                        d_ok[None, :], last, H * D, C, CHUNK,
                     )
                     f_n_before = (
                         over_block(
                             tl.load(
                                 f_rests + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
-                                mask=(i > 0)[:, None] & (d_ok)[None, :],
-                                other=0,
+                                mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
                             ),
-                            f_rests + step * D,
-                            (tl.minimum(i - 1, last))[:, None],
-                            d[None, :],
-                            d_ok[None, :],
-                            last,
-                            H * D,
-                            C,
-                            CHUNK,
+                            f_rests + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :],
+                            d_ok[None, :], last, H * D, C, CHUNK,
                         )
                         if EXACT
                         else 0
@@ -1655,8 +1105,7 @@ def backward_prepare_1_others(
                         tl.exp(
                             tl.load(
                                 f_p + t0 * f_t + i[:, None] * f_t + d[None, :],
-                                mask=i_ok[:, None] & d_ok[None, :],
-                                other=0.0,
+                                mask=i_ok[:, None] & d_ok[None, :], other=0.0,
                             ).to(tl.float32)
                         )
                         if EXACT
@@ -1668,111 +1117,49 @@ def backward_prepare_1_others(
                     )
                     # sum_{d} q_{j,d} (1 - f)_{i,d} m_{i,j,d}
                     t = decayed_product(
-                        t,
-                        x,
-                        q.to(tl.float32),
-                        f_sums + step * D,
-                        f_rests + step * D if EXACT else None,
-                        f_a,
-                        f_n,
-                        f_a,
-                        f_n,
-                        d,
-                        d_ok,
-                        last,
-                        H * D,
-                        C,
-                        CHUNK,
-                        LEVELS,
-                        False,
-                        True,
-                        FLAT,
-                        EXACT,
-                        DT,
+                        t, x, q.to(tl.float32), f_sums + step * D,
+                        f_rests + step * D if EXACT else None, f_a, f_n, f_a, f_n, d, d_ok, last,
+                        H * D, C, CHUNK, LEVELS, False, True, FLAT, EXACT, DT,
                     )
                     if not FLAT:
                         steep_from = first_steep(steep_from, f_a, f_n, d_ok, C, DT)
                         i_new = i_ok & ((i >= steep_from) | (again > 0))
                     f_a_end = over_block(
                         tl.load(f_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                        f_sums + step * D,
-                        (last),
-                        d,
-                        d_ok,
-                        last,
-                        H * D,
-                        C,
-                        CHUNK,
+                        f_sums + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
                     )
                     f_n_end = (
                         over_block(
                             tl.load(f_rests + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                            f_rests + step * D,
-                            (last),
-                            d,
-                            d_ok,
-                            last,
-                            H * D,
-                            C,
-                            CHUNK,
+                            f_rests + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
                         )
                         if EXACT
                         else tl.full([1], 0, tl.int32)
                     )
                     since = span(f_a_end[None, :], f_n_end[None, :], f_a, f_n)
                     tl.store(
-                        scaled1_p + at * D + i[:, None] * D + d[None, :],
-                        (x * since),
+                        scaled1_p + at * D + i[:, None] * D + d[None, :], (x * since),
                         mask=i_new[:, None] & d_ok[None, :],
                     )  # (1 - f) . since
                     until = span(f_a, f_n, 0.0, 0)
                     tl.store(
                         scaled2_p + at * D + i[:, None] * D + d[None, :],
-                        (until * q.to(tl.float32)),
-                        mask=i_new[:, None] & d_ok[None, :],
+                        (until * q.to(tl.float32)), mask=i_new[:, None] & d_ok[None, :],
                     )  # q . until
                 tl.store(
-                    matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-                    t,
+                    matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t,
                     mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
                 )  # t
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_1(
-    dS_first,
-    dS_last,
-    dS_borders,
-    scaled1_p,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    matrix1,
-    di_out,
-    f_sums,
-    f_rests,
-    scaled2_p,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    blocks,
-    D: tl.constexpr,
-    E: tl.constexpr,
-    block_d: tl.constexpr,
-    block_e: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    BLOCK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
+    dS_first, dS_last, dS_borders, scaled1_p, do_p, do_b, do_t, do_h, do_g, matrix1, di_out,
+    f_sums, f_rests, scaled2_p,
+    T, H, chunks, starts, parts, length, blocks,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, BLOCK: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk backwards over chunks, carrying a tile of dS."""
@@ -1795,8 +1182,7 @@ def backward_sweep_1(
         if dS_first is not None:
             dS_slice += tl.load(
                 dS_first + sh * D * E + d_slice[None, :] * E + e[:, None],
-                mask=d_ok_slice[None, :] & e_ok[:, None],
-                other=0.0,
+                mask=d_ok_slice[None, :] & e_ok[:, None], other=0.0,
             )
         d = d + (d_slice,)
         dS = dS + (dS_slice,)
@@ -1805,16 +1191,9 @@ def backward_sweep_1(
     do_p += b * do_b + h // do_g * do_h
     if not YIELD:
         reached = lasting(
-            f_sums + (b * T * H + h) * D,
-            f_rests + (b * T * H + h) * D if EXACT else None,
-            H * D,
-            tl.arange(0, triton.next_power_of_2(D)),
-            tl.arange(0, triton.next_power_of_2(D)) < D,
-            begin,
-            stop,
-            count,
-            C,
-            False,
+            f_sums + (b * T * H + h) * D, f_rests + (b * T * H + h) * D if EXACT else None, H * D,
+            tl.arange(0, triton.next_power_of_2(D)), tl.arange(0, triton.next_power_of_2(D)) < D,
+            begin, stop, count, C, False,
         )
         stop, count = tl.minimum(stop, begin + reached * C), reached
     for n in tl.range(0, count, num_stages=STAGES):
@@ -1842,21 +1221,17 @@ def backward_sweep_1(
                         dS_borders
                         + (bh * blocks + first_block + (count - 1 - n) // (BLOCK // C)) * D * E
                         + d[n_d][None, :] * E
-                        + e[:, None],
-                        dS[n_d],
-                        mask=d_ok[n_d][None, :] & e_ok[:, None],
+                        + e[:, None], dS[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
             scaled1 = tl.load(
                 scaled1_p + at * D + i[:, None] * D + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
             p = tl.dot(dS[n_d].to(DT), tl.trans(scaled1.to(DT)), p, input_precision="tf32x3")  # scaled1 dS
             kept = span(f_a_end, f_n_end, 0.0, 0)
             scaled2 = tl.load(
                 scaled2_p + at * D + i[:, None] * D + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
             p3 = tl.dot(
                 do.to(DT), scaled2.to(DT), (kept[None, :] * dS[n_d]), input_precision="tf32x3"
@@ -1879,65 +1254,24 @@ def backward_sweep_1(
                 if part == 0:
                     tl.store(
                         dS_last + (sh // H // parts * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
-                        dS[n_d],
-                        mask=d_ok[n_d][None, :] & e_ok[:, None],
+                        dS[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         else:
             tl.store(
-                dS_last + sh * D * E + d[n_d][None, :] * E + e[:, None],
-                dS[n_d],
+                dS_last + sh * D * E + d[n_d][None, :] * E + e[:, None], dS[n_d],
                 mask=d_ok[n_d][None, :] & e_ok[:, None],
             )
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_read_1(
-    S_borders,
-    dS_borders,
-    f_sums,
-    f_rests,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    i__p,
-    i__b,
-    i__t,
-    i__h,
-    i__g,
-    f_p,
-    f_b,
-    f_t,
-    f_h,
-    f_g,
-    f_extents,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    dq_out,
-    dlog_f_2_out,
-    S_pairing_out,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    E: tl.constexpr,
-    D: tl.constexpr,
-    block_e: tl.constexpr,
-    block_d: tl.constexpr,
-    FLAT: tl.constexpr,
-    GROUP: tl.constexpr,
-    CHUNK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    S_borders, dS_borders, f_sums, f_rests, do_p, do_b, do_t, do_h, do_g,
+    i__p, i__b, i__t, i__h, i__g, f_p, f_b, f_t, f_h, f_g, f_extents, q_p, q_b, q_t, q_h, q_g,
+    dq_out, dlog_f_2_out, S_pairing_out,
+    T, H, chunks, begins, stops, programs,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
+    FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What reads the states at the borders of blocks, for all blocks at once."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
@@ -1964,36 +1298,20 @@ def backward_read_1(
         steep_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
     s = tl.load(
         S_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
-        mask=d_ok[None, :] & e_ok[:, None],
-        other=0.0,
+        mask=d_ok[None, :] & e_ok[:, None], other=0.0,
     )  # S
     s2 = tl.load(
         dS_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
-        mask=d_ok[None, :] & e_ok[:, None],
-        other=0.0,
+        mask=d_ok[None, :] & e_ok[:, None], other=0.0,
     )  # dS
     f_a_end = over_block(
-        tl.load(f_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
-        f_sums + step * D,
-        (last),
-        d,
-        d_ok,
-        last,
-        H * D,
-        C,
-        CHUNK,
+        tl.load(f_sums + step * D + last * (H * D) + d, mask=d_ok, other=0), f_sums + step * D,
+        (last), d, d_ok, last, H * D, C, CHUNK,
     )
     f_n_end = (
         over_block(
             tl.load(f_rests + step * D + last * (H * D) + d, mask=d_ok, other=0),
-            f_rests + step * D,
-            (last),
-            d,
-            d_ok,
-            last,
-            H * D,
-            C,
-            CHUNK,
+            f_rests + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
         )
         if EXACT
         else tl.full([1], 0, tl.int32)
@@ -2006,26 +1324,12 @@ def backward_read_1(
     p2 = p
     f_a = over_block(
         tl.load(f_sums + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
-        f_sums + step * D,
-        (row)[:, None],
-        d[None, :],
-        d_ok[None, :],
-        last,
-        H * D,
-        C,
-        CHUNK,
+        f_sums + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
     )
     f_n = (
         over_block(
             tl.load(f_rests + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
-            f_rests + step * D,
-            (row)[:, None],
-            d[None, :],
-            d_ok[None, :],
-            last,
-            H * D,
-            C,
-            CHUNK,
+            f_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
         )
         if EXACT
         else 0
@@ -2033,33 +1337,19 @@ def backward_read_1(
     f_a_before = over_block(
         tl.load(
             f_sums + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
-            mask=(i > 0)[:, None] & (d_ok)[None, :],
-            other=0,
+            mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
         ),
-        f_sums + step * D,
-        (tl.minimum(i - 1, last))[:, None],
-        d[None, :],
-        d_ok[None, :],
-        last,
-        H * D,
-        C,
-        CHUNK,
+        f_sums + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last,
+        H * D, C, CHUNK,
     )
     f_n_before = (
         over_block(
             tl.load(
                 f_rests + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
-                mask=(i > 0)[:, None] & (d_ok)[None, :],
-                other=0,
+                mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
             ),
-            f_rests + step * D,
-            (tl.minimum(i - 1, last))[:, None],
-            d[None, :],
-            d_ok[None, :],
-            last,
-            H * D,
-            C,
-            CHUNK,
+            f_rests + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last,
+            H * D, C, CHUNK,
         )
         if EXACT
         else 0
@@ -2076,26 +1366,8 @@ def backward_read_1(
     x = tl.where(i_ok[:, None] & d_ok[None, :], (1.0 + (-f)), 0.0)  # 1 - f
     own = diagonal(p2, C)
     p3 = decayed_sum(
-        p2,
-        x,
-        f_sums + step * D,
-        f_rests + step * D if EXACT else None,
-        f_a,
-        f_n,
-        f_a,
-        f_n,
-        d,
-        d_ok,
-        last,
-        H * D,
-        C,
-        CHUNK,
-        LEVELS,
-        True,
-        False,
-        FLAT,
-        EXACT,
-        DT,
+        p2, x, f_sums + step * D, f_rests + step * D if EXACT else None, f_a, f_n, f_a, f_n, d,
+        d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
     )  # sum_{j} [do i^T]_{i,j} (1 - f)_{j,d} m_{i,j,d}
     p4 = p3 + own[:, None] * x  # with each step's own
     if not FLAT:
@@ -2112,26 +1384,8 @@ def backward_read_1(
     p7 = p6
     own2 = diagonal(p7, C)
     p8 = decayed_sum(
-        p7,
-        q.to(tl.float32),
-        f_sums + step * D,
-        f_rests + step * D if EXACT else None,
-        f_a,
-        f_n,
-        f_a,
-        f_n,
-        d,
-        d_ok,
-        last,
-        H * D,
-        C,
-        CHUNK,
-        LEVELS,
-        False,
-        False,
-        FLAT,
-        EXACT,
-        DT,
+        p7, q.to(tl.float32), f_sums + step * D, f_rests + step * D if EXACT else None, f_a, f_n,
+        f_a, f_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
     )  # sum_{j} q_{j,d} [i do^T]_{i,j} m_{i,j,d}
     p9 = p8 + own2[:, None] * q.to(tl.float32)  # with each step's own
     if not FLAT:
@@ -2152,10 +1406,8 @@ def backward_read_1(
     )  # dlog_f
     end = spans - sums
     total = end[None, :] + later_sums(
-        tl.where(i_ok[:, None], ((-(apart2 * (1.0 + (-f)))) + (apart * q.to(tl.float32))), 0.0),
-        C,
-        True and block_e <= 128,
-        DT,
+        tl.where(i_ok[:, None], ((-(apart2 * (1.0 + (-f)))) + (apart * q.to(tl.float32))), 0.0), C,
+        True and block_e <= 128, DT,
     )
     tl.store(
         S_pairing_out + step * D + i[:, None] * (H * D) + d[None, :], total, mask=i_new[:, None] & d_ok[None, :]
@@ -2164,52 +1416,13 @@ def backward_read_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_read_1_others(
-    S_borders,
-    dS_borders,
-    f_sums,
-    f_rests,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    i__p,
-    i__b,
-    i__t,
-    i__h,
-    i__g,
-    f_p,
-    f_b,
-    f_t,
-    f_h,
-    f_g,
-    f_extents,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    dq_out,
-    dlog_f_2_out,
-    S_pairing_out,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    E: tl.constexpr,
-    D: tl.constexpr,
-    block_e: tl.constexpr,
-    block_d: tl.constexpr,
-    FLAT: tl.constexpr,
-    GROUP: tl.constexpr,
-    CHUNK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    S_borders, dS_borders, f_sums, f_rests, do_p, do_b, do_t, do_h, do_g,
+    i__p, i__b, i__t, i__h, i__g, f_p, f_b, f_t, f_h, f_g, f_extents, q_p, q_b, q_t, q_h, q_g,
+    dq_out, dlog_f_2_out, S_pairing_out,
+    T, H, chunks, begins, stops, programs,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
+    FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The same, of chunks that aren't flat: a program looks at some together, and takes one after the other."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
@@ -2243,36 +1456,20 @@ def backward_read_1_others(
                 steep_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
                 s = tl.load(
                     S_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
-                    mask=d_ok[None, :] & e_ok[:, None],
-                    other=0.0,
+                    mask=d_ok[None, :] & e_ok[:, None], other=0.0,
                 )  # S
                 s2 = tl.load(
                     dS_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
-                    mask=d_ok[None, :] & e_ok[:, None],
-                    other=0.0,
+                    mask=d_ok[None, :] & e_ok[:, None], other=0.0,
                 )  # dS
                 f_a_end = over_block(
                     tl.load(f_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                    f_sums + step * D,
-                    (last),
-                    d,
-                    d_ok,
-                    last,
-                    H * D,
-                    C,
-                    CHUNK,
+                    f_sums + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
                 )
                 f_n_end = (
                     over_block(
                         tl.load(f_rests + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                        f_rests + step * D,
-                        (last),
-                        d,
-                        d_ok,
-                        last,
-                        H * D,
-                        C,
-                        CHUNK,
+                        f_rests + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
                     )
                     if EXACT
                     else tl.full([1], 0, tl.int32)
@@ -2291,13 +1488,7 @@ def backward_read_1_others(
                 p2 = p
                 f_a = over_block(
                     tl.load(f_sums + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
-                    f_sums + step * D,
-                    (row)[:, None],
-                    d[None, :],
-                    d_ok[None, :],
-                    last,
-                    H * D,
-                    C,
+                    f_sums + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C,
                     CHUNK,
                 )
                 f_n = (
@@ -2305,14 +1496,8 @@ def backward_read_1_others(
                         tl.load(
                             f_rests + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0
                         ),
-                        f_rests + step * D,
-                        (row)[:, None],
-                        d[None, :],
-                        d_ok[None, :],
-                        last,
-                        H * D,
-                        C,
-                        CHUNK,
+                        f_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D,
+                        C, CHUNK,
                     )
                     if EXACT
                     else 0
@@ -2320,33 +1505,19 @@ def backward_read_1_others(
                 f_a_before = over_block(
                     tl.load(
                         f_sums + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
-                        mask=(i > 0)[:, None] & (d_ok)[None, :],
-                        other=0,
+                        mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
                     ),
-                    f_sums + step * D,
-                    (tl.minimum(i - 1, last))[:, None],
-                    d[None, :],
-                    d_ok[None, :],
-                    last,
-                    H * D,
-                    C,
-                    CHUNK,
+                    f_sums + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :],
+                    d_ok[None, :], last, H * D, C, CHUNK,
                 )
                 f_n_before = (
                     over_block(
                         tl.load(
                             f_rests + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
-                            mask=(i > 0)[:, None] & (d_ok)[None, :],
-                            other=0,
+                            mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
                         ),
-                        f_rests + step * D,
-                        (tl.minimum(i - 1, last))[:, None],
-                        d[None, :],
-                        d_ok[None, :],
-                        last,
-                        H * D,
-                        C,
-                        CHUNK,
+                        f_rests + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :],
+                        d_ok[None, :], last, H * D, C, CHUNK,
                     )
                     if EXACT
                     else 0
@@ -2355,8 +1526,7 @@ def backward_read_1_others(
                     tl.exp(
                         tl.load(
                             f_p + t0 * f_t + i[:, None] * f_t + d[None, :],
-                            mask=i_ok[:, None] & d_ok[None, :],
-                            other=0.0,
+                            mask=i_ok[:, None] & d_ok[None, :], other=0.0,
                         ).to(tl.float32)
                     )
                     if EXACT
@@ -2365,26 +1535,8 @@ def backward_read_1_others(
                 x = tl.where(i_ok[:, None] & d_ok[None, :], (1.0 + (-f)), 0.0)  # 1 - f
                 own = diagonal(p2, C)
                 p3 = decayed_sum(
-                    p2,
-                    x,
-                    f_sums + step * D,
-                    f_rests + step * D if EXACT else None,
-                    f_a,
-                    f_n,
-                    f_a,
-                    f_n,
-                    d,
-                    d_ok,
-                    last,
-                    H * D,
-                    C,
-                    CHUNK,
-                    LEVELS,
-                    True,
-                    False,
-                    FLAT,
-                    EXACT,
-                    DT,
+                    p2, x, f_sums + step * D, f_rests + step * D if EXACT else None, f_a, f_n, f_a,
+                    f_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
                 )  # sum_{j} [do i^T]_{i,j} (1 - f)_{j,d} m_{i,j,d}
                 p4 = p3 + own[:, None] * x  # with each step's own
                 if not FLAT:
@@ -2405,26 +1557,9 @@ def backward_read_1_others(
                 p7 = p6
                 own2 = diagonal(p7, C)
                 p8 = decayed_sum(
-                    p7,
-                    q.to(tl.float32),
-                    f_sums + step * D,
-                    f_rests + step * D if EXACT else None,
-                    f_a,
-                    f_n,
-                    f_a,
-                    f_n,
-                    d,
-                    d_ok,
-                    last,
-                    H * D,
-                    C,
-                    CHUNK,
-                    LEVELS,
-                    False,
-                    False,
-                    FLAT,
-                    EXACT,
-                    DT,
+                    p7, q.to(tl.float32), f_sums + step * D, f_rests + step * D if EXACT else None,
+                    f_a, f_n, f_a, f_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, FLAT,
+                    EXACT, DT,
                 )  # sum_{j} q_{j,d} [i do^T]_{i,j} m_{i,j,d}
                 p9 = p8 + own2[:, None] * q.to(tl.float32)  # with each step's own
                 if not FLAT:
@@ -2441,20 +1576,16 @@ def backward_read_1_others(
                 )  # out
                 terms2 = -(f * y2)  # dlog_f
                 tl.store(
-                    dlog_f_2_out + step * D + i[:, None] * (H * D) + d[None, :],
-                    (-(f * y2)),
+                    dlog_f_2_out + step * D + i[:, None] * (H * D) + d[None, :], (-(f * y2)),
                     mask=i_new[:, None] & d_ok[None, :],
                 )  # dlog_f
                 end = spans - sums
                 total = end[None, :] + later_sums(
                     tl.where(i_ok[:, None], ((-(apart2 * (1.0 + (-f)))) + (apart * q.to(tl.float32))), 0.0),
-                    C,
-                    True and block_e <= 128,
-                    DT,
+                    C, True and block_e <= 128, DT,
                 )
                 tl.store(
-                    S_pairing_out + step * D + i[:, None] * (H * D) + d[None, :],
-                    total,
+                    S_pairing_out + step * D + i[:, None] * (H * D) + d[None, :], total,
                     mask=i_new[:, None] & d_ok[None, :],
                 )  # S: pairing
 
@@ -2482,100 +1613,32 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     scaled1 = some.new_empty((B, H, T, D))
     scaled2 = some.new_empty((B, H, T, D))
     launch(
-        backward_prepare_1,
-        (lay.programs,),
-        f,
-        *strides(f, H),
-        f_sums,
-        f_rests,
-        q,
-        *strides(q, H),
-        f_extents,
-        scaled1,
-        scaled2,
-        matrix1,
-        *lay.at_once,
-        lay.programs,
-        D=D,
-        part_d=min(config.block, config.padded(D)),
-        FLAT=True,
-        GROUP=GROUP,
-        CHUNK=config.chunk,
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=config.ahead,
-        num_stages=1,
-        maxnreg=config.registers,
+        backward_prepare_1, (lay.programs,),
+        f, *strides(f, H), f_sums, f_rests, q, *strides(q, H), f_extents, scaled1, scaled2, matrix1,
+        *lay.at_once, lay.programs,
+        D=D, part_d=min(config.block, config.padded(D)), FLAT=True, GROUP=GROUP, CHUNK=config.chunk,
+        C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=config.registers,
     )
     launch(
-        backward_prepare_1_others,
-        (cdiv(lay.programs, GROUP),),
-        f,
-        *strides(f, H),
-        f_sums,
-        f_rests,
-        q,
-        *strides(q, H),
-        f_extents,
-        scaled1,
-        scaled2,
-        matrix1,
-        *lay.at_once,
-        lay.programs,
-        D=D,
-        part_d=min(config.block, config.padded(D)),
-        FLAT=False,
-        GROUP=GROUP,
-        CHUNK=config.chunk,
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=config.ahead,
-        num_stages=1,
-        maxnreg=config.registers,
+        backward_prepare_1_others, (cdiv(lay.programs, GROUP),),
+        f, *strides(f, H), f_sums, f_rests, q, *strides(q, H), f_extents, scaled1, scaled2, matrix1,
+        *lay.at_once, lay.programs,
+        D=D, part_d=min(config.block, config.padded(D)), FLAT=False, GROUP=GROUP,
+        CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=config.registers,
     )
     if parts > 1 or exchange is not None:
         dS_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
         walk = config.walk(E, config.padded(D) * scaled2.element_size(), 0, do.element_size())
         launch(
-            backward_sweep_1,
-            (lay.sequences * parts * H * cdiv(E, walk.tile),),
-            None,
-            dS_ends,
-            None,
-            scaled1,
-            do,
-            *strides(do, H),
-            matrix1,
-            None,
-            f_sums,
-            f_rests,
-            scaled2,
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            blocks.chunks,
-            D=D,
-            E=E,
-            block_d=min(config.slice, config.padded(D)),
-            block_e=walk.tile,
-            YIELD=False,
-            WARPS=walk.warps,
-            STAGES=walk.stages,
-            BLOCK=BLOCK,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=walk.warps,
-            num_stages=2,
-            maxnreg=walk.registers,
+            backward_sweep_1, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+            None, dS_ends, None, scaled1, do, *strides(do, H), matrix1, None, f_sums, f_rests, scaled2,
+            *lay.walked, parts, lay.length(parts), blocks.chunks,
+            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=False,
+            WARPS=walk.warps, STAGES=walk.stages, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels,
+            EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps,
+            num_stages=2, maxnreg=walk.registers,
         )
         if exchange is not None:  # other parts of the sequence are elsewhere
             dS_coming = exchange.begin(
@@ -2595,45 +1658,18 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     dS_borders = some.new_empty((B, H, blocks.chunks, D, E), dtype=some.dtype)
     dS_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if needs & {"S"} else None
     walk = config.walk(
-        E,
-        config.padded(D) * (scaled1.element_size() + scaled2.element_size()),
-        config.chunk * matrix1.element_size(),
-        do.element_size(),
+        E, config.padded(D) * (scaled1.element_size() + scaled2.element_size()),
+        config.chunk * matrix1.element_size(), do.element_size(),
     )
     launch(
-        backward_sweep_1,
-        (lay.sequences * parts * H * cdiv(E, walk.tile),),
-        dS_starts,
-        dS_last,
-        dS_borders,
-        scaled1,
-        do,
-        *strides(do, H),
-        matrix1,
-        di,
-        f_sums,
-        f_rests,
+        backward_sweep_1, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+        dS_starts, dS_last, dS_borders, scaled1, do, *strides(do, H), matrix1, di, f_sums, f_rests,
         scaled2,
-        *lay.walked,
-        parts,
-        lay.length(parts),
-        blocks.chunks,
-        D=D,
-        E=E,
-        block_d=min(config.slice, config.padded(D)),
-        block_e=walk.tile,
-        YIELD=True,
-        WARPS=walk.warps,
-        STAGES=walk.stages,
-        BLOCK=BLOCK,
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=walk.warps,
-        num_stages=2,
-        maxnreg=walk.registers,
+        *lay.walked, parts, lay.length(parts), blocks.chunks,
+        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=True,
+        WARPS=walk.warps, STAGES=walk.stages, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels,
+        EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps,
+        num_stages=2, maxnreg=walk.registers,
     )
     matrix1 = scaled1 = scaled2 = None
     if needs & {"f", "q"}:
@@ -2641,78 +1677,24 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         dlog_f_2 = some.new_empty((B, T, H, D), dtype=torch.float32)
         S_pairing = some.new_empty((B, T, H, D), dtype=torch.float32)
         launch(
-            backward_read_1,
-            (blocks.programs * cdiv(D, min(config.read_tile, config.padded(D))),),
-            S_borders,
-            dS_borders,
-            f_sums,
-            f_rests,
-            do,
-            *strides(do, H),
-            i_,
-            *strides(i_, H),
-            f,
-            *strides(f, H),
-            f_extents,
-            q,
-            *strides(q, H),
-            dq,
-            dlog_f_2,
-            S_pairing,
-            *blocks.at_once,
-            blocks.programs,
-            E=E,
-            D=D,
-            block_e=config.padded(E),
-            block_d=min(config.read_tile, config.padded(D)),
-            FLAT=True,
-            GROUP=GROUP,
-            CHUNK=config.chunk,
-            C=BLOCK,
-            LEVELS=LEVELS,
-            EVEN=blocks.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.read_warps(config.padded(E)),
-            num_stages=1,
-            maxnreg=config.most,
+            backward_read_1, (blocks.programs * cdiv(D, min(config.read_tile, config.padded(D))),),
+            S_borders, dS_borders, f_sums, f_rests, do, *strides(do, H), i_, *strides(i_, H),
+            f, *strides(f, H), f_extents, q, *strides(q, H), dq, dlog_f_2, S_pairing,
+            *blocks.at_once, blocks.programs,
+            E=E, D=D, block_e=config.padded(E), block_d=min(config.read_tile, config.padded(D)),
+            FLAT=True, GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.read_warps(config.padded(E)),
+            num_stages=1, maxnreg=config.most,
         )
         launch(
-            backward_read_1_others,
-            (cdiv(blocks.programs, GROUP) * cdiv(D, min(config.read_tile, config.padded(D))),),
-            S_borders,
-            dS_borders,
-            f_sums,
-            f_rests,
-            do,
-            *strides(do, H),
-            i_,
-            *strides(i_, H),
-            f,
-            *strides(f, H),
-            f_extents,
-            q,
-            *strides(q, H),
-            dq,
-            dlog_f_2,
-            S_pairing,
-            *blocks.at_once,
-            blocks.programs,
-            E=E,
-            D=D,
-            block_e=config.padded(E),
-            block_d=min(config.read_tile, config.padded(D)),
-            FLAT=False,
-            GROUP=GROUP,
-            CHUNK=config.chunk,
-            C=BLOCK,
-            LEVELS=LEVELS,
-            EVEN=blocks.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.read_warps(config.padded(E)),
-            num_stages=1,
-            maxnreg=config.most,
+            backward_read_1_others, (cdiv(blocks.programs, GROUP) * cdiv(D, min(config.read_tile, config.padded(D))),),
+            S_borders, dS_borders, f_sums, f_rests, do, *strides(do, H), i_, *strides(i_, H),
+            f, *strides(f, H), f_extents, q, *strides(q, H), dq, dlog_f_2, S_pairing,
+            *blocks.at_once, blocks.programs,
+            E=E, D=D, block_e=config.padded(E), block_d=min(config.read_tile, config.padded(D)),
+            FLAT=False, GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.read_warps(config.padded(E)),
+            num_stages=1, maxnreg=config.most,
         )
     dS_borders = f_extents = f_rests = f_sums = None
     gradients, initial = {}, {}
@@ -2747,18 +1729,12 @@ def torch_step(given, states, constants, outputs, following):
 
 @triton.jit(do_not_specialize=["heads"])
 def step_kernel(
-    q_at, i_at, f_at, S_at, next_S_at, o_at, rows_at,
-    q_stride0, q_stride1, q_stride2,
-    i_stride0, i_stride1, i_stride2,
-    f_stride0, f_stride1, f_stride2,
-    S_stride0, S_stride1,
-    next_S_stride0, next_S_stride1,
-    o_stride0, o_stride1,
-    heads, q_group, i_group, f_group,
-    size_d: tl.constexpr, block_d: tl.constexpr,
-    size_e: tl.constexpr, block_e: tl.constexpr,
+    q_at, i_at, f_at, S_at, next_S_at, o_at, rows_at, q_stride0, q_stride1, q_stride2,
+    i_stride0, i_stride1, i_stride2, f_stride0, f_stride1, f_stride2, S_stride0, S_stride1,
+    next_S_stride0, next_S_stride1, o_stride0, o_stride1, heads, q_group, i_group, f_group,
+    size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
     parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
-):  # fmt: skip
+):
     """Each program: one batch entry and head and a tile of e, one step."""
     place = tl.program_id(0) // parts
     if flat:  # more batch entries than a grid is high
@@ -2811,18 +1787,14 @@ def step_kernel(
 @triton.jit(do_not_specialize=["heads", "steps"])
 def steps_kernel(
     q_at, i_at, f_at, S_at, kept_S_at, o_at, rows_at, each_at, counts_at, starts_at,
-    q_stride0, q_stride1, q_stride2, q_stride3,
-    i_stride0, i_stride1, i_stride2, i_stride3,
-    f_stride0, f_stride1, f_stride2, f_stride3,
-    S_stride0, S_stride1, S_stride2, S_stride3,
+    q_stride0, q_stride1, q_stride2, q_stride3, i_stride0, i_stride1, i_stride2, i_stride3,
+    f_stride0, f_stride1, f_stride2, f_stride3, S_stride0, S_stride1, S_stride2, S_stride3,
     kept_S_stride0, kept_S_stride1, kept_S_stride2, kept_S_stride3,
-    o_stride0, o_stride1, o_stride2,
-    heads, q_group, i_group, f_group, steps,
-    size_d: tl.constexpr, block_d: tl.constexpr,
-    size_e: tl.constexpr, block_e: tl.constexpr,
+    o_stride0, o_stride1, o_stride2, heads, q_group, i_group, f_group, steps,
+    size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
     parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
     yields: tl.constexpr, keeps: tl.constexpr, ends: tl.constexpr,
-):  # fmt: skip
+):
     """Each program: one sequence and head and a tile of e, one step after the other, with the state in registers."""
     place = tl.program_id(0) // parts
     if flat:  # more batch entries than a grid is high
@@ -2892,9 +1864,7 @@ def steps_kernel(
                         + kept_row * kept_S_stride0
                         + head * kept_S_stride1
                         + at_d[:, None] * kept_S_stride2
-                        + at_e[None, :] * kept_S_stride3,
-                        next_S,
-                        mask=in_d_e,
+                        + at_e[None, :] * kept_S_stride3, next_S, mask=in_d_e,
                     )
             S = next_S.to(tl.float32)
         if ends:
@@ -2903,72 +1873,27 @@ def steps_kernel(
 
 SIGNATURE = Signature(
     name="hgrn2",
-    arguments=(
-        Argument("q", "input", ("d",)),
-        Argument("i", "input", ("e",)),
-        Argument("f", "decay", ("d",)),
-    ),
-    states=(("S", ("d", "e")),),
-    outputs=(("o", ("e",)),),
+    arguments=(Argument("q", "input", ("d",)), Argument("i", "input", ("e",)), Argument("f", "decay", ("d",))),
+    states=(("S", ("d", "e")),), outputs=(("o", ("e",)),),
 )
 OP = Op(
     SIGNATURE,
     {
         "torch": Backend(
-            torch_forward,
-            torch_backward,
-            frozenset(
-                (
-                    "packed",
-                    "mixed",
-                )
-            ),
-            forward_states=torch_forward_states,
-            backward_states=torch_backward_states,
-            saved={},
+            torch_forward, torch_backward, frozenset(("packed", "mixed")),
+            forward_states=torch_forward_states, backward_states=torch_backward_states, saved={},
         ),
         "triton": Backend(
-            triton_forward,
-            triton_backward,
-            frozenset(
-                (
-                    "packed",
-                    "groups",
-                    "inference",
-                    "finals",
-                    "replays",
-                    "exchange",
-                )
-            ),
-            saved={"S borders": (("B", "H", "T blocks", "d", "e"), "input")},
-            saved_packed=True,
+            triton_forward, triton_backward,
+            frozenset(("packed", "groups", "inference", "finals", "replays", "exchange")),
+            saved={"S borders": (("B", "H", "T blocks", "d", "e"), "input")}, saved_packed=True,
         ),
     },
     Step(
-        SIGNATURE,
-        torch_step,
+        SIGNATURE, torch_step,
         StepKernel(
-            step_kernel,
-            steps_kernel,
-            reads=(
-                "q",
-                "i",
-                "f",
-            ),
-            constants=(),
-            dims=(
-                "d",
-                "e",
-            ),
-            tiled="e",
-            shared=False,
-            held=(
-                (
-                    "d",
-                    "e",
-                ),
-            ),
-            smallest=1,
+            step_kernel, steps_kernel, reads=("q", "i", "f"), constants=(), dims=("d", "e"),
+            tiled="e", shared=False, held=(("d", "e"),), smallest=1,
         ),
     ),
     __name__,
@@ -2977,18 +1902,11 @@ OP = Op(
 
 @OP.named
 def hgrn2(
-    q: torch.Tensor,
-    i: torch.Tensor,
-    log_f: torch.Tensor,
-    initial_state: torch.Tensor | None = None,
-    output_final_state: bool = False,
-    cu_seqlens: torch.Tensor | None = None,
-    context_parallel: object = None,
-    recompute: str = "auto",
-    precision: str = "default",
-    state_dtype: torch.dtype | None = None,
-    backend: str | None = None,
-    deterministic: bool = False,
+    q: torch.Tensor, i: torch.Tensor, log_f: torch.Tensor,
+    initial_state: torch.Tensor | None = None, output_final_state: bool = False,
+    cu_seqlens: torch.Tensor | None = None, context_parallel: object = None,
+    recompute: str = "auto", precision: str = "default", state_dtype: torch.dtype | None = None,
+    backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     r"""HGRN2 (Qin et al. 2024, arXiv 2404.07904): the key is one minus the forget gate.
 
@@ -3036,30 +1954,18 @@ def hgrn2(
         [(1, 100, 2, 32)]
     """
     return OP(
-        {"q": q, "i": i, "f": log_f},
-        initial_state=initial_state,
-        output_final_state=output_final_state,
-        cu_seqlens=cu_seqlens,
-        context_parallel=context_parallel,
-        recompute=recompute,
-        precision=precision,
-        state_dtype=state_dtype,
-        backend=backend,
-        deterministic=deterministic,
+        {"q": q, "i": i, "f": log_f}, initial_state=initial_state,
+        output_final_state=output_final_state, cu_seqlens=cu_seqlens,
+        context_parallel=context_parallel, recompute=recompute, precision=precision,
+        state_dtype=state_dtype, backend=backend, deterministic=deterministic,
     )
 
 
 @OP.named
 def hgrn2_step(
-    state: torch.Tensor | None,
-    q: torch.Tensor,
-    i: torch.Tensor,
-    log_f: torch.Tensor,
-    inplace: bool = False,
-    out: torch.Tensor | None = None,
-    state_dtype: torch.dtype | None = None,
-    backend: str | None = None,
-    deterministic: bool = False,
+    state: torch.Tensor | None, q: torch.Tensor, i: torch.Tensor, log_f: torch.Tensor,
+    inplace: bool = False, out: torch.Tensor | None = None, state_dtype: torch.dtype | None = None,
+    backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """One step of hgrn2, for generation: one launch, no gradient.
 

@@ -73,31 +73,14 @@ written_for("0.1", __file__)
 
 from chunkform.runtime.chunk_kernels.chunk_layout import parts_for, places
 from chunkform.runtime.chunk_kernels.kernels import (
-    border_sums,
-    chained,
-    chunk_of,
-    cumulate_beside,
-    lasting,
-    part_of,
-    place_of,
-    power,
-    span,
+    border_sums, chained, chunk_of, cumulate_beside, lasting, part_of, place_of, power, span,
 )
 from chunkform.runtime.chunk_kernels.reductions import pair
 from chunkform.runtime.chunk_kernels.segment_maps import map_of_all
 from chunkform.runtime.chunk_kernels.split_precision import rounded_and_rest, rounded_to
 from chunkform.runtime.chunk_kernels.warp_roles import (
-    accumulator,
-    fence_async_shared,
-    gl,
-    gluon,
-    launch_with_roles,
-    mbarrier,
-    swizzled,
-    tma,
-    warpgroup_mma,
-    warpgroup_mma_wait,
-    with_roles,
+    accumulator, fence_async_shared, gl, gluon, launch_with_roles, mbarrier, swizzled, tma,
+    warpgroup_mma, warpgroup_mma_wait, with_roles,
 )
 from chunkform.runtime.launch.launch import DTYPES, cdiv, choose, cotangent, launch, steps, strides, whole, with_heads
 from chunkform.runtime.launch.varlen import backward_by_length, forward_by_length
@@ -105,16 +88,8 @@ from chunkform.runtime.op.decode import Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK,
-    dtype_of,
-    from_chunks,
-    from_heads,
-    from_steps,
-    in_parts,
-    in_segments,
-    per_head,
-    steps_first,
-    to_chunks,
+    CHUNK, dtype_of, from_chunks, from_heads, from_steps, in_parts, in_segments, per_head,
+    steps_first, to_chunks,
 )
 from chunkform.runtime.torch_form.decays import decay_all, decay_in, decay_mask, decay_out
 from chunkform.runtime.torch_form.segment_maps import PIECE, Segment, in_pieces, over_chunks
@@ -328,15 +303,8 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     )
     # pairing_h: <h_(t-1), dh_t> at each step, with the scalars that multiply the state
     (pairing_h,) = in_parts(
-        _backward_unroll_4,
-        (torch.exp(t11), t11, dy, C, t14, x, B),
-        (h_edges, dh_edges),
-        lead,
-        CHUNK,
-        dtype,
-        device,
-        size_n,
-        size_p,
+        _backward_unroll_4, (torch.exp(t11), t11, dy, C, t14, x, B), (h_edges, dh_edges), lead,
+        CHUNK, dtype, device, size_n, size_p,
     )
     gradients = {}
     gradients["B"] = from_steps(y_3 * t14[..., None], lead, 1, given["B"].dtype)
@@ -367,37 +335,14 @@ def _forward_states_1_chunks(s1, s2, s3, lead, size, dtype, device, size_n, size
     a1 = decay_out(x2, True, 1)
     a2 = (a1[..., :, None] * x1).mT @ x3
     return (
-        over_chunks(
-            a0,
-            (
-                lead[0],
-                lead[1],
-                count,
-            ),
-            dtype,
-            device,
-        ),
-        over_chunks(
-            a2,
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_n,
-                size_p,
-            ),
-            dtype,
-            device,
-        ),
+        over_chunks(a0, (lead[0], lead[1], count), dtype, device),
+        over_chunks(a2, (lead[0], lead[1], count, size_n, size_p), dtype, device),
     )
 
 
 def _forward_states_1_law(later, earlier):
     """The map of two segments from the map of each."""
-    return (
-        later[0] * earlier[0],
-        ((later[0])[..., None, None] * earlier[1] + later[1]),
-    )
+    return (later[0] * earlier[0], ((later[0])[..., None, None] * earlier[1] + later[1]))
 
 
 def _forward_states_1_apply(parts, states):
@@ -426,16 +371,8 @@ def torch_forward_states(given, states, constants, exchange):
     A_log = per_head(given["A_log"], dtype)
     x = steps_first(given["x"], dtype)
     map_3 = in_pieces(
-        _forward_states_1_chunks,
-        _forward_states_1_law,
-        (t9, -t11 * torch.exp(A_log), x),
-        lead,
-        1,
-        PIECE,
-        dtype,
-        device,
-        size_n,
-        size_p,
+        _forward_states_1_chunks, _forward_states_1_law, (t9, -t11 * torch.exp(A_log), x), lead, 1,
+        PIECE, dtype, device, size_n, size_p,
     )
     # what enters, of h
     ((h_first,),) = exchange(
@@ -454,37 +391,14 @@ def _backward_states_1_chunks(s1, s2, s3, lead, size, dtype, device, size_n, siz
     a1 = decay_out(x2, False, -1)
     a2 = x1.mT @ (a1[..., :, None] * x3)
     return (
-        over_chunks(
-            a0,
-            (
-                lead[0],
-                lead[1],
-                count,
-            ),
-            dtype,
-            device,
-        ),
-        over_chunks(
-            a2,
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_n,
-                size_p,
-            ),
-            dtype,
-            device,
-        ),
+        over_chunks(a0, (lead[0], lead[1], count), dtype, device),
+        over_chunks(a2, (lead[0], lead[1], count, size_n, size_p), dtype, device),
     )
 
 
 def _backward_states_1_law(later, earlier):
     """The map of two segments from the map of each."""
-    return (
-        later[0] * earlier[0],
-        ((later[0])[..., None, None] * earlier[1] + later[1]),
-    )
+    return (later[0] * earlier[0], ((later[0])[..., None, None] * earlier[1] + later[1]))
 
 
 def _backward_states_1_apply(parts, states):
@@ -533,17 +447,8 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
 
 @triton.jit(do_not_specialize=["T", "count"])
 def forward_rows_1(
-    raw_p,
-    raw_b,
-    raw_t,
-    raw_h,
-    raw_g,
-    bias_p,
-    A_log_p,
-    ahead1_out,
-    T,
-    H,
-    count,
+    raw_p, raw_b, raw_t, raw_h, raw_g, bias_p, A_log_p, ahead1_out,
+    T, H, count,
     ROWS: tl.constexpr,
 ):
     """What is made of each step for itself."""
@@ -558,8 +463,7 @@ def forward_rows_1(
     A_log = tl.load(A_log_p + h).to(tl.float32)
     t1 = raw + bias
     t2 = tl.maximum(t1, 0.0) + tl.where(
-        tl.abs(t1) > 16.0,
-        tl.exp(-tl.abs(t1)),
+        tl.abs(t1) > 16.0, tl.exp(-tl.abs(t1)),
         tl.log(1.0 + tl.exp(-tl.abs(t1))) * tl.exp(-tl.abs(t1)) / ((1.0 + tl.exp(-tl.abs(t1))) - 1.0),
     )
     tl.store(ahead1_out + at, -tl.exp(A_log) * t2, mask=i_ok)
@@ -567,46 +471,12 @@ def forward_rows_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def forward_sweep_1(
-    h__first,
-    h__last,
-    C__p,
-    C__b,
-    C__t,
-    C__h,
-    C__g,
-    decay1_sums,
-    decay1_rests,
-    x_p,
-    x_b,
-    x_t,
-    x_h,
-    x_g,
-    B__p,
-    B__b,
-    B__t,
-    B__h,
-    B__g,
-    raw_by_head,
-    bias_p,
-    y_0_out,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    N: tl.constexpr,
-    P: tl.constexpr,
-    block_n_: tl.constexpr,
-    block_p_: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    h__first, h__last, C__p, C__b, C__t, C__h, C__g, decay1_sums, decay1_rests,
+    x_p, x_b, x_t, x_h, x_g, B__p, B__b, B__t, B__h, B__g, raw_by_head, bias_p, y_0_out,
+    T, H, chunks, starts, parts, length,
+    N: tl.constexpr, P: tl.constexpr, block_n_: tl.constexpr, block_p_: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of h."""
     tile = tl.program_id(0) % tl.cdiv(P, block_p_)
@@ -628,8 +498,7 @@ def forward_sweep_1(
         if h__first is not None:
             h__slice += tl.load(
                 h__first + sh * N * P + n__slice[None, :] * P + p_[:, None],
-                mask=n__ok_slice[None, :] & p__ok[:, None],
-                other=0.0,
+                mask=n__ok_slice[None, :] & p__ok[:, None], other=0.0,
             )
         h_ = h_ + (h__slice,)
         n_ = n_ + (n__slice,)
@@ -639,16 +508,8 @@ def forward_sweep_1(
     B__p += b * B__b + h // B__g * B__h
     if not YIELD:
         reached = lasting(
-            decay1_sums + bh * T,
-            decay1_rests + bh * T if EXACT else None,
-            1,
-            tl.arange(0, 1),
-            tl.full([1], 1, tl.int1),
-            begin,
-            stop,
-            count,
-            C,
-            True,
+            decay1_sums + bh * T, decay1_rests + bh * T if EXACT else None, 1, tl.arange(0, 1),
+            tl.full([1], 1, tl.int1), begin, stop, count, C, True,
         )
         begin, first, count = begin + (count - reached) * C, first + (count - reached), reached
     for n in tl.range(0, count, num_stages=STAGES):
@@ -675,8 +536,7 @@ def forward_sweep_1(
             (
                 tl.maximum((raw + bias), 0.0)
                 + tl.where(
-                    tl.abs((raw + bias)) > 16.0,
-                    tl.exp(-tl.abs((raw + bias))),
+                    tl.abs((raw + bias)) > 16.0, tl.exp(-tl.abs((raw + bias))),
                     tl.log(1.0 + tl.exp(-tl.abs((raw + bias))))
                     * tl.exp(-tl.abs((raw + bias)))
                     / ((1.0 + tl.exp(-tl.abs((raw + bias)))) - 1.0),
@@ -690,22 +550,18 @@ def forward_sweep_1(
         for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
             C_ = tl.load(
                 C__p + t0 * C__t + i[:, None] * C__t + n_[n_n_][None, :],
-                mask=i_ok[:, None] & n__ok[n_n_][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & n__ok[n_n_][None, :], other=0.0,
             )
             p = tl.dot(h_[n_n_].to(DT), tl.trans(C_.to(DT)), p, input_precision="tf32x3")  # C h
             B_ = tl.load(
                 B__p + t0 * B__t + i[:, None] * B__t + n_[n_n_][None, :],
-                mask=i_ok[:, None] & n__ok[n_n_][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & n__ok[n_n_][None, :], other=0.0,
             )
             if count > 0:
                 p2 = tl.dot(C_.to(DT), tl.trans(B_.to(DT)), p2, input_precision="tf32x3")  # C B^T
             p4 = tl.dot(
-                ((until * x2)[None, :] * x_each.to(tl.float32)).to(DT),
-                B_.to(DT),
-                (kept * h_[n_n_]),
-                input_precision="tf32x3",
+                ((until * x2)[None, :] * x_each.to(tl.float32)).to(DT), B_.to(DT),
+                (kept * h_[n_n_]), input_precision="tf32x3",
             )  # ... + B^T diag(until . (softplus(raw + bias))) x
             h__slice2 = p4  # kept h + B^T diag(until . (softplus(raw + bias))) x
             h__next = h__next + (h__slice2,)
@@ -729,52 +585,21 @@ def forward_sweep_1(
                 if part == parts - 1:
                     tl.store(
                         h__last + (sh // H // parts * H + h) * N * P + n_[n_n_][None, :] * P + p_[:, None],
-                        h_[n_n_],
-                        mask=n__ok[n_n_][None, :] & p__ok[:, None],
+                        h_[n_n_], mask=n__ok[n_n_][None, :] & p__ok[:, None],
                     )
         else:
             tl.store(
-                h__last + sh * N * P + n_[n_n_][None, :] * P + p_[:, None],
-                h_[n_n_],
+                h__last + sh * N * P + n_[n_n_][None, :] * P + p_[:, None], h_[n_n_],
                 mask=n__ok[n_n_][None, :] & p__ok[:, None],
             )
 
 
 @gluon.jit
 def forward_sweep_1_consumer(
-    h__first,
-    h__last,
-    y_0_out,
-    T,
-    H,
-    parts,
-    tile,
-    sh,
-    h,
-    b,
-    part,
-    begin,
-    stop,
-    count,
-    chunk_ready,
-    chunk_empty,
-    C__ring,
-    B__ring,
-    decay1_a_ring,
-    x_ring,
-    number1_ring,
-    x2_ring,
-    p3_buffer,
-    kept_ring,
-    since_ring,
-    y_0_out_tile,
-    N: gl.constexpr,
-    P: gl.constexpr,
-    block_n_: gl.constexpr,
-    block_p_: gl.constexpr,
-    WARPS: gl.constexpr,
-    STAGES: gl.constexpr,
-    C: gl.constexpr,
+    h__first, h__last, y_0_out, T, H, parts, tile, sh, h, b, part, begin, stop, count, chunk_ready,
+    chunk_empty, C__ring, B__ring, decay1_a_ring, x_ring, number1_ring, x2_ring, p3_buffer,
+    kept_ring, since_ring, y_0_out_tile, N: gl.constexpr, P: gl.constexpr, block_n_: gl.constexpr,
+    block_p_: gl.constexpr, WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr,
     DT: gl.constexpr,
 ):
     tile1: gl.constexpr = accumulator(block_p_, block_n_, WARPS)
@@ -783,10 +608,7 @@ def forward_sweep_1_consumer(
     tile3: gl.constexpr = accumulator(block_p_, C, WARPS)
     left2: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=accumulator(block_p_, block_n_, WARPS), k_width=2)
     y_0_out_tile_tiles = tma.make_tensor_descriptor(
-        y_0_out + (b * T * H + h) * P,
-        [stop, P],
-        [H * P, 1],
-        [C, block_p_],
+        y_0_out + (b * T * H + h) * P, [stop, P], [H * P, 1], [C, block_p_],
         swizzled(block_p_, y_0_out.dtype.element_ty),
     )
     h__2 = (
@@ -810,18 +632,12 @@ def forward_sweep_1_consumer(
         t0 = begin + gl.cast(n, gl.int64) * C
         mbarrier.wait(chunk_ready.index(stage), phase)
         p2_2 = warpgroup_mma(
-            C__ring.index(stage),
-            B__ring.index(stage).permute((1, 0)),
-            gl.zeros([C, C], gl.float32, layout=tile2),
-            use_acc=False,
-            is_async=True,
+            C__ring.index(stage), B__ring.index(stage).permute((1, 0)),
+            gl.zeros([C, C], gl.float32, layout=tile2), use_acc=False, is_async=True,
         )  # C B^T
         p_2 = warpgroup_mma(
-            h__2_operand,
-            C__ring.index(stage).permute((1, 0)),
-            gl.zeros([block_p_, C], gl.float32, layout=tile3),
-            use_acc=False,
-            is_async=True,
+            h__2_operand, C__ring.index(stage).permute((1, 0)),
+            gl.zeros([block_p_, C], gl.float32, layout=tile3), use_acc=False, is_async=True,
         )  # C h
         seen = (
             gl.arange(0, C, layout=gl.SliceLayout(1, tile2))[:, None]
@@ -872,39 +688,10 @@ def forward_sweep_1_consumer(
 
 @gluon.jit
 def forward_sweep_1_loader(
-    C__t,
-    decay1_sums,
-    x_t,
-    B__t,
-    raw_by_head,
-    bias_p,
-    T,
-    tile,
-    h,
-    begin,
-    stop,
-    bh,
-    count,
-    C__p_2,
-    x_p_2,
-    B__p_2,
-    chunk_ready,
-    chunk_empty,
-    C__ring,
-    B__ring,
-    x_ring,
-    decay1_a_ring,
-    number1_ring,
-    x2_ring,
-    kept_ring,
-    since_ring,
-    N: gl.constexpr,
-    P: gl.constexpr,
-    block_n_: gl.constexpr,
-    block_p_: gl.constexpr,
-    WARPS: gl.constexpr,
-    STAGES: gl.constexpr,
-    C: gl.constexpr,
+    C__t, decay1_sums, x_t, B__t, raw_by_head, bias_p, T, tile, h, begin, stop, bh, count, C__p_2,
+    x_p_2, B__p_2, chunk_ready, chunk_empty, C__ring, B__ring, x_ring, decay1_a_ring, number1_ring,
+    x2_ring, kept_ring, since_ring, N: gl.constexpr, P: gl.constexpr, block_n_: gl.constexpr,
+    block_p_: gl.constexpr, WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr,
     DT: gl.constexpr,
 ):
     C__tiles = tma.make_tensor_descriptor(C__p_2, [stop, N], [C__t, 1], [C, block_n_], swizzled(block_n_, DT))
@@ -938,8 +725,7 @@ def forward_sweep_1_loader(
             (
                 gl.maximum((raw + bias), 0.0)
                 + gl.where(
-                    gl.abs((raw + bias)) > 16.0,
-                    gl.exp(-gl.abs((raw + bias))),
+                    gl.abs((raw + bias)) > 16.0, gl.exp(-gl.abs((raw + bias))),
                     gl.log(1.0 + gl.exp(-gl.abs((raw + bias))))
                     * gl.exp(-gl.abs((raw + bias)))
                     / ((1.0 + gl.exp(-gl.abs((raw + bias)))) - 1.0),
@@ -960,46 +746,12 @@ def forward_sweep_1_loader(
 
 @gluon.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def forward_sweep_1_roles(
-    h__first,
-    h__last,
-    C__p,
-    C__b,
-    C__t,
-    C__h,
-    C__g,
-    decay1_sums,
-    decay1_rests,
-    x_p,
-    x_b,
-    x_t,
-    x_h,
-    x_g,
-    B__p,
-    B__b,
-    B__t,
-    B__h,
-    B__g,
-    raw_by_head,
-    bias_p,
-    y_0_out,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    N: gl.constexpr,
-    P: gl.constexpr,
-    block_n_: gl.constexpr,
-    block_p_: gl.constexpr,
-    YIELD: gl.constexpr,
-    WARPS: gl.constexpr,
-    STAGES: gl.constexpr,
-    C: gl.constexpr,
-    LEVELS: gl.constexpr,
-    EVEN: gl.constexpr,
-    EXACT: gl.constexpr,
-    DT: gl.constexpr,
+    h__first, h__last, C__p, C__b, C__t, C__h, C__g, decay1_sums, decay1_rests,
+    x_p, x_b, x_t, x_h, x_g, B__p, B__b, B__t, B__h, B__g, raw_by_head, bias_p, y_0_out,
+    T, H, chunks, starts, parts, length,
+    N: gl.constexpr, P: gl.constexpr, block_n_: gl.constexpr, block_p_: gl.constexpr,
+    YIELD: gl.constexpr, WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr,
+    LEVELS: gl.constexpr, EVEN: gl.constexpr, EXACT: gl.constexpr, DT: gl.constexpr,
     LOADER_REGISTERS: gl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of h. Its warps have roles: consumer, loader."""
@@ -1040,107 +792,31 @@ def forward_sweep_1_roles(
             (
                 forward_sweep_1_consumer,
                 (
-                    h__first,
-                    h__last,
-                    y_0_out,
-                    T,
-                    H,
-                    parts,
-                    tile,
-                    sh,
-                    h,
-                    b,
-                    part,
-                    begin,
-                    stop,
-                    count,
-                    chunk_ready,
-                    chunk_empty,
-                    C__ring,
-                    B__ring,
-                    decay1_a_ring,
-                    x_ring,
-                    number1_ring,
-                    x2_ring,
-                    p3_buffer,
-                    kept_ring,
-                    since_ring,
-                    y_0_out_tile,
-                    N,
-                    P,
-                    block_n_,
-                    block_p_,
-                    WARPS,
-                    STAGES,
-                    C,
-                    DT,
+                    h__first, h__last, y_0_out, T, H, parts, tile, sh, h, b, part, begin, stop,
+                    count, chunk_ready, chunk_empty, C__ring, B__ring, decay1_a_ring, x_ring,
+                    number1_ring, x2_ring, p3_buffer, kept_ring, since_ring, y_0_out_tile, N, P,
+                    block_n_, block_p_, WARPS, STAGES, C, DT,
                 ),
             ),
             (
                 forward_sweep_1_loader,
                 (
-                    C__t,
-                    decay1_sums,
-                    x_t,
-                    B__t,
-                    raw_by_head,
-                    bias_p,
-                    T,
-                    tile,
-                    h,
-                    begin,
-                    stop,
-                    bh,
-                    count,
-                    C__p_2,
-                    x_p_2,
-                    B__p_2,
-                    chunk_ready,
-                    chunk_empty,
-                    C__ring,
-                    B__ring,
-                    x_ring,
-                    decay1_a_ring,
-                    number1_ring,
-                    x2_ring,
-                    kept_ring,
-                    since_ring,
-                    N,
-                    P,
-                    block_n_,
-                    block_p_,
-                    WARPS,
-                    STAGES,
-                    C,
-                    DT,
+                    C__t, decay1_sums, x_t, B__t, raw_by_head, bias_p, T, tile, h, begin, stop, bh,
+                    count, C__p_2, x_p_2, B__p_2, chunk_ready, chunk_empty, C__ring, B__ring,
+                    x_ring, decay1_a_ring, number1_ring, x2_ring, kept_ring, since_ring, N, P,
+                    block_n_, block_p_, WARPS, STAGES, C, DT,
                 ),
             ),
         ],
-        [1],
-        [LOADER_REGISTERS],
+        [1], [LOADER_REGISTERS],
     )
 
 
 @triton.jit(do_not_specialize=["T", "count"])
 def forward_rows_2(
-    x_p,
-    x_b,
-    x_t,
-    x_h,
-    x_g,
-    D_p,
-    y_0_p,
-    y_0_b,
-    y_0_t,
-    y_0_h,
-    y_0_g,
-    y_out,
-    T,
-    H,
-    count,
-    P: tl.constexpr,
-    block_p_: tl.constexpr,
-    ROWS: tl.constexpr,
+    x_p, x_b, x_t, x_h, x_g, D_p, y_0_p, y_0_b, y_0_t, y_0_h, y_0_g, y_out,
+    T, H, count,
+    P: tl.constexpr, block_p_: tl.constexpr, ROWS: tl.constexpr,
 ):
     """What is made of each step for itself."""
     h = (tl.program_id(0) % H).to(tl.int64)
@@ -1153,14 +829,12 @@ def forward_rows_2(
     p__ok = p_ < P
     x = tl.load(
         x_p + h // x_g * x_h + (b * x_b + step * x_t)[:, None] + p_[None, :],
-        mask=i_ok[:, None] & p__ok[None, :],
-        other=0.0,
+        mask=i_ok[:, None] & p__ok[None, :], other=0.0,
     ).to(tl.float32)
     D = tl.load(D_p + h).to(tl.float32)
     y_0 = tl.load(
         y_0_p + h // y_0_g * y_0_h + (b * y_0_b + step * y_0_t)[:, None] + p_[None, :],
-        mask=i_ok[:, None] & p__ok[None, :],
-        other=0.0,
+        mask=i_ok[:, None] & p__ok[None, :], other=0.0,
     ).to(tl.float32)
     tl.store(y_out + at[:, None] * P + p_[None, :], D * x + y_0, mask=i_ok[:, None] & p__ok[None, :])
 
@@ -1190,77 +864,35 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     h__starts = h__first
     ahead1 = some.new_empty((B, T, H), dtype=torch.float32)
     launch(
-        forward_rows_1,
-        (cdiv(B * T, config.rows()) * H,),
-        raw,
-        *strides(raw, H),
-        bias,
-        A_log,
-        ahead1,
-        T,
-        H,
-        B * T,
-        ROWS=config.rows(),
-        num_warps=4,
+        forward_rows_1, (cdiv(B * T, config.rows()) * H,),
+        raw, *strides(raw, H), bias, A_log, ahead1,
+        T, H, B * T,
+        ROWS=config.rows(), num_warps=4,
     )
     decay1_sums, decay1_rests, decay1_extents, raw_by_head = cumulate_beside(ahead1, raw, lay, config.exact)
     ahead1 = decay1_extents = None
     if parts > 1 or exchange is not None:
         h__ends = some.new_empty((B * parts, H, N, P), dtype=torch.float32)
         walk = config.walk(
-            P,
-            config.padded(N) * B_.element_size(),
-            decay1_sums.element_size() + raw_by_head.element_size(),
-            x.element_size(),
+            P, config.padded(N) * B_.element_size(),
+            decay1_sums.element_size() + raw_by_head.element_size(), x.element_size(),
         )
         launch(
-            forward_sweep_1,
-            (lay.sequences * parts * H * cdiv(P, walk.tile),),
-            None,
-            h__ends,
-            C_,
-            *strides(C_, H),
-            decay1_sums,
-            decay1_rests,
-            x,
-            *strides(x, H),
-            B_,
-            *strides(B_, H),
-            raw_by_head,
-            bias,
-            None,
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            N=N,
-            P=P,
-            block_n_=min(config.slice, config.padded(N)),
-            block_p_=walk.tile,
-            YIELD=False,
-            WARPS=walk.warps,
-            STAGES=walk.stages,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=walk.warps,
-            num_stages=2,
+            forward_sweep_1, (lay.sequences * parts * H * cdiv(P, walk.tile),),
+            None, h__ends, C_, *strides(C_, H), decay1_sums, decay1_rests, x, *strides(x, H),
+            B_, *strides(B_, H), raw_by_head, bias, None,
+            *lay.walked, parts, lay.length(parts),
+            N=N, P=P, block_n_=min(config.slice, config.padded(N)), block_p_=walk.tile, YIELD=False,
+            WARPS=walk.warps, STAGES=walk.stages, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2,
             maxnreg=walk.registers,
         )
         if exchange is not None:  # other parts of the sequence are elsewhere
             h__coming = exchange.begin(
                 (
                     map_of_all(
-                        "h",
-                        h__first,
-                        h__ends,
-                        lay,
-                        parts,
-                        True,
-                        decay=(decay1_sums, decay1_rests),
-                        axis=0,
-                        exact=config.exact,
+                        "h", h__first, h__ends, lay, parts, True, decay=(decay1_sums, decay1_rests),
+                        axis=0, exact=config.exact,
                     ),
                 )
             )
@@ -1273,67 +905,26 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     y_0 = some.new_empty((B, T, H, P), dtype=torch.float32)
     h__last = some.new_empty((lay.sequences, H, N, P), dtype=torch.float32) if finals else None
     walk = config.walk(
-        P,
-        config.padded(N) * (C_.element_size() + B_.element_size()),
-        decay1_sums.element_size() + raw_by_head.element_size(),
-        x.element_size(),
+        P, config.padded(N) * (C_.element_size() + B_.element_size()),
+        decay1_sums.element_size() + raw_by_head.element_size(), x.element_size(),
     )
     launch_with_roles(
-        config,
-        forward_sweep_1,
-        forward_sweep_1_roles,
-        ("N", "block_n_", "P", "block_p_"),
-        (lay.sequences * parts * H * cdiv(P, walk.tile),),
-        h__starts,
-        h__last,
-        C_,
-        *strides(C_, H),
-        decay1_sums,
-        decay1_rests,
-        x,
-        *strides(x, H),
-        B_,
-        *strides(B_, H),
-        raw_by_head,
-        bias,
-        y_0,
-        *lay.walked,
-        parts,
-        lay.length(parts),
-        N=N,
-        P=P,
-        block_n_=min(config.slice, config.padded(N)),
-        block_p_=walk.tile,
-        YIELD=True,
-        WARPS=walk.warps,
-        STAGES=walk.stages,
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=walk.warps,
-        num_stages=2,
+        config, forward_sweep_1, forward_sweep_1_roles, ("N", "block_n_", "P", "block_p_"), (lay.sequences * parts * H * cdiv(P, walk.tile),),
+        h__starts, h__last, C_, *strides(C_, H), decay1_sums, decay1_rests, x, *strides(x, H),
+        B_, *strides(B_, H), raw_by_head, bias, y_0,
+        *lay.walked, parts, lay.length(parts),
+        N=N, P=P, block_n_=min(config.slice, config.padded(N)), block_p_=walk.tile, YIELD=True,
+        WARPS=walk.warps, STAGES=walk.stages, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
+        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2,
         maxnreg=walk.registers,
     )
     decay1_rests = None
     y = some.new_empty((B, T, H, P), dtype=some.dtype)
     launch(
-        forward_rows_2,
-        (cdiv(B * T, config.rows(config.padded(P))) * H,),
-        x,
-        *strides(x, H),
-        D,
-        y_0,
-        *strides(y_0, H),
-        y,
-        T,
-        H,
-        B * T,
-        P=P,
-        block_p_=config.padded(P),
-        ROWS=config.rows(config.padded(P)),
-        num_warps=4,
+        forward_rows_2, (cdiv(B * T, config.rows(config.padded(P))) * H,),
+        x, *strides(x, H), D, y_0, *strides(y_0, H), y,
+        T, H, B * T,
+        P=P, block_p_=config.padded(P), ROWS=config.rows(config.padded(P)), num_warps=4,
     )
     y_0 = None
     saved = {}
@@ -1347,17 +938,8 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
 
 @triton.jit(do_not_specialize=["T", "count"])
 def backward_rows_1(
-    raw_p,
-    raw_b,
-    raw_t,
-    raw_h,
-    raw_g,
-    bias_p,
-    A_log_p,
-    ahead1_out,
-    T,
-    H,
-    count,
+    raw_p, raw_b, raw_t, raw_h, raw_g, bias_p, A_log_p, ahead1_out,
+    T, H, count,
     ROWS: tl.constexpr,
 ):
     """What is made of each step for itself."""
@@ -1372,8 +954,7 @@ def backward_rows_1(
     A_log = tl.load(A_log_p + h).to(tl.float32)
     t1 = raw + bias
     t2 = tl.maximum(t1, 0.0) + tl.where(
-        tl.abs(t1) > 16.0,
-        tl.exp(-tl.abs(t1)),
+        tl.abs(t1) > 16.0, tl.exp(-tl.abs(t1)),
         tl.log(1.0 + tl.exp(-tl.abs(t1))) * tl.exp(-tl.abs(t1)) / ((1.0 + tl.exp(-tl.abs(t1))) - 1.0),
     )
     tl.store(ahead1_out + at, -tl.exp(A_log) * t2, mask=i_ok)
@@ -1381,51 +962,13 @@ def backward_rows_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prepare_1(
-    matrix1,
-    raw_by_head,
-    bias_p,
-    decay1_sums,
-    decay1_rests,
-    dy_p,
-    dy_b,
-    dy_t,
-    dy_h,
-    dy_g,
-    x_p,
-    x_b,
-    x_t,
-    x_h,
-    x_g,
-    matrix2,
-    C__p,
-    C__b,
-    C__t,
-    C__h,
-    C__g,
-    B__p,
-    B__b,
-    B__t,
-    B__h,
-    B__g,
-    matrix3,
-    own1_out,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    P: tl.constexpr,
-    N: tl.constexpr,
-    block_p_: tl.constexpr,
-    block_n_: tl.constexpr,
-    CHUNK: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    matrix1, raw_by_head, bias_p, decay1_sums, decay1_rests, dy_p, dy_b, dy_t, dy_h, dy_g,
+    x_p, x_b, x_t, x_h, x_g, matrix2, C__p, C__b, C__t, C__h, C__g,
+    B__p, B__b, B__t, B__h, B__g, matrix3, own1_out,
+    T, H, chunks, begins, stops, programs,
+    P: tl.constexpr, N: tl.constexpr, block_p_: tl.constexpr, block_n_: tl.constexpr,
+    CHUNK: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
+    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -1460,8 +1003,7 @@ def backward_prepare_1(
             (
                 tl.maximum((raw + bias), 0.0)
                 + tl.where(
-                    tl.abs((raw + bias)) > 16.0,
-                    tl.exp(-tl.abs((raw + bias))),
+                    tl.abs((raw + bias)) > 16.0, tl.exp(-tl.abs((raw + bias))),
                     tl.log(1.0 + tl.exp(-tl.abs((raw + bias))))
                     * tl.exp(-tl.abs((raw + bias)))
                     / ((1.0 + tl.exp(-tl.abs((raw + bias)))) - 1.0),
@@ -1498,53 +1040,13 @@ def backward_prepare_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_1(
-    h__first,
-    h__last,
-    C__p,
-    C__b,
-    C__t,
-    C__h,
-    C__g,
-    decay1_sums,
-    decay1_rests,
-    dy_p,
-    dy_b,
-    dy_t,
-    dy_h,
-    dy_g,
-    h_in_late__out,
-    B__p,
-    B__b,
-    B__t,
-    B__h,
-    B__g,
-    matrix1,
-    dC_out,
-    raw_by_head,
-    bias_p,
-    x_p,
-    x_b,
-    x_t,
-    x_h,
-    x_g,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    P: tl.constexpr,
-    N: tl.constexpr,
-    block_p_: tl.constexpr,
-    block_n_: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    PRODUCTS: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
+    h__first, h__last, C__p, C__b, C__t, C__h, C__g, decay1_sums, decay1_rests,
+    dy_p, dy_b, dy_t, dy_h, dy_g, h_in_late__out, B__p, B__b, B__t, B__h, B__g, matrix1, dC_out,
+    raw_by_head, bias_p, x_p, x_b, x_t, x_h, x_g,
+    T, H, chunks, starts, parts, length,
+    P: tl.constexpr, N: tl.constexpr, block_p_: tl.constexpr, block_n_: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of h."""
@@ -1567,8 +1069,7 @@ def backward_sweep_1(
         if h__first is not None:
             h__slice += tl.load(
                 h__first + sh * N * P + n_[:, None] * P + p__slice[None, :],
-                mask=n__ok[:, None] & p__ok_slice[None, :],
-                other=0.0,
+                mask=n__ok[:, None] & p__ok_slice[None, :], other=0.0,
             )
         h_ = h_ + (h__slice,)
         p_ = p_ + (p__slice,)
@@ -1614,8 +1115,7 @@ def backward_sweep_1(
             (
                 tl.maximum((raw + bias), 0.0)
                 + tl.where(
-                    tl.abs((raw + bias)) > 16.0,
-                    tl.exp(-tl.abs((raw + bias))),
+                    tl.abs((raw + bias)) > 16.0, tl.exp(-tl.abs((raw + bias))),
                     tl.log(1.0 + tl.exp(-tl.abs((raw + bias))))
                     * tl.exp(-tl.abs((raw + bias)))
                     / ((1.0 + tl.exp(-tl.abs((raw + bias)))) - 1.0),
@@ -1627,8 +1127,7 @@ def backward_sweep_1(
         for n_p_ in tl.static_range((P + block_p_ - 1) // block_p_):
             dy = tl.load(
                 dy_p + t0 * dy_t + i[:, None] * dy_t + p_[n_p_][None, :],
-                mask=i_ok[:, None] & p__ok[n_p_][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & p__ok[n_p_][None, :], other=0.0,
             )
             rounded, rest = rounded_and_rest(h_[n_p_], DT)
             p = tl.dot(rounded.to(DT), tl.trans(dy.to(DT)), p, input_precision="tf32x3")  # dy h^T
@@ -1636,14 +1135,11 @@ def backward_sweep_1(
                 p = tl.dot(rest.to(DT), tl.trans(dy.to(DT)), p)
             x2 = tl.load(
                 x_p + t0 * x_t + i[:, None] * x_t + p_[n_p_][None, :],
-                mask=i_ok[:, None] & p__ok[n_p_][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & p__ok[n_p_][None, :], other=0.0,
             )
             p3 = tl.dot(
-                ((until * x)[None, :] * B__each.to(tl.float32)).to(DT),
-                x2.to(DT),
-                (kept * h_[n_p_]),
-                input_precision="tf32x3",
+                ((until * x)[None, :] * B__each.to(tl.float32)).to(DT), x2.to(DT),
+                (kept * h_[n_p_]), input_precision="tf32x3",
             )  # ... + B^T diag(until . (softplus(raw + bias))) x
             h__slice2 = p3  # kept h + B^T diag(until . (softplus(raw + bias))) x
             h__next = h__next + (h__slice2,)
@@ -1662,62 +1158,25 @@ def backward_sweep_1(
                 h_in_late__out
                 + ((bh * tl.cdiv(N, block_n_) + tile) * WARPS + tl.arange(0, WARPS))[:, None] * T
                 + t0
-                + i[None, :],
-                sums,
-                mask=i_ok[None, :],
+                + i[None, :], sums, mask=i_ok[None, :],
             )  # h: in.late
     for n_p_ in tl.static_range((P + block_p_ - 1) // block_p_):
         if h__last is not None:
             tl.store(
-                h__last + sh * N * P + n_[:, None] * P + p_[n_p_][None, :],
-                h_[n_p_],
+                h__last + sh * N * P + n_[:, None] * P + p_[n_p_][None, :], h_[n_p_],
                 mask=n__ok[:, None] & p__ok[n_p_][None, :],
             )
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_2(
-    dh_first,
-    dh_last,
-    decay1_sums,
-    decay1_rests,
-    B__p,
-    B__b,
-    B__t,
-    B__h,
-    B__g,
-    dy_p,
-    dy_b,
-    dy_t,
-    dy_h,
-    dy_g,
-    matrix2,
-    raw_by_head,
-    bias_p,
-    dx_1_out,
-    C__p,
-    C__b,
-    C__t,
-    C__h,
-    C__g,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    N: tl.constexpr,
-    P: tl.constexpr,
-    block_n_: tl.constexpr,
-    block_p_: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    PRODUCTS: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
+    dh_first, dh_last, decay1_sums, decay1_rests, B__p, B__b, B__t, B__h, B__g,
+    dy_p, dy_b, dy_t, dy_h, dy_g, matrix2, raw_by_head, bias_p, dx_1_out,
+    C__p, C__b, C__t, C__h, C__g,
+    T, H, chunks, starts, parts, length,
+    N: tl.constexpr, P: tl.constexpr, block_n_: tl.constexpr, block_p_: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk backwards over chunks, carrying a tile of dh."""
@@ -1740,8 +1199,7 @@ def backward_sweep_2(
         if dh_first is not None:
             dh_slice += tl.load(
                 dh_first + sh * N * P + n__slice[None, :] * P + p_[:, None],
-                mask=n__ok_slice[None, :] & p__ok[:, None],
-                other=0.0,
+                mask=n__ok_slice[None, :] & p__ok[:, None], other=0.0,
             )
         dh = dh + (dh_slice,)
         n_ = n_ + (n__slice,)
@@ -1751,16 +1209,8 @@ def backward_sweep_2(
     C__p += b * C__b + h // C__g * C__h
     if not YIELD:
         reached = lasting(
-            decay1_sums + bh * T,
-            decay1_rests + bh * T if EXACT else None,
-            1,
-            tl.arange(0, 1),
-            tl.full([1], 1, tl.int1),
-            begin,
-            stop,
-            count,
-            C,
-            False,
+            decay1_sums + bh * T, decay1_rests + bh * T if EXACT else None, 1, tl.arange(0, 1),
+            tl.full([1], 1, tl.int1), begin, stop, count, C, False,
         )
         stop, count = tl.minimum(stop, begin + reached * C), reached
     identity = tl.where(i[:, None] == i[None, :], 1.0, 0.0).to(DT)
@@ -1792,14 +1242,12 @@ def backward_sweep_2(
         for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
             B_ = tl.load(
                 B__p + t0 * B__t + i[:, None] * B__t + n_[n_n_][None, :],
-                mask=i_ok[:, None] & n__ok[n_n_][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & n__ok[n_n_][None, :], other=0.0,
             )
             p = tl.dot(dh[n_n_].to(DT), tl.trans(B_.to(DT)), p, input_precision="tf32x3")  # B dh
             C_ = tl.load(
                 C__p + t0 * C__t + i[:, None] * C__t + n_[n_n_][None, :],
-                mask=i_ok[:, None] & n__ok[n_n_][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & n__ok[n_n_][None, :], other=0.0,
             )
             p3 = tl.dot(
                 (until[None, :] * dy_each.to(tl.float32)).to(DT), C_.to(DT), (kept * dh[n_n_]), input_precision="tf32x3"
@@ -1817,8 +1265,7 @@ def backward_sweep_2(
                     (
                         tl.maximum((raw + bias), 0.0)
                         + tl.where(
-                            tl.abs((raw + bias)) > 16.0,
-                            tl.exp(-tl.abs((raw + bias))),
+                            tl.abs((raw + bias)) > 16.0, tl.exp(-tl.abs((raw + bias))),
                             tl.log(1.0 + tl.exp(-tl.abs((raw + bias))))
                             * tl.exp(-tl.abs((raw + bias)))
                             / ((1.0 + tl.exp(-tl.abs((raw + bias)))) - 1.0),
@@ -1834,67 +1281,24 @@ def backward_sweep_2(
                 if part == 0:
                     tl.store(
                         dh_last + (sh // H // parts * H + h) * N * P + n_[n_n_][None, :] * P + p_[:, None],
-                        dh[n_n_],
-                        mask=n__ok[n_n_][None, :] & p__ok[:, None],
+                        dh[n_n_], mask=n__ok[n_n_][None, :] & p__ok[:, None],
                     )
         else:
             tl.store(
-                dh_last + sh * N * P + n_[n_n_][None, :] * P + p_[:, None],
-                dh[n_n_],
+                dh_last + sh * N * P + n_[n_n_][None, :] * P + p_[:, None], dh[n_n_],
                 mask=n__ok[n_n_][None, :] & p__ok[:, None],
             )
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_3(
-    dh_first,
-    B__p,
-    B__b,
-    B__t,
-    B__h,
-    B__g,
-    raw_by_head,
-    bias_p,
-    decay1_sums,
-    decay1_rests,
-    x_p,
-    x_b,
-    x_t,
-    x_h,
-    x_g,
-    h_out_late__out,
-    C__p,
-    C__b,
-    C__t,
-    C__h,
-    C__g,
-    matrix3,
-    dB_out,
-    draw_2_out,
-    dbias_2_out,
-    dy_p,
-    dy_b,
-    dy_t,
-    dy_h,
-    dy_g,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    P: tl.constexpr,
-    N: tl.constexpr,
-    block_p_: tl.constexpr,
-    block_n_: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    PRODUCTS: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
+    dh_first, B__p, B__b, B__t, B__h, B__g, raw_by_head, bias_p, decay1_sums, decay1_rests,
+    x_p, x_b, x_t, x_h, x_g, h_out_late__out, C__p, C__b, C__t, C__h, C__g, matrix3, dB_out,
+    draw_2_out, dbias_2_out, dy_p, dy_b, dy_t, dy_h, dy_g,
+    T, H, chunks, starts, parts, length,
+    P: tl.constexpr, N: tl.constexpr, block_p_: tl.constexpr, block_n_: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk backwards over chunks, carrying a tile of dh."""
@@ -1917,8 +1321,7 @@ def backward_sweep_3(
         if dh_first is not None:
             dh_slice += tl.load(
                 dh_first + sh * N * P + n_[:, None] * P + p__slice[None, :],
-                mask=n__ok[:, None] & p__ok_slice[None, :],
-                other=0.0,
+                mask=n__ok[:, None] & p__ok_slice[None, :], other=0.0,
             )
         dh = dh + (dh_slice,)
         p_ = p_ + (p__slice,)
@@ -1954,8 +1357,7 @@ def backward_sweep_3(
             (
                 tl.maximum((raw + bias), 0.0)
                 + tl.where(
-                    tl.abs((raw + bias)) > 16.0,
-                    tl.exp(-tl.abs((raw + bias))),
+                    tl.abs((raw + bias)) > 16.0, tl.exp(-tl.abs((raw + bias))),
                     tl.log(1.0 + tl.exp(-tl.abs((raw + bias))))
                     * tl.exp(-tl.abs((raw + bias)))
                     / ((1.0 + tl.exp(-tl.abs((raw + bias)))) - 1.0),
@@ -1977,8 +1379,7 @@ def backward_sweep_3(
         for n_p_ in tl.static_range((P + block_p_ - 1) // block_p_):
             x2 = tl.load(
                 x_p + t0 * x_t + i[:, None] * x_t + p_[n_p_][None, :],
-                mask=i_ok[:, None] & p__ok[n_p_][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & p__ok[n_p_][None, :], other=0.0,
             )
             rounded, rest = rounded_and_rest(dh[n_p_], DT)
             p = tl.dot(rounded.to(DT), tl.trans(x2.to(DT)), p, input_precision="tf32x3")  # x dh^T
@@ -1986,8 +1387,7 @@ def backward_sweep_3(
                 p = tl.dot(rest.to(DT), tl.trans(x2.to(DT)), p)
             dy = tl.load(
                 dy_p + t0 * dy_t + i[:, None] * dy_t + p_[n_p_][None, :],
-                mask=i_ok[:, None] & p__ok[n_p_][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & p__ok[n_p_][None, :], other=0.0,
             )
             p3 = tl.dot(
                 (until[None, :] * C__each.to(tl.float32)).to(DT), dy.to(DT), (kept * dh[n_p_]), input_precision="tf32x3"
@@ -2010,8 +1410,7 @@ def backward_sweep_3(
                     (
                         tl.maximum((raw + bias), 0.0)
                         + tl.where(
-                            tl.abs((raw + bias)) > 16.0,
-                            tl.exp(-tl.abs((raw + bias))),
+                            tl.abs((raw + bias)) > 16.0, tl.exp(-tl.abs((raw + bias))),
                             tl.log(1.0 + tl.exp(-tl.abs((raw + bias))))
                             * tl.exp(-tl.abs((raw + bias)))
                             / ((1.0 + tl.exp(-tl.abs((raw + bias)))) - 1.0),
@@ -2057,57 +1456,19 @@ def backward_sweep_3(
                 h_out_late__out
                 + ((bh * tl.cdiv(N, block_n_) + tile) * WARPS + tl.arange(0, WARPS))[:, None] * T
                 + t0
-                + i[None, :],
-                sums,
-                mask=i_ok[None, :],
+                + i[None, :], sums, mask=i_ok[None, :],
             )  # h: out.late
 
 
 @triton.jit(do_not_specialize=["T", "count"])
 def backward_rows_2(
-    dy_p,
-    dy_b,
-    dy_t,
-    dy_h,
-    dy_g,
-    D_p,
-    dx_1_p,
-    dx_1_b,
-    dx_1_t,
-    dx_1_h,
-    dx_1_g,
-    raw_p,
-    raw_b,
-    raw_t,
-    raw_h,
-    raw_g,
-    bias_p,
-    h__pairing_p,
-    h__pairing_b,
-    h__pairing_t,
-    h__pairing_h,
-    h__pairing_g,
-    A_log_p,
-    draw_2_sums,
-    draw_2_n,
-    dbias_2_sums,
-    dbias_2_n,
-    x_p,
-    x_b,
-    x_t,
-    x_h,
-    x_g,
-    dx_out,
-    draw_out,
-    dA_log_summed_out,
-    dbias_summed_out,
-    dD_summed_out,
-    T,
-    H,
-    count,
-    P: tl.constexpr,
-    block_p_: tl.constexpr,
-    ROWS: tl.constexpr,
+    dy_p, dy_b, dy_t, dy_h, dy_g, D_p, dx_1_p, dx_1_b, dx_1_t, dx_1_h, dx_1_g,
+    raw_p, raw_b, raw_t, raw_h, raw_g, bias_p,
+    h__pairing_p, h__pairing_b, h__pairing_t, h__pairing_h, h__pairing_g, A_log_p,
+    draw_2_sums, draw_2_n, dbias_2_sums, dbias_2_n, x_p, x_b, x_t, x_h, x_g, dx_out, draw_out,
+    dA_log_summed_out, dbias_summed_out, dD_summed_out,
+    T, H, count,
+    P: tl.constexpr, block_p_: tl.constexpr, ROWS: tl.constexpr,
 ):
     """What is made of each step for itself."""
     h = (tl.program_id(0) % H).to(tl.int64)
@@ -2120,16 +1481,14 @@ def backward_rows_2(
     p__ok = p_ < P
     dy = tl.load(
         dy_p + h // dy_g * dy_h + (b * dy_b + step * dy_t)[:, None] + p_[None, :],
-        mask=i_ok[:, None] & p__ok[None, :],
-        other=0.0,
+        mask=i_ok[:, None] & p__ok[None, :], other=0.0,
     ).to(tl.float32)
     D = tl.load(D_p + h).to(tl.float32)
     dx_1 = tl.zeros([ROWS, block_p_], tl.float32)
     if dx_1_p is not None:
         dx_1 = tl.load(
             dx_1_p + h // dx_1_g * dx_1_h + (b * dx_1_b + step * dx_1_t)[:, None] + p_[None, :],
-            mask=i_ok[:, None] & p__ok[None, :],
-            other=0.0,
+            mask=i_ok[:, None] & p__ok[None, :], other=0.0,
         ).to(tl.float32)
     raw = tl.load(raw_p + h // raw_g * raw_h + b * raw_b + step * raw_t, mask=i_ok, other=0.0).to(tl.float32)
     bias = tl.load(bias_p + h).to(tl.float32)
@@ -2137,8 +1496,7 @@ def backward_rows_2(
     if h__pairing_p is not None:
         h__pairing = tl.load(
             h__pairing_p + h // h__pairing_g * h__pairing_h + b * h__pairing_b + step * h__pairing_t,
-            mask=i_ok,
-            other=0.0,
+            mask=i_ok, other=0.0,
         ).to(tl.float32)
     A_log = tl.load(A_log_p + h).to(tl.float32)
     draw_2 = tl.zeros([ROWS], tl.float32)
@@ -2151,15 +1509,13 @@ def backward_rows_2(
             dbias_2 += tl.load(dbias_2_sums + ((b * H + h) * dbias_2_n + tile) * T + step, mask=i_ok, other=0.0)
     x = tl.load(
         x_p + h // x_g * x_h + (b * x_b + step * x_t)[:, None] + p_[None, :],
-        mask=i_ok[:, None] & p__ok[None, :],
-        other=0.0,
+        mask=i_ok[:, None] & p__ok[None, :], other=0.0,
     ).to(tl.float32)
     t1 = tl.exp(A_log)
     t2 = raw + bias
     t3 = tl.sigmoid(t2)
     t4 = tl.maximum(t2, 0.0) + tl.where(
-        tl.abs(t2) > 16.0,
-        tl.exp(-tl.abs(t2)),
+        tl.abs(t2) > 16.0, tl.exp(-tl.abs(t2)),
         tl.log(1.0 + tl.exp(-tl.abs(t2))) * tl.exp(-tl.abs(t2)) / ((1.0 + tl.exp(-tl.abs(t2))) - 1.0),
     )
     t5 = tl.sum(h__pairing * t4, axis=0)
@@ -2208,18 +1564,10 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     else:
         ahead1 = some.new_empty((B, T, H), dtype=torch.float32)
         launch(
-            backward_rows_1,
-            (cdiv(B * T, config.rows()) * H,),
-            raw,
-            *strides(raw, H),
-            bias,
-            A_log,
-            ahead1,
-            T,
-            H,
-            B * T,
-            ROWS=config.rows(),
-            num_warps=4,
+            backward_rows_1, (cdiv(B * T, config.rows()) * H,),
+            raw, *strides(raw, H), bias, A_log, ahead1,
+            T, H, B * T,
+            ROWS=config.rows(), num_warps=4,
         )
         decay1_sums, decay1_rests, decay1_extents, raw_by_head = cumulate_beside(ahead1, raw, lay, config.exact)
     ahead1 = decay1_extents = None
@@ -2229,44 +1577,14 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
         matrix3 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
         launch(
-            backward_prepare_1,
-            (config.queues(lay.programs),),
-            matrix1,
-            raw_by_head,
-            bias,
-            decay1_sums,
-            decay1_rests,
-            dy,
-            *strides(dy, H),
-            x,
-            *strides(x, H),
-            matrix2,
-            C_,
-            *strides(C_, H),
-            B_,
-            *strides(B_, H),
-            matrix3,
-            own1,
-            *lay.at_once,
-            lay.programs,
-            P=P,
-            N=N,
-            block_p_=config.padded(P),
-            block_n_=config.padded(N),
-            CHUNK=config.chunk,
-            STAGES=config.queued(
-                config.padded(P) * (dy.element_size() + x.element_size())
-                + config.padded(N) * (C_.element_size() + B_.element_size()),
-                config.chunk,
-            ),
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.ahead,
-            num_stages=1,
-            maxnreg=255,
+            backward_prepare_1, (config.queues(lay.programs),),
+            matrix1, raw_by_head, bias, decay1_sums, decay1_rests, dy, *strides(dy, H),
+            x, *strides(x, H), matrix2, C_, *strides(C_, H), B_, *strides(B_, H), matrix3, own1,
+            *lay.at_once, lay.programs,
+            P=P, N=N, block_p_=config.padded(P), block_n_=config.padded(N), CHUNK=config.chunk,
+            STAGES=config.queued(config.padded(P) * (dy.element_size() + x.element_size()) + config.padded(N) * (C_.element_size() + B_.element_size()), config.chunk),
+            C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=255,
         )
     if needs & {"A_log", "B", "bias", "h", "raw", "x"}:
         if parts > 1 or exchange is not None:
@@ -2275,55 +1593,21 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 P, config.padded(N) * C_.element_size(), decay1_sums.element_size(), dy.element_size(), elements=True
             )
             launch(
-                backward_sweep_2,
-                (lay.sequences * parts * H * cdiv(P, walk.tile),),
-                None,
-                dh_ends,
-                decay1_sums,
-                decay1_rests,
-                B_,
-                *strides(B_, H),
-                dy,
-                *strides(dy, H),
-                matrix2,
-                raw_by_head,
-                bias,
-                None,
-                C_,
-                *strides(C_, H),
-                *lay.walked,
-                parts,
-                lay.length(parts),
-                N=N,
-                P=P,
-                block_n_=min(config.slice, config.padded(N)),
-                block_p_=walk.tile,
-                YIELD=False,
-                WARPS=walk.warps,
-                STAGES=walk.stages,
-                PRODUCTS=walk.products,
-                C=config.chunk,
-                LEVELS=config.levels,
-                EVEN=lay.even,
-                EXACT=config.exact,
-                DT=DTYPES[some.dtype],
-                num_warps=walk.warps,
-                num_stages=2,
-                maxnreg=walk.registers,
+                backward_sweep_2, (lay.sequences * parts * H * cdiv(P, walk.tile),),
+                None, dh_ends, decay1_sums, decay1_rests, B_, *strides(B_, H), dy, *strides(dy, H), matrix2,
+                raw_by_head, bias, None, C_, *strides(C_, H),
+                *lay.walked, parts, lay.length(parts),
+                N=N, P=P, block_n_=min(config.slice, config.padded(N)), block_p_=walk.tile, YIELD=False,
+                WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
+                LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+                num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
             )
             if exchange is not None:  # other parts of the sequence are elsewhere
                 dh_coming = exchange.begin(
                     (
                         map_of_all(
-                            "h",
-                            dh_first,
-                            dh_ends,
-                            lay,
-                            parts,
-                            False,
-                            decay=(decay1_sums, decay1_rests),
-                            axis=0,
-                            exact=config.exact,
+                            "h", dh_first, dh_ends, lay, parts, False,
+                            decay=(decay1_sums, decay1_rests), axis=0, exact=config.exact,
                         ),
                     )
                 )
@@ -2338,51 +1622,19 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             else None
         )
         walk = config.walk(
-            N,
-            config.padded(P) * (dy.element_size() + x.element_size()),
+            N, config.padded(P) * (dy.element_size() + x.element_size()),
             decay1_sums.element_size() + raw_by_head.element_size() + config.chunk * matrix1.element_size(),
-            C_.element_size() + B_.element_size(),
-            elements=True,
+            C_.element_size() + B_.element_size(), elements=True,
         )
         launch(
-            backward_sweep_1,
-            (lay.sequences * parts * H * cdiv(N, walk.tile),),
-            h__starts,
-            h__last,
-            C_,
-            *strides(C_, H),
-            decay1_sums,
-            decay1_rests,
-            dy,
-            *strides(dy, H),
-            h_in_late_,
-            B_,
-            *strides(B_, H),
-            matrix1,
-            dC,
-            raw_by_head,
-            bias,
-            x,
-            *strides(x, H),
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            P=P,
-            N=N,
-            block_p_=min(config.slice, config.padded(P)),
-            block_n_=walk.tile,
-            YIELD=True,
-            WARPS=walk.warps,
-            STAGES=walk.stages,
-            PRODUCTS=walk.products,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=walk.warps,
-            num_stages=2,
-            maxnreg=walk.registers,
+            backward_sweep_1, (lay.sequences * parts * H * cdiv(N, walk.tile),),
+            h__starts, h__last, C_, *strides(C_, H), decay1_sums, decay1_rests, dy, *strides(dy, H),
+            h_in_late_, B_, *strides(B_, H), matrix1, dC, raw_by_head, bias, x, *strides(x, H),
+            *lay.walked, parts, lay.length(parts),
+            P=P, N=N, block_p_=min(config.slice, config.padded(P)), block_n_=walk.tile, YIELD=True,
+            WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
+            LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
         )
     matrix1 = None
     if needs & {"A_log", "B", "bias", "h", "raw", "x"}:
@@ -2398,49 +1650,19 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         dx_1 = some.new_empty((B, T, H, P), dtype=torch.float32)
         dh_last = some.new_empty((lay.sequences, H, N, P), dtype=torch.float32) if needs & {"h"} else None
         walk = config.walk(
-            P,
-            config.padded(N) * (B_.element_size() + C_.element_size()),
+            P, config.padded(N) * (B_.element_size() + C_.element_size()),
             decay1_sums.element_size() + raw_by_head.element_size() + config.chunk * matrix2.element_size(),
-            dy.element_size(),
-            elements=True,
-            wide=True,
+            dy.element_size(), elements=True, wide=True,
         )
         launch(
-            backward_sweep_2,
-            (lay.sequences * parts * H * cdiv(P, walk.tile),),
-            dh_starts,
-            dh_last,
-            decay1_sums,
-            decay1_rests,
-            B_,
-            *strides(B_, H),
-            dy,
-            *strides(dy, H),
-            matrix2,
-            raw_by_head,
-            bias,
-            dx_1,
-            C_,
-            *strides(C_, H),
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            N=N,
-            P=P,
-            block_n_=min(config.slice, config.padded(N)),
-            block_p_=walk.tile,
-            YIELD=True,
-            WARPS=walk.warps,
-            STAGES=walk.stages,
-            PRODUCTS=walk.products,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=walk.warps,
-            num_stages=2,
-            maxnreg=walk.registers,
+            backward_sweep_2, (lay.sequences * parts * H * cdiv(P, walk.tile),),
+            dh_starts, dh_last, decay1_sums, decay1_rests, B_, *strides(B_, H), dy, *strides(dy, H),
+            matrix2, raw_by_head, bias, dx_1, C_, *strides(C_, H),
+            *lay.walked, parts, lay.length(parts),
+            N=N, P=P, block_n_=min(config.slice, config.padded(N)), block_p_=walk.tile, YIELD=True,
+            WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
+            LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
         )
     matrix2 = None
     if needs & {"A_log", "bias", "raw"}:
@@ -2458,66 +1680,27 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             (B, H, cdiv(N, min(config.tile, config.padded(N))) * config.warps, T), dtype=torch.float32
         )
         walk = config.walk(
-            N,
-            config.padded(P) * (x.element_size() + dy.element_size()),
+            N, config.padded(P) * (x.element_size() + dy.element_size()),
             raw_by_head.element_size() + decay1_sums.element_size() + config.chunk * matrix3.element_size(),
-            B_.element_size() + C_.element_size(),
-            elements=True,
+            B_.element_size() + C_.element_size(), elements=True,
         )
         launch(
-            backward_sweep_3,
-            (lay.sequences * parts * H * cdiv(N, walk.tile),),
-            dh_starts,
-            B_,
-            *strides(B_, H),
-            raw_by_head,
-            bias,
-            decay1_sums,
-            decay1_rests,
-            x,
-            *strides(x, H),
-            h_out_late_,
-            C_,
-            *strides(C_, H),
-            matrix3,
-            dB,
-            draw_2,
-            dbias_2,
-            dy,
-            *strides(dy, H),
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            P=P,
-            N=N,
-            block_p_=min(config.slice, config.padded(P)),
-            block_n_=walk.tile,
-            YIELD=True,
-            WARPS=walk.warps,
-            STAGES=walk.stages,
-            PRODUCTS=walk.products,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=walk.warps,
-            num_stages=2,
-            maxnreg=walk.registers,
+            backward_sweep_3, (lay.sequences * parts * H * cdiv(N, walk.tile),),
+            dh_starts, B_, *strides(B_, H), raw_by_head, bias, decay1_sums, decay1_rests,
+            x, *strides(x, H), h_out_late_, C_, *strides(C_, H), matrix3, dB, draw_2, dbias_2,
+            dy, *strides(dy, H),
+            *lay.walked, parts, lay.length(parts),
+            P=P, N=N, block_p_=min(config.slice, config.padded(P)), block_n_=walk.tile, YIELD=True,
+            WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
+            LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
         )
     matrix3 = raw_by_head = None
     gradients, initial = {}, {}
     if needs & {"A_log", "bias", "raw"}:  # the decay times <h_(t-1), dh_t>
         h__pairing = border_sums(
-            decay1_sums,
-            decay1_rests,
-            h__at_ends,
-            lay,
-            parts,
-            config.exact,
-            in_late=h_in_late_,
-            own_late=own1,
-            out_late=h_out_late_,
+            decay1_sums, decay1_rests, h__at_ends, lay, parts, config.exact, in_late=h_in_late_,
+            own_late=own1, out_late=h_out_late_,
         )
     decay1_rests = decay1_sums = h_in_late_ = h_out_late_ = own1 = None
     if needs & {"A_log", "D", "bias", "raw", "x"}:
@@ -2539,37 +1722,16 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             else None
         )
         launch(
-            backward_rows_2,
-            (cdiv(B * T, config.rows(config.padded(P))) * H,),
-            dy,
-            *strides(dy, H),
-            D,
-            *((dx_1, *strides(dx_1, H)) if "x" in needs else (None, 0, 0, 0, 1)),
-            raw,
-            *strides(raw, H),
+            backward_rows_2, (cdiv(B * T, config.rows(config.padded(P))) * H,),
+            dy, *strides(dy, H), D,
+            *((dx_1, *strides(dx_1, H)) if "x" in needs else (None, 0, 0, 0, 1)), raw, *strides(raw, H),
             bias,
-            *(
-                (h__pairing, *strides(h__pairing, H))
-                if "raw" in needs or "A_log" in needs or "bias" in needs
-                else (None, 0, 0, 0, 1)
-            ),
-            A_log,
-            *((draw_2, draw_2.shape[2]) if "raw" in needs else (None, 0)),
-            *((dbias_2, dbias_2.shape[2]) if "bias" in needs else (None, 0)),
-            x,
-            *strides(x, H),
-            dx,
-            draw,
-            dA_log_summed,
-            dbias_summed,
-            dD_summed,
-            T,
-            H,
-            B * T,
-            P=P,
-            block_p_=config.padded(P),
-            ROWS=config.rows(config.padded(P)),
-            num_warps=4,
+            *((h__pairing, *strides(h__pairing, H)) if "raw" in needs or "A_log" in needs or "bias" in needs else (None, 0, 0, 0, 1)),
+            A_log, *((draw_2, draw_2.shape[2]) if "raw" in needs else (None, 0)),
+            *((dbias_2, dbias_2.shape[2]) if "bias" in needs else (None, 0)), x, *strides(x, H), dx,
+            draw, dA_log_summed, dbias_summed, dD_summed,
+            T, H, B * T,
+            P=P, block_p_=config.padded(P), ROWS=config.rows(config.padded(P)), num_warps=4,
         )
     dbias_2 = draw_2 = dx_1 = None
     if "B" in needs:
@@ -2621,21 +1783,13 @@ def torch_step(given, states, constants, outputs, following):
 @triton.jit(do_not_specialize=["heads"])
 def step_kernel(
     B_at, C_at, x_at, raw_at, A_log_at, bias_at, D_at, h_at, next_h_at, y_at, rows_at,
-    B_stride0, B_stride1, B_stride2,
-    C_stride0, C_stride1, C_stride2,
-    x_stride0, x_stride1, x_stride2,
-    raw_stride0, raw_stride1,
-    A_log_stride0,
-    bias_stride0,
-    D_stride0,
-    h_stride0, h_stride1,
-    next_h_stride0, next_h_stride1,
-    y_stride0, y_stride1,
+    B_stride0, B_stride1, B_stride2, C_stride0, C_stride1, C_stride2,
+    x_stride0, x_stride1, x_stride2, raw_stride0, raw_stride1, A_log_stride0, bias_stride0,
+    D_stride0, h_stride0, h_stride1, next_h_stride0, next_h_stride1, y_stride0, y_stride1,
     heads, B_group, C_group, x_group, raw_group, A_log_group, bias_group, D_group,
-    size_n: tl.constexpr, block_n: tl.constexpr,
-    size_p: tl.constexpr, block_p: tl.constexpr,
+    size_n: tl.constexpr, block_n: tl.constexpr, size_p: tl.constexpr, block_p: tl.constexpr,
     parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
-):  # fmt: skip
+):
     """Each program: one batch entry and head and a tile of p, one step."""
     place = tl.program_id(0) // parts
     if flat:  # more batch entries than a grid is high
@@ -2693,8 +1847,7 @@ def step_kernel(
         D = D.to(tl.float32)
         t1 = raw + bias
         dt = tl.maximum(t1, 0.0) + tl.where(
-            tl.abs(t1) > 16.0,
-            tl.exp(-tl.abs(t1)),
+            tl.abs(t1) > 16.0, tl.exp(-tl.abs(t1)),
             tl.log(1.0 + tl.exp(-tl.abs(t1))) * tl.exp(-tl.abs(t1)) / ((1.0 + tl.exp(-tl.abs(t1))) - 1.0),
         )
         t2 = (dt * B)[:, None] * x[None, :] + tl.exp(-dt * tl.exp(A_log)) * h
@@ -2706,22 +1859,16 @@ def step_kernel(
 @triton.jit(do_not_specialize=["heads", "steps"])
 def steps_kernel(
     B_at, C_at, x_at, raw_at, A_log_at, bias_at, D_at, h_at, kept_h_at, y_at, rows_at, each_at, counts_at, starts_at,
-    B_stride0, B_stride1, B_stride2, B_stride3,
-    C_stride0, C_stride1, C_stride2, C_stride3,
-    x_stride0, x_stride1, x_stride2, x_stride3,
-    raw_stride0, raw_stride1, raw_stride2,
-    A_log_stride0,
-    bias_stride0,
-    D_stride0,
-    h_stride0, h_stride1, h_stride2, h_stride3,
+    B_stride0, B_stride1, B_stride2, B_stride3, C_stride0, C_stride1, C_stride2, C_stride3,
+    x_stride0, x_stride1, x_stride2, x_stride3, raw_stride0, raw_stride1, raw_stride2,
+    A_log_stride0, bias_stride0, D_stride0, h_stride0, h_stride1, h_stride2, h_stride3,
     kept_h_stride0, kept_h_stride1, kept_h_stride2, kept_h_stride3,
     y_stride0, y_stride1, y_stride2,
     heads, B_group, C_group, x_group, raw_group, A_log_group, bias_group, D_group, steps,
-    size_n: tl.constexpr, block_n: tl.constexpr,
-    size_p: tl.constexpr, block_p: tl.constexpr,
+    size_n: tl.constexpr, block_n: tl.constexpr, size_p: tl.constexpr, block_p: tl.constexpr,
     parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
     yields: tl.constexpr, keeps: tl.constexpr, ends: tl.constexpr,
-):  # fmt: skip
+):
     """Each program: one sequence and head and a tile of p, one step after the other, with the state in registers."""
     place = tl.program_id(0) // parts
     if flat:  # more batch entries than a grid is high
@@ -2787,8 +1934,7 @@ def steps_kernel(
             raw_ahead = tl.load(raw_at + then * raw_stride1)
             t1 = raw + bias
             dt = tl.maximum(t1, 0.0) + tl.where(
-                tl.abs(t1) > 16.0,
-                tl.exp(-tl.abs(t1)),
+                tl.abs(t1) > 16.0, tl.exp(-tl.abs(t1)),
                 tl.log(1.0 + tl.exp(-tl.abs(t1))) * tl.exp(-tl.abs(t1)) / ((1.0 + tl.exp(-tl.abs(t1))) - 1.0),
             )
             t2 = (dt * B)[:, None] * x[None, :] + tl.exp(-dt * tl.exp(A_log)) * h
@@ -2807,9 +1953,7 @@ def steps_kernel(
                         + kept_row * kept_h_stride0
                         + head * kept_h_stride1
                         + at_n[:, None] * kept_h_stride2
-                        + at_p[None, :] * kept_h_stride3,
-                        next_h,
-                        mask=in_n_p,
+                        + at_p[None, :] * kept_h_stride3, next_h, mask=in_n_p,
                     )
             h = next_h.to(tl.float32)
         if ends:
@@ -2819,79 +1963,31 @@ def steps_kernel(
 SIGNATURE = Signature(
     name="mamba2",
     arguments=(
-        Argument("B", "input", ("n",)),
-        Argument("C", "input", ("n",)),
-        Argument("x", "input", ("p",)),
-        Argument("raw", "input", ()),
-        Argument("A_log", "parameter", ()),
-        Argument("bias", "parameter", ()),
+        Argument("B", "input", ("n",)), Argument("C", "input", ("n",)),
+        Argument("x", "input", ("p",)), Argument("raw", "input", ()),
+        Argument("A_log", "parameter", ()), Argument("bias", "parameter", ()),
         Argument("D", "parameter", ()),
     ),
-    states=(("h", ("n", "p")),),
-    outputs=(("y", ("p",)),),
+    states=(("h", ("n", "p")),), outputs=(("y", ("p",)),),
 )
 OP = Op(
     SIGNATURE,
     {
         "torch": Backend(
-            torch_forward,
-            torch_backward,
-            frozenset(
-                (
-                    "packed",
-                    "mixed",
-                )
-            ),
-            forward_states=torch_forward_states,
-            backward_states=torch_backward_states,
-            saved={},
+            torch_forward, torch_backward, frozenset(("packed", "mixed")),
+            forward_states=torch_forward_states, backward_states=torch_backward_states, saved={},
         ),
         "triton": Backend(
-            triton_forward,
-            triton_backward,
-            frozenset(
-                (
-                    "packed",
-                    "groups",
-                    "inference",
-                    "finals",
-                    "replays",
-                    "exchange",
-                )
-            ),
-            saved={},
+            triton_forward, triton_backward,
+            frozenset(("packed", "groups", "inference", "finals", "replays", "exchange")), saved={},
             saved_packed=True,
         ),
     },
     Step(
-        SIGNATURE,
-        torch_step,
+        SIGNATURE, torch_step,
         StepKernel(
-            step_kernel,
-            steps_kernel,
-            reads=(
-                "B",
-                "C",
-                "x",
-                "raw",
-                "A_log",
-                "bias",
-                "D",
-            ),
-            constants=(),
-            dims=(
-                "n",
-                "p",
-            ),
-            tiled="p",
-            shared=False,
-            held=(
-                (
-                    "n",
-                    "p",
-                ),
-            ),
-            smallest=1,
+            step_kernel, steps_kernel, reads=("B", "C", "x", "raw", "A_log", "bias", "D"),
+            constants=(), dims=("n", "p"), tiled="p", shared=False, held=(("n", "p"),), smallest=1,
         ),
     ),
     __name__,
@@ -2900,22 +1996,11 @@ OP = Op(
 
 @OP.named
 def mamba2(
-    B: torch.Tensor,
-    C: torch.Tensor,
-    x: torch.Tensor,
-    raw: torch.Tensor,
-    A_log: torch.Tensor,
-    bias: torch.Tensor,
-    D: torch.Tensor,
-    initial_state: torch.Tensor | None = None,
-    output_final_state: bool = False,
-    cu_seqlens: torch.Tensor | None = None,
-    context_parallel: object = None,
-    recompute: str = "auto",
-    precision: str = "default",
-    state_dtype: torch.dtype | None = None,
-    backend: str | None = None,
-    deterministic: bool = False,
+    B: torch.Tensor, C: torch.Tensor, x: torch.Tensor, raw: torch.Tensor, A_log: torch.Tensor,
+    bias: torch.Tensor, D: torch.Tensor, initial_state: torch.Tensor | None = None,
+    output_final_state: bool = False, cu_seqlens: torch.Tensor | None = None,
+    context_parallel: object = None, recompute: str = "auto", precision: str = "default",
+    state_dtype: torch.dtype | None = None, backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     r"""Mamba-2 / SSD (Dao and Gu 2024, arXiv 2405.21060): h = exp(dt A) h + dt B x^T, with a skip connection D.
 
@@ -2974,33 +2059,18 @@ def mamba2(
     """
     return OP(
         {"B": B, "C": C, "x": x, "raw": raw, "A_log": A_log, "bias": bias, "D": D},
-        initial_state=initial_state,
-        output_final_state=output_final_state,
-        cu_seqlens=cu_seqlens,
-        context_parallel=context_parallel,
-        recompute=recompute,
-        precision=precision,
-        state_dtype=state_dtype,
-        backend=backend,
-        deterministic=deterministic,
+        initial_state=initial_state, output_final_state=output_final_state, cu_seqlens=cu_seqlens,
+        context_parallel=context_parallel, recompute=recompute, precision=precision,
+        state_dtype=state_dtype, backend=backend, deterministic=deterministic,
     )
 
 
 @OP.named
 def mamba2_step(
-    state: torch.Tensor | None,
-    B: torch.Tensor,
-    C: torch.Tensor,
-    x: torch.Tensor,
-    raw: torch.Tensor,
-    A_log: torch.Tensor,
-    bias: torch.Tensor,
-    D: torch.Tensor,
-    inplace: bool = False,
-    out: torch.Tensor | None = None,
-    state_dtype: torch.dtype | None = None,
-    backend: str | None = None,
-    deterministic: bool = False,
+    state: torch.Tensor | None, B: torch.Tensor, C: torch.Tensor, x: torch.Tensor,
+    raw: torch.Tensor, A_log: torch.Tensor, bias: torch.Tensor, D: torch.Tensor,
+    inplace: bool = False, out: torch.Tensor | None = None, state_dtype: torch.dtype | None = None,
+    backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """One step of mamba2, for generation: one launch, no gradient.
 
@@ -3030,13 +2100,8 @@ def mamba2_step(
         chunkform.errors.ArgumentError: an argument has a wrong shape, dtype, device or value, or requires a gradient.
     """
     return OP.step(
-        state,
-        {"B": B, "C": C, "x": x, "raw": raw, "A_log": A_log, "bias": bias, "D": D},
-        inplace,
-        out,
-        state_dtype,
-        backend,
-        deterministic,
+        state, {"B": B, "C": C, "x": x, "raw": raw, "A_log": A_log, "bias": bias, "D": D}, inplace,
+        out, state_dtype, backend, deterministic,
     )
 
 

@@ -65,14 +65,7 @@ written_for("0.1", __file__)
 
 from chunkform.runtime.chunk_kernels.chunk_layout import places
 from chunkform.runtime.chunk_kernels.elementwise_scan import (
-    SCAN,
-    one_after_other,
-    scan_parts,
-    scan_stages,
-    scan_width,
-    scanned,
-    times,
-    with_those_before,
+    SCAN, one_after_other, scan_parts, scan_stages, scan_width, scanned, times, with_those_before,
 )
 from chunkform.runtime.chunk_kernels.kernels import part_of
 from chunkform.runtime.launch.launch import cdiv, choose, cotangent, launch, steps, strides, whole
@@ -81,13 +74,7 @@ from chunkform.runtime.op.decode import Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK,
-    dtype_of,
-    from_chunks,
-    from_steps,
-    in_segments,
-    steps_first,
-    to_chunks,
+    CHUNK, dtype_of, from_chunks, from_steps, in_segments, steps_first, to_chunks,
 )
 from chunkform.runtime.torch_form.decays import channel_apply, decay_all, decay_in, decay_out
 from chunkform.runtime.torch_form.segment_maps import PIECE, Segment, in_pieces, over_chunks
@@ -236,37 +223,14 @@ def _forward_states_1_chunks(s1, s2, lead, size, dtype, device, size_d):
     a1 = decay_out(x2, True, 1, dim=-2)
     a2 = (x1 * a1).sum(-2)
     return (
-        over_chunks(
-            a0,
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_d,
-            ),
-            dtype,
-            device,
-        ),
-        over_chunks(
-            a2,
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_d,
-            ),
-            dtype,
-            device,
-        ),
+        over_chunks(a0, (lead[0], lead[1], count, size_d), dtype, device),
+        over_chunks(a2, (lead[0], lead[1], count, size_d), dtype, device),
     )
 
 
 def _forward_states_1_law(later, earlier):
     """The map of two segments from the map of each."""
-    return (
-        earlier[0] * later[0],
-        (later[0] * earlier[1] + later[1]),
-    )
+    return (earlier[0] * later[0], (later[0] * earlier[1] + later[1]))
 
 
 def _forward_states_1_apply(parts, states):
@@ -289,15 +253,8 @@ def torch_forward_states(given, states, constants, exchange):
     z = steps_first(given["z"], dtype)
     t7 = (torch.relu(c) + torch.sigmoid(-torch.relu(-c))) * torch.sigmoid(z)
     map_3 = in_pieces(
-        _forward_states_1_chunks,
-        _forward_states_1_law,
-        (t7, torch.nn.functional.logsigmoid(-(z))),
-        lead,
-        1,
-        PIECE,
-        dtype,
-        device,
-        size_d,
+        _forward_states_1_chunks, _forward_states_1_law, (t7, torch.nn.functional.logsigmoid(-(z))),
+        lead, 1, PIECE, dtype, device, size_d,
     )
     # what enters, of h
     ((h_first,),) = exchange(
@@ -315,37 +272,14 @@ def _backward_states_1_chunks(s1, s2, lead, size, dtype, device, size_d):
     a1 = decay_out(x2, False, -1, dim=-2)
     a2 = (a1 * x1).sum(-2)
     return (
-        over_chunks(
-            a0,
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_d,
-            ),
-            dtype,
-            device,
-        ),
-        over_chunks(
-            a2,
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_d,
-            ),
-            dtype,
-            device,
-        ),
+        over_chunks(a0, (lead[0], lead[1], count, size_d), dtype, device),
+        over_chunks(a2, (lead[0], lead[1], count, size_d), dtype, device),
     )
 
 
 def _backward_states_1_law(later, earlier):
     """The map of two segments from the map of each."""
-    return (
-        later[0] * earlier[0],
-        (later[1] + later[0] * earlier[1]),
-    )
+    return (later[0] * earlier[0], (later[1] + later[0] * earlier[1]))
 
 
 def _backward_states_1_apply(parts, states):
@@ -376,15 +310,8 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
     )
     z = steps_first(given["z"], dtype)
     map_3 = in_pieces(
-        _backward_states_1_chunks,
-        _backward_states_1_law,
-        (dy, torch.nn.functional.logsigmoid(-(z))),
-        lead,
-        -1,
-        PIECE,
-        dtype,
-        device,
-        size_d,
+        _backward_states_1_chunks, _backward_states_1_law,
+        (dy, torch.nn.functional.logsigmoid(-(z))), lead, -1, PIECE, dtype, device, size_d,
     )
     # what enters, of dh
     ((dh_last,),) = exchange(
@@ -395,30 +322,9 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def forward_scan_1(
-    h__first,
-    h__last,
-    h__linear,
-    z_p,
-    z_b,
-    z_t,
-    z_h,
-    z_g,
-    c__p,
-    c__b,
-    c__t,
-    c__h,
-    c__g,
-    y_out,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    D: tl.constexpr,
-    block_d: tl.constexpr,
-    C: tl.constexpr,
-    RESULTS: tl.constexpr,
+    h__first, h__last, h__linear, z_p, z_b, z_t, z_h, z_g, c__p, c__b, c__t, c__h, c__g, y_out,
+    T, H, chunks, starts, parts, length,
+    D: tl.constexpr, block_d: tl.constexpr, C: tl.constexpr, RESULTS: tl.constexpr,
     STAGES: tl.constexpr,
 ):
     """A scan of h, forwards, and what is made of each step there."""
@@ -442,13 +348,11 @@ def forward_scan_1(
         at = (b * T + step) * H + h
         z = tl.load(
             z_p + h // z_g * z_h + (b * z_b + step * z_t)[:, None] + d[None, :],
-            mask=i_ok[:, None] & d_ok[None, :],
-            other=0.0,
+            mask=i_ok[:, None] & d_ok[None, :], other=0.0,
         ).to(tl.float32)
         c_ = tl.load(
             c__p + h // c__g * c__h + (b * c__b + step * c__t)[:, None] + d[None, :],
-            mask=i_ok[:, None] & d_ok[None, :],
-            other=0.0,
+            mask=i_ok[:, None] & d_ok[None, :], other=0.0,
         ).to(tl.float32)
         t1 = tl.sigmoid(-tl.maximum(-c_, 0.0, propagate_nan=tl.PropagateNan.ALL)) + tl.maximum(
             c_, 0.0, propagate_nan=tl.PropagateNan.ALL
@@ -475,30 +379,10 @@ def forward_scan_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_scan_1(
-    h__first,
-    h__last,
-    h__linear,
-    z_p,
-    z_b,
-    z_t,
-    z_h,
-    z_g,
-    c__p,
-    c__b,
-    c__t,
-    c__h,
-    c__g,
+    h__first, h__last, h__linear, z_p, z_b, z_t, z_h, z_g, c__p, c__b, c__t, c__h, c__g,
     h_before__out,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    D: tl.constexpr,
-    block_d: tl.constexpr,
-    C: tl.constexpr,
-    RESULTS: tl.constexpr,
+    T, H, chunks, starts, parts, length,
+    D: tl.constexpr, block_d: tl.constexpr, C: tl.constexpr, RESULTS: tl.constexpr,
     STAGES: tl.constexpr,
 ):
     """A scan of h, forwards, and what is made of each step there."""
@@ -522,13 +406,11 @@ def backward_scan_1(
         at = (b * T + step) * H + h
         z = tl.load(
             z_p + h // z_g * z_h + (b * z_b + step * z_t)[:, None] + d[None, :],
-            mask=i_ok[:, None] & d_ok[None, :],
-            other=0.0,
+            mask=i_ok[:, None] & d_ok[None, :], other=0.0,
         ).to(tl.float32)
         c_ = tl.load(
             c__p + h // c__g * c__h + (b * c__b + step * c__t)[:, None] + d[None, :],
-            mask=i_ok[:, None] & d_ok[None, :],
-            other=0.0,
+            mask=i_ok[:, None] & d_ok[None, :], other=0.0,
         ).to(tl.float32)
         t1 = tl.sigmoid(-tl.maximum(-c_, 0.0, propagate_nan=tl.PropagateNan.ALL)) + tl.maximum(
             c_, 0.0, propagate_nan=tl.PropagateNan.ALL
@@ -563,41 +445,11 @@ def backward_scan_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_scan_2(
-    dh_first,
-    dh_last,
-    dh_linear,
-    z_p,
-    z_b,
-    z_t,
-    z_h,
-    z_g,
-    dy_p,
-    dy_b,
-    dy_t,
-    dy_h,
-    dy_g,
-    h_before__p,
-    h_before__b,
-    h_before__t,
-    h_before__h,
-    h_before__g,
-    c__p,
-    c__b,
-    c__t,
-    c__h,
-    c__g,
-    dz_out,
-    dc_out,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    D: tl.constexpr,
-    block_d: tl.constexpr,
-    C: tl.constexpr,
-    RESULTS: tl.constexpr,
+    dh_first, dh_last, dh_linear, z_p, z_b, z_t, z_h, z_g, dy_p, dy_b, dy_t, dy_h, dy_g,
+    h_before__p, h_before__b, h_before__t, h_before__h, h_before__g,
+    c__p, c__b, c__t, c__h, c__g, dz_out, dc_out,
+    T, H, chunks, starts, parts, length,
+    D: tl.constexpr, block_d: tl.constexpr, C: tl.constexpr, RESULTS: tl.constexpr,
     STAGES: tl.constexpr,
 ):
     """A scan of dh, backwards, and what is made of each step there."""
@@ -621,13 +473,11 @@ def backward_scan_2(
         at = (b * T + step) * H + h
         z = tl.load(
             z_p + h // z_g * z_h + (b * z_b + step * z_t)[:, None] + d[None, :],
-            mask=i_ok[:, None] & d_ok[None, :],
-            other=0.0,
+            mask=i_ok[:, None] & d_ok[None, :], other=0.0,
         ).to(tl.float32)
         dy = tl.load(
             dy_p + h // dy_g * dy_h + (b * dy_b + step * dy_t)[:, None] + d[None, :],
-            mask=i_ok[:, None] & d_ok[None, :],
-            other=0.0,
+            mask=i_ok[:, None] & d_ok[None, :], other=0.0,
         ).to(tl.float32)
         h_before_ = tl.zeros([C, block_d], tl.float32)
         if h_before__p is not None:
@@ -635,14 +485,11 @@ def backward_scan_2(
                 h_before__p
                 + h // h_before__g * h_before__h
                 + (b * h_before__b + step * h_before__t)[:, None]
-                + d[None, :],
-                mask=i_ok[:, None] & d_ok[None, :],
-                other=0.0,
+                + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0,
             ).to(tl.float32)
         c_ = tl.load(
             c__p + h // c__g * c__h + (b * c__b + step * c__t)[:, None] + d[None, :],
-            mask=i_ok[:, None] & d_ok[None, :],
-            other=0.0,
+            mask=i_ok[:, None] & d_ok[None, :], other=0.0,
         ).to(tl.float32)
         f = tl.zeros([C, block_d], tl.float32) + tl.where(i_ok[:, None], tl.sigmoid(-z), 1.0)
         w = tl.zeros([C, block_d], tl.float32) + tl.where(i_ok[:, None], dy, 0.0) * f
@@ -672,8 +519,7 @@ def backward_scan_2(
                 tl.store(
                     dz_out + at[:, None] * D + d[None, :],
                     t1 * t2 * (1.0 - t1) * (t4 + tl.maximum(c_, 0.0, propagate_nan=tl.PropagateNan.ALL))
-                    - t2 * t5 * (1.0 - t5) * h_before_,
-                    mask=i_ok[:, None] & d_ok[None, :],
+                    - t2 * t5 * (1.0 - t5) * h_before_, mask=i_ok[:, None] & d_ok[None, :],
                 )
             if dc_out is not None:
                 tl.store(
@@ -708,48 +554,18 @@ def triton_forward(given, states, constants, packed=None, needs_backward=True, f
     if parts > 1:
         h__ends, h__linear = (some.new_empty((B * parts, H, D), dtype=torch.float32) for _ in range(2))
         launch(
-            forward_scan_1,
-            (lay.sequences * parts * H * cdiv(D, scan_width(D)),),
-            None,
-            h__ends,
-            h__linear,
-            z,
-            *strides(z, H),
-            c_,
-            *strides(c_, H),
-            None,
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            D=D,
-            block_d=scan_width(D),
-            C=SCAN,
-            RESULTS=False,
-            STAGES=scan_stages(parts),
-            num_warps=1,
+            forward_scan_1, (lay.sequences * parts * H * cdiv(D, scan_width(D)),),
+            None, h__ends, h__linear, z, *strides(z, H), c_, *strides(c_, H), None,
+            *lay.walked, parts, lay.length(parts),
+            D=D, block_d=scan_width(D), C=SCAN, RESULTS=False, STAGES=scan_stages(parts), num_warps=1,
         )
         h__starts = scanned(h__first, h__ends, h__linear, lay, parts, True)
     h__last = some.new_empty((lay.sequences * parts, H, D), dtype=torch.float32) if finals else None
     launch(
-        forward_scan_1,
-        (lay.sequences * parts * H * cdiv(D, scan_width(D)),),
-        h__starts,
-        h__last,
-        None,
-        z,
-        *strides(z, H),
-        c_,
-        *strides(c_, H),
-        y,
-        *lay.walked,
-        parts,
-        lay.length(parts),
-        D=D,
-        block_d=scan_width(D),
-        C=SCAN,
-        RESULTS=True,
-        STAGES=scan_stages(parts),
-        num_warps=1,
+        forward_scan_1, (lay.sequences * parts * H * cdiv(D, scan_width(D)),),
+        h__starts, h__last, None, z, *strides(z, H), c_, *strides(c_, H), y,
+        *lay.walked, parts, lay.length(parts),
+        D=D, block_d=scan_width(D), C=SCAN, RESULTS=True, STAGES=scan_stages(parts), num_warps=1,
     )
     if parts > 1 and h__last is not None:
         h__last = h__last.unflatten(0, (B, parts))[:, -1]
@@ -777,48 +593,18 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     if parts > 1:
         h__ends, h__linear = (some.new_empty((B * parts, H, D), dtype=torch.float32) for _ in range(2))
         launch(
-            backward_scan_1,
-            (lay.sequences * parts * H * cdiv(D, scan_width(D)),),
-            None,
-            h__ends,
-            h__linear,
-            z,
-            *strides(z, H),
-            c_,
-            *strides(c_, H),
-            None,
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            D=D,
-            block_d=scan_width(D),
-            C=SCAN,
-            RESULTS=False,
-            STAGES=scan_stages(parts),
-            num_warps=1,
+            backward_scan_1, (lay.sequences * parts * H * cdiv(D, scan_width(D)),),
+            None, h__ends, h__linear, z, *strides(z, H), c_, *strides(c_, H), None,
+            *lay.walked, parts, lay.length(parts),
+            D=D, block_d=scan_width(D), C=SCAN, RESULTS=False, STAGES=scan_stages(parts), num_warps=1,
         )
         h__starts = scanned(h__first, h__ends, h__linear, lay, parts, True)
     h__last = None
     launch(
-        backward_scan_1,
-        (lay.sequences * parts * H * cdiv(D, scan_width(D)),),
-        h__starts,
-        h__last,
-        None,
-        z,
-        *strides(z, H),
-        c_,
-        *strides(c_, H),
-        h_before_,
-        *lay.walked,
-        parts,
-        lay.length(parts),
-        D=D,
-        block_d=scan_width(D),
-        C=SCAN,
-        RESULTS=True,
-        STAGES=scan_stages(parts),
-        num_warps=1,
+        backward_scan_1, (lay.sequences * parts * H * cdiv(D, scan_width(D)),),
+        h__starts, h__last, None, z, *strides(z, H), c_, *strides(c_, H), h_before_,
+        *lay.walked, parts, lay.length(parts),
+        D=D, block_d=scan_width(D), C=SCAN, RESULTS=True, STAGES=scan_stages(parts), num_warps=1,
     )
     parts = scan_parts(lay, cdiv(D, scan_width(D)))
     dz = some.new_empty((B, T, H, D), dtype=some.dtype) if "z" in needs else None
@@ -827,56 +613,22 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     if parts > 1:
         dh_ends, dh_linear = (some.new_empty((B * parts, H, D), dtype=torch.float32) for _ in range(2))
         launch(
-            backward_scan_2,
-            (lay.sequences * parts * H * cdiv(D, scan_width(D)),),
-            None,
-            dh_ends,
-            dh_linear,
-            z,
-            *strides(z, H),
-            dy,
-            *strides(dy, H),
+            backward_scan_2, (lay.sequences * parts * H * cdiv(D, scan_width(D)),),
+            None, dh_ends, dh_linear, z, *strides(z, H), dy, *strides(dy, H),
             *((h_before_, *strides(h_before_, H)) if "z" in needs else (None, 0, 0, 0, 1)),
-            c_,
-            *strides(c_, H),
-            None,
-            None,
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            D=D,
-            block_d=scan_width(D),
-            C=SCAN,
-            RESULTS=False,
-            STAGES=scan_stages(parts),
-            num_warps=1,
+            c_, *strides(c_, H), None, None,
+            *lay.walked, parts, lay.length(parts),
+            D=D, block_d=scan_width(D), C=SCAN, RESULTS=False, STAGES=scan_stages(parts), num_warps=1,
         )
         dh_starts = scanned(dh_first, dh_ends, dh_linear, lay, parts, False)
     dh_last = some.new_empty((lay.sequences * parts, H, D), dtype=torch.float32)
     launch(
-        backward_scan_2,
-        (lay.sequences * parts * H * cdiv(D, scan_width(D)),),
-        dh_starts,
-        dh_last,
-        None,
-        z,
-        *strides(z, H),
-        dy,
-        *strides(dy, H),
+        backward_scan_2, (lay.sequences * parts * H * cdiv(D, scan_width(D)),),
+        dh_starts, dh_last, None, z, *strides(z, H), dy, *strides(dy, H),
         *((h_before_, *strides(h_before_, H)) if "z" in needs else (None, 0, 0, 0, 1)),
-        c_,
-        *strides(c_, H),
-        dz,
-        dc,
-        *lay.walked,
-        parts,
-        lay.length(parts),
-        D=D,
-        block_d=scan_width(D),
-        C=SCAN,
-        RESULTS=True,
-        STAGES=scan_stages(parts),
-        num_warps=1,
+        c_, *strides(c_, H), dz, dc,
+        *lay.walked, parts, lay.length(parts),
+        D=D, block_d=scan_width(D), C=SCAN, RESULTS=True, STAGES=scan_stages(parts), num_warps=1,
     )
     h_before_ = None
     if parts > 1 and dh_last is not None:
@@ -909,16 +661,12 @@ def torch_step(given, states, constants, outputs, following):
 
 @triton.jit(do_not_specialize=["heads"])
 def step_kernel(
-    z_at, c_at, h_at, next_h_at, y_at, rows_at,
-    z_stride0, z_stride1, z_stride2,
-    c_stride0, c_stride1, c_stride2,
-    h_stride0, h_stride1,
-    next_h_stride0, next_h_stride1,
-    y_stride0, y_stride1,
-    heads, z_group, c_group,
+    z_at, c_at, h_at, next_h_at, y_at, rows_at, z_stride0, z_stride1, z_stride2,
+    c_stride0, c_stride1, c_stride2, h_stride0, h_stride1, next_h_stride0, next_h_stride1,
+    y_stride0, y_stride1, heads, z_group, c_group,
     size_d: tl.constexpr, block_d: tl.constexpr,
     parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
-):  # fmt: skip
+):
     """Each program: one batch entry and head and a tile of d, one step."""
     place = tl.program_id(0) // parts
     if flat:  # more batch entries than a grid is high
@@ -965,16 +713,13 @@ def step_kernel(
 @triton.jit(do_not_specialize=["heads", "steps"])
 def steps_kernel(
     z_at, c_at, h_at, kept_h_at, y_at, rows_at, each_at, counts_at, starts_at,
-    z_stride0, z_stride1, z_stride2, z_stride3,
-    c_stride0, c_stride1, c_stride2, c_stride3,
-    h_stride0, h_stride1, h_stride2,
-    kept_h_stride0, kept_h_stride1, kept_h_stride2,
-    y_stride0, y_stride1, y_stride2,
-    heads, z_group, c_group, steps,
+    z_stride0, z_stride1, z_stride2, z_stride3, c_stride0, c_stride1, c_stride2, c_stride3,
+    h_stride0, h_stride1, h_stride2, kept_h_stride0, kept_h_stride1, kept_h_stride2,
+    y_stride0, y_stride1, y_stride2, heads, z_group, c_group, steps,
     size_d: tl.constexpr, block_d: tl.constexpr,
     parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
     yields: tl.constexpr, keeps: tl.constexpr, ends: tl.constexpr,
-):  # fmt: skip
+):
     """Each program: one sequence and head and a tile of d, one step after the other, with the state in registers."""
     place = tl.program_id(0) // parts
     if flat:  # more batch entries than a grid is high
@@ -1034,8 +779,7 @@ def steps_kernel(
                 if kept_row >= 0:
                     tl.store(
                         kept_h_at + kept_row * kept_h_stride0 + head * kept_h_stride1 + at_d * kept_h_stride2,
-                        next_h,
-                        mask=in_d,
+                        next_h, mask=in_d,
                     )
             h = next_h.to(tl.float32)
         if ends:
@@ -1043,62 +787,27 @@ def steps_kernel(
 
 
 SIGNATURE = Signature(
-    name="min_gru",
-    arguments=(
-        Argument("z", "input", ("d",)),
-        Argument("c", "input", ("d",)),
-    ),
-    states=(("h", ("d",)),),
-    outputs=(("y", ("d",)),),
+    name="min_gru", arguments=(Argument("z", "input", ("d",)), Argument("c", "input", ("d",))),
+    states=(("h", ("d",)),), outputs=(("y", ("d",)),),
 )
 OP = Op(
     SIGNATURE,
     {
         "torch": Backend(
-            torch_forward,
-            torch_backward,
-            frozenset(
-                (
-                    "packed",
-                    "mixed",
-                )
-            ),
-            forward_states=torch_forward_states,
-            backward_states=torch_backward_states,
-            saved={},
+            torch_forward, torch_backward, frozenset(("packed", "mixed")),
+            forward_states=torch_forward_states, backward_states=torch_backward_states, saved={},
         ),
         "triton": Backend(
-            triton_forward,
-            triton_backward,
-            frozenset(
-                (
-                    "packed",
-                    "groups",
-                    "inference",
-                    "replays",
-                    "finals",
-                )
-            ),
-            saved={},
+            triton_forward, triton_backward,
+            frozenset(("packed", "groups", "inference", "replays", "finals")), saved={},
             saved_packed=True,
         ),
     },
     Step(
-        SIGNATURE,
-        torch_step,
+        SIGNATURE, torch_step,
         StepKernel(
-            step_kernel,
-            steps_kernel,
-            reads=(
-                "z",
-                "c",
-            ),
-            constants=(),
-            dims=("d",),
-            tiled="d",
-            shared=False,
-            held=(("d",),),
-            smallest=1,
+            step_kernel, steps_kernel, reads=("z", "c"), constants=(), dims=("d",), tiled="d",
+            shared=False, held=(("d",),), smallest=1,
         ),
     ),
     __name__,
@@ -1107,17 +816,10 @@ OP = Op(
 
 @OP.named
 def min_gru(
-    z: torch.Tensor,
-    c: torch.Tensor,
-    initial_state: torch.Tensor | None = None,
-    output_final_state: bool = False,
-    cu_seqlens: torch.Tensor | None = None,
-    context_parallel: object = None,
-    recompute: str = "auto",
-    precision: str = "default",
-    state_dtype: torch.dtype | None = None,
-    backend: str | None = None,
-    deterministic: bool = False,
+    z: torch.Tensor, c: torch.Tensor, initial_state: torch.Tensor | None = None,
+    output_final_state: bool = False, cu_seqlens: torch.Tensor | None = None,
+    context_parallel: object = None, recompute: str = "auto", precision: str = "default",
+    state_dtype: torch.dtype | None = None, backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     r"""minGRU (Feng et al. 2024, arXiv 2410.01201): a gate of every channel that reads no state; c + 1/2, or a sigmoid below 0.
 
@@ -1165,29 +867,17 @@ def min_gru(
         [(1, 100, 2, 16)]
     """
     return OP(
-        {"z": z, "c": c},
-        initial_state=initial_state,
-        output_final_state=output_final_state,
-        cu_seqlens=cu_seqlens,
-        context_parallel=context_parallel,
-        recompute=recompute,
-        precision=precision,
-        state_dtype=state_dtype,
-        backend=backend,
-        deterministic=deterministic,
+        {"z": z, "c": c}, initial_state=initial_state, output_final_state=output_final_state,
+        cu_seqlens=cu_seqlens, context_parallel=context_parallel, recompute=recompute,
+        precision=precision, state_dtype=state_dtype, backend=backend, deterministic=deterministic,
     )
 
 
 @OP.named
 def min_gru_step(
-    state: torch.Tensor | None,
-    z: torch.Tensor,
-    c: torch.Tensor,
-    inplace: bool = False,
-    out: torch.Tensor | None = None,
-    state_dtype: torch.dtype | None = None,
-    backend: str | None = None,
-    deterministic: bool = False,
+    state: torch.Tensor | None, z: torch.Tensor, c: torch.Tensor, inplace: bool = False,
+    out: torch.Tensor | None = None, state_dtype: torch.dtype | None = None,
+    backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """One step of min_gru, for generation: one launch, no gradient.
 

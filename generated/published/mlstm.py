@@ -132,42 +132,17 @@ written_for("0.1", __file__)
 
 from chunkform.runtime.chunk_kernels.chunk_layout import parts_for, places
 from chunkform.runtime.chunk_kernels.elementwise_scan import (
-    LONG_SCAN,
-    maximum_at,
-    maximum_then,
-    maximum_then_beside,
-    one_after_other,
-    scan_parts,
-    scan_stages,
-    scanned,
-    times,
-    with_those_before,
+    LONG_SCAN, maximum_at, maximum_then, maximum_then_beside, one_after_other, scan_parts,
+    scan_stages, scanned, times, with_those_before,
 )
 from chunkform.runtime.chunk_kernels.head_major import by_head
 from chunkform.runtime.chunk_kernels.kernels import (
-    border_sums,
-    chained,
-    chunk_of,
-    cumulate_beside,
-    lasting,
-    part_of,
-    place_of,
-    power,
-    span,
+    border_sums, chained, chunk_of, cumulate_beside, lasting, part_of, place_of, power, span,
 )
 from chunkform.runtime.chunk_kernels.reductions import pair
 from chunkform.runtime.chunk_kernels.split_precision import rounded_and_rest, rounded_to
 from chunkform.runtime.launch.launch import (
-    DTYPES,
-    cdiv,
-    choose,
-    cotangent,
-    each_head,
-    launch,
-    spread,
-    steps,
-    strides,
-    whole,
+    DTYPES, cdiv, choose, cotangent, each_head, launch, spread, steps, strides, whole,
 )
 from chunkform.runtime.launch.varlen import backward_by_length, forward_by_length
 from chunkform.runtime.op.decode import Step, StepKernel
@@ -175,14 +150,7 @@ from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.op.strata import Gradients, kept, kept_of
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK,
-    dtype_of,
-    from_chunks,
-    from_steps,
-    in_parts,
-    in_segments,
-    steps_first,
-    to_chunks,
+    CHUNK, dtype_of, from_chunks, from_steps, in_parts, in_segments, steps_first, to_chunks,
 )
 from chunkform.runtime.torch_form.decays import decay_all, decay_in, decay_mask, decay_out
 from chunkform.runtime.torch_form.scans import LONG, backward_in_parts, entering, forward_in_parts, scan_maps
@@ -205,15 +173,13 @@ def _part1_forward_part(given, states, constants):
         "maximum",
         (
             (torch.full((*lead,), 1.0, dtype=dtype, device=device)).expand(*lead),
-            (torch.nn.functional.logsigmoid(f)).expand(*lead),
-            (i).expand(*lead),
+            (torch.nn.functional.logsigmoid(f)).expand(*lead), (i).expand(*lead),
         ),
         m_first,
     )
     return (
         {"m_prev": from_steps(m_before, lead, 0, dtype), "m_next": from_steps(m_after, lead, 0, dtype)},
-        {"m": m_last},
-        {},
+        {"m": m_last}, {},
     )
 
 
@@ -230,15 +196,12 @@ def torch_part1_forward_states(given, states, constants, exchange):
     f = steps_first(given["f"], dtype)
     i = steps_first(given["i"], dtype)
     m_first = entering(
-        "m",
-        "maximum",
+        "m", "maximum",
         (
             (torch.full((*lead,), 1.0, dtype=dtype, device=device)).expand(*lead),
-            (torch.nn.functional.logsigmoid(f)).expand(*lead),
-            (i).expand(*lead),
+            (torch.nn.functional.logsigmoid(f)).expand(*lead), (i).expand(*lead),
         ),
-        m_first,
-        exchange,
+        m_first, exchange,
     )
     return {"m": m_first}
 
@@ -270,8 +233,7 @@ def _part1_backward_part(given, states, constants, saved, cotangents, final_cota
         "maximum",
         (
             (torch.full((*lead,), 1.0, dtype=dtype, device=device)).expand(*lead),
-            (torch.nn.functional.logsigmoid(f)).expand(*lead),
-            (i).expand(*lead),
+            (torch.nn.functional.logsigmoid(f)).expand(*lead), (i).expand(*lead),
         ),
         m_first,
     )
@@ -298,8 +260,7 @@ def _part1_backward_part(given, states, constants, saved, cotangents, final_cota
     dm_before, dm_after, dm_first = scan_maps(
         "affine",
         ((0.5 + 0.5 * torch.sign((-i + m_before + t11))).expand(*lead), (t16 * dm_next + dm_prev).expand(*lead)),
-        dm_last,
-        False,
+        dm_last, False,
     )
     gradients = {}
     gradients["i"] = from_steps((0.5 - 0.5 * t14) * (dm_next + dm_before), lead, 0, given["i"].dtype)
@@ -326,8 +287,7 @@ def torch_part1_backward_states(given, states, constants, saved, cotangents, fin
         "maximum",
         (
             (torch.full((*lead,), 1.0, dtype=dtype, device=device)).expand(*lead),
-            (torch.nn.functional.logsigmoid(f)).expand(*lead),
-            (i).expand(*lead),
+            (torch.nn.functional.logsigmoid(f)).expand(*lead), (i).expand(*lead),
         ),
         m_first,
     )
@@ -352,12 +312,9 @@ def torch_part1_backward_states(given, states, constants, saved, cotangents, fin
         else steps_first(dm_prev, dtype)
     )
     dm_last = entering(
-        "m",
-        "affine",
+        "m", "affine",
         ((0.5 + 0.5 * torch.sign((-i + m_before + t11))).expand(*lead), (t16 * dm_next + dm_prev).expand(*lead)),
-        dm_last,
-        exchange,
-        False,
+        dm_last, exchange, False,
     )
     return {"m": dm_last}
 
@@ -559,8 +516,7 @@ def _part2_backward_sweep_4(s1, s2, n_0, lead, size, dtype, device, size_d, size
     n_in = torch.stack(n_in, 2)
     return (
         from_chunks((a4 + a5[..., :, None] * n_in[..., None, :]), lead, 1),
-        from_chunks((a7 + n_in[..., None, :] * a8[..., :, None]), lead, 1),
-        n_now,
+        from_chunks((a7 + n_in[..., None, :] * a8[..., :, None]), lead, 1), n_now,
     )
 
 
@@ -774,16 +730,8 @@ def torch_part2_backward(given, states, constants, saved, cotangents, final_cota
     t34 = (torch.maximum(torch.abs(y_3), torch.exp(-m_next))).reciprocal()
     # y_6: dC_t^T k_t
     y_6, dC_edges, dC_first = in_segments(
-        _part2_backward_sweep_5,
-        (t23, dh, q * t34[..., None], k),
-        (dC_last,),
-        lead,
-        -1,
-        CHUNK,
-        dtype,
-        device,
-        size_d,
-        size_e,
+        _part2_backward_sweep_5, (t23, dh, q * t34[..., None], k), (dC_last,), lead, -1, CHUNK,
+        dtype, device, size_d, size_e,
     )
     t37 = q * t34[..., None]
     # y_7: dC_t v_t
@@ -822,15 +770,8 @@ def torch_part2_backward(given, states, constants, saved, cotangents, final_cota
     t57 = torch.exp(t56)
     # pairing_C: <C_(t-1), dC_t> at each step, with the scalars that multiply the state
     (pairing_C,) = in_parts(
-        _part2_backward_unroll_10,
-        (torch.exp(t23), k, v, t23, t51 * t57, t34, dh, q),
-        (C_edges, dC_edges),
-        lead,
-        CHUNK,
-        dtype,
-        device,
-        size_d,
-        size_e,
+        _part2_backward_unroll_10, (torch.exp(t23), k, v, t23, t51 * t57, t34, dh, q),
+        (C_edges, dC_edges), lead, CHUNK, dtype, device, size_d, size_e,
     )
     gradients = {}
     t61 = t43**-2
@@ -879,37 +820,14 @@ def _part2_forward_states_1_chunks(s1, s2, s3, lead, size, dtype, device, size_d
     a1 = decay_out(x2, True, 1)
     a2 = (a1[..., :, None] * x1).mT @ x3
     return (
-        over_chunks(
-            a0,
-            (
-                lead[0],
-                lead[1],
-                count,
-            ),
-            dtype,
-            device,
-        ),
-        over_chunks(
-            a2,
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_d,
-                size_e,
-            ),
-            dtype,
-            device,
-        ),
+        over_chunks(a0, (lead[0], lead[1], count), dtype, device),
+        over_chunks(a2, (lead[0], lead[1], count, size_d, size_e), dtype, device),
     )
 
 
 def _part2_forward_states_1_law(later, earlier):
     """The map of two segments from the map of each."""
-    return (
-        earlier[0] * later[0],
-        (earlier[1] * (later[0])[..., None, None] + later[1]),
-    )
+    return (earlier[0] * later[0], (earlier[1] * (later[0])[..., None, None] + later[1]))
 
 
 def _part2_forward_states_1_apply(parts, states):
@@ -926,36 +844,14 @@ def _part2_forward_states_2_chunks(s1, s2, lead, size, dtype, device, size_d, si
     a1 = decay_out(x2, True, 1)
     a2 = torch.einsum("...ab,...a->...b", x1, a1)
     return (
-        over_chunks(
-            a0,
-            (
-                lead[0],
-                lead[1],
-                count,
-            ),
-            dtype,
-            device,
-        ),
-        over_chunks(
-            a2,
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_d,
-            ),
-            dtype,
-            device,
-        ),
+        over_chunks(a0, (lead[0], lead[1], count), dtype, device),
+        over_chunks(a2, (lead[0], lead[1], count, size_d), dtype, device),
     )
 
 
 def _part2_forward_states_2_law(later, earlier):
     """The map of two segments from the map of each."""
-    return (
-        earlier[0] * later[0],
-        (later[1] + earlier[1] * (later[0])[..., None]),
-    )
+    return (earlier[0] * later[0], (later[1] + earlier[1] * (later[0])[..., None]))
 
 
 def _part2_forward_states_2_apply(parts, states):
@@ -989,16 +885,9 @@ def torch_part2_forward_states(given, states, constants, exchange):
     t13 = -torch.nn.functional.logsigmoid(-(t12))
     v = steps_first(given["v"], dtype)
     map_3 = in_pieces(
-        _part2_forward_states_1_chunks,
-        _part2_forward_states_1_law,
+        _part2_forward_states_1_chunks, _part2_forward_states_1_law,
         (k * size_d**-0.5 * (torch.exp(-t11))[..., None], -torch.clamp((i + t13 - m_prev), min=0.0), v),
-        lead,
-        1,
-        PIECE,
-        dtype,
-        device,
-        size_d,
-        size_e,
+        lead, 1, PIECE, dtype, device, size_d, size_e,
     )
     t16 = size_d**-0.5
     t17 = -t11
@@ -1009,22 +898,11 @@ def torch_part2_forward_states(given, states, constants, exchange):
     t22 = torch.clamp(t21, min=0.0)
     t23 = -t22
     map_6 = in_pieces(
-        _part2_forward_states_2_chunks,
-        _part2_forward_states_2_law,
-        (t19, t23),
-        lead,
-        1,
-        PIECE,
-        dtype,
-        device,
-        size_d,
-        size_e,
+        _part2_forward_states_2_chunks, _part2_forward_states_2_law, (t19, t23), lead, 1, PIECE,
+        dtype, device, size_d, size_e,
     )
     # what enters, of C, n
-    (
-        (C_first,),
-        (n_first,),
-    ) = exchange(
+    (C_first,), (n_first,) = exchange(
         (
             Segment(
                 ("C",), _part2_forward_states_1_law, _part2_forward_states_1_apply, map_3[:1], map_3[1:], (C_first,)
@@ -1094,37 +972,14 @@ def _part2_backward_states_1_chunks(s1, s2, s3, lead, size, dtype, device, size_
     a1 = decay_out(x2, False, -1)
     a2 = x1.mT @ (a1[..., :, None] * x3)
     return (
-        over_chunks(
-            a0,
-            (
-                lead[0],
-                lead[1],
-                count,
-            ),
-            dtype,
-            device,
-        ),
-        over_chunks(
-            a2,
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_d,
-                size_e,
-            ),
-            dtype,
-            device,
-        ),
+        over_chunks(a0, (lead[0], lead[1], count), dtype, device),
+        over_chunks(a2, (lead[0], lead[1], count, size_d, size_e), dtype, device),
     )
 
 
 def _part2_backward_states_1_law(later, earlier):
     """The map of two segments from the map of each."""
-    return (
-        earlier[0] * later[0],
-        (earlier[1] * (later[0])[..., None, None] + later[1]),
-    )
+    return (earlier[0] * later[0], (earlier[1] * (later[0])[..., None, None] + later[1]))
 
 
 def _part2_backward_states_1_apply(parts, states):
@@ -1141,36 +996,14 @@ def _part2_backward_states_2_chunks(s1, s2, lead, size, dtype, device, size_d, s
     a1 = decay_out(x2, False, -1)
     a2 = torch.einsum("...ab,...a->...b", x1, a1)
     return (
-        over_chunks(
-            a0,
-            (
-                lead[0],
-                lead[1],
-                count,
-            ),
-            dtype,
-            device,
-        ),
-        over_chunks(
-            a2,
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_d,
-            ),
-            dtype,
-            device,
-        ),
+        over_chunks(a0, (lead[0], lead[1], count), dtype, device),
+        over_chunks(a2, (lead[0], lead[1], count, size_d), dtype, device),
     )
 
 
 def _part2_backward_states_2_law(later, earlier):
     """The map of two segments from the map of each."""
-    return (
-        later[0] * earlier[0],
-        (earlier[1] * (later[0])[..., None] + later[1]),
-    )
+    return (later[0] * earlier[0], (earlier[1] * (later[0])[..., None] + later[1]))
 
 
 def _part2_backward_states_2_apply(parts, states):
@@ -1233,16 +1066,8 @@ def torch_part2_backward_states(given, states, constants, saved, cotangents, fin
         else steps_first(dh, dtype)
     )
     map_5 = in_pieces(
-        _part2_backward_states_1_chunks,
-        _part2_backward_states_1_law,
-        (q * t27[..., None], t23, dh),
-        lead,
-        -1,
-        PIECE,
-        dtype,
-        device,
-        size_d,
-        size_e,
+        _part2_backward_states_1_chunks, _part2_backward_states_1_law,
+        (q * t27[..., None], t23, dh), lead, -1, PIECE, dtype, device, size_d, size_e,
     )
     t31 = torch.abs(y_2)
     t32 = -m_next
@@ -1257,22 +1082,11 @@ def torch_part2_backward_states(given, states, constants, saved, cotangents, fin
         * (torch.sign(y_2))[..., None]
     )
     map_8 = in_pieces(
-        _part2_backward_states_2_chunks,
-        _part2_backward_states_2_law,
-        (t36, t23),
-        lead,
-        -1,
-        PIECE,
-        dtype,
-        device,
-        size_d,
-        size_e,
+        _part2_backward_states_2_chunks, _part2_backward_states_2_law, (t36, t23), lead, -1, PIECE,
+        dtype, device, size_d, size_e,
     )
     # what enters, of dC, dn
-    (
-        (dC_last,),
-        (dn_last,),
-    ) = exchange(
+    (dC_last,), (dn_last,) = exchange(
         (
             Segment(
                 ("C",), _part2_backward_states_1_law, _part2_backward_states_1_apply, map_5[:1], map_5[1:], (dC_last,)
@@ -1312,12 +1126,7 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
             torch_backward, per_step, given, states, constants, saved, cotangents, final_cotangents, needs, packed
         )
     given = {**given, "m_prev": saved["1 m_prev"], "m_next": saved["1 m_next"]}
-    needs = needs.union(
-        (
-            "m_prev",
-            "m_next",
-        )
-    )
+    needs = needs.union(("m_prev", "m_next"))
     gradients = Gradients()
     # C, n
     gradients.add(
@@ -1326,13 +1135,9 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     # m
     gradients.add(
         torch_part1_backward(
-            given,
-            states,
-            constants,
-            kept_of(1, saved),
+            given, states, constants, kept_of(1, saved),
             {**cotangents, "m_prev": gradients.take("m_prev"), "m_next": gradients.take("m_next")},
-            final_cotangents,
-            needs,
+            final_cotangents, needs,
         )
     )
     return gradients.of(given), gradients.initial
@@ -1370,30 +1175,10 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def part1_forward_scan_1(
-    m_first,
-    m_last,
-    m_linear,
-    f_p,
-    f_b,
-    f_t,
-    f_h,
-    f_g,
-    i__p,
-    i__b,
-    i__t,
-    i__h,
-    i__g,
-    m_prev_out,
-    m_next__out,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    C: tl.constexpr,
-    RESULTS: tl.constexpr,
-    STAGES: tl.constexpr,
+    m_first, m_last, m_linear, f_p, f_b, f_t, f_h, f_g, i__p, i__b, i__t, i__h, i__g,
+    m_prev_out, m_next__out,
+    T, H, chunks, starts, parts, length,
+    C: tl.constexpr, RESULTS: tl.constexpr, STAGES: tl.constexpr,
 ):
     """A scan of m, forwards, and what is made of each step there."""
     sh = (tl.program_id(0) // 1).to(tl.int64)
@@ -1413,8 +1198,7 @@ def part1_forward_scan_1(
         i_ = tl.load(i__p + h // i__g * i__h + b * i__b + step * i__t, mask=i_ok, other=0.0).to(tl.float32)
         t1 = -f
         t2 = tl.maximum(t1, 0.0) + tl.where(
-            tl.abs(t1) > 16.0,
-            tl.exp(-tl.abs(t1)),
+            tl.abs(t1) > 16.0, tl.exp(-tl.abs(t1)),
             tl.log(1.0 + tl.exp(-tl.abs(t1))) * tl.exp(-tl.abs(t1)) / ((1.0 + tl.exp(-tl.abs(t1))) - 1.0),
         )
         map0 = tl.zeros([C], tl.float32) + tl.where(i_ok, 1.0, 1.0)
@@ -1425,15 +1209,10 @@ def part1_forward_scan_1(
         if RESULTS:
             map0, map1, map2, before0, before1, before2 = tl.associative_scan(
                 (
-                    map0,
-                    map1,
-                    map2,
-                    tl.full([C], 1.0, tl.float32),
-                    tl.full([C], 0.0, tl.float32),
+                    map0, map1, map2, tl.full([C], 1.0, tl.float32), tl.full([C], 0.0, tl.float32),
                     tl.full([C], float("-inf"), tl.float32),
                 ),
-                0,
-                maximum_then_beside,
+                0, maximum_then_beside,
             )
             m_before_ = maximum_at(before0, before1, before2, m)
             if m_first is not None:
@@ -1454,29 +1233,10 @@ def part1_forward_scan_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def part1_backward_scan_1(
-    m_first,
-    m_last,
-    m_linear,
-    f_p,
-    f_b,
-    f_t,
-    f_h,
-    f_g,
-    i__p,
-    i__b,
-    i__t,
-    i__h,
-    i__g,
+    m_first, m_last, m_linear, f_p, f_b, f_t, f_h, f_g, i__p, i__b, i__t, i__h, i__g,
     m_before__out,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    C: tl.constexpr,
-    RESULTS: tl.constexpr,
-    STAGES: tl.constexpr,
+    T, H, chunks, starts, parts, length,
+    C: tl.constexpr, RESULTS: tl.constexpr, STAGES: tl.constexpr,
 ):
     """A scan of m, forwards, and what is made of each step there."""
     sh = (tl.program_id(0) // 1).to(tl.int64)
@@ -1496,8 +1256,7 @@ def part1_backward_scan_1(
         i_ = tl.load(i__p + h // i__g * i__h + b * i__b + step * i__t, mask=i_ok, other=0.0).to(tl.float32)
         t1 = -f
         t2 = tl.maximum(t1, 0.0) + tl.where(
-            tl.abs(t1) > 16.0,
-            tl.exp(-tl.abs(t1)),
+            tl.abs(t1) > 16.0, tl.exp(-tl.abs(t1)),
             tl.log(1.0 + tl.exp(-tl.abs(t1))) * tl.exp(-tl.abs(t1)) / ((1.0 + tl.exp(-tl.abs(t1))) - 1.0),
         )
         map0 = tl.zeros([C], tl.float32) + tl.where(i_ok, 1.0, 1.0)
@@ -1508,15 +1267,10 @@ def part1_backward_scan_1(
         if RESULTS:
             map0, map1, map2, before0, before1, before2 = tl.associative_scan(
                 (
-                    map0,
-                    map1,
-                    map2,
-                    tl.full([C], 1.0, tl.float32),
-                    tl.full([C], 0.0, tl.float32),
+                    map0, map1, map2, tl.full([C], 1.0, tl.float32), tl.full([C], 0.0, tl.float32),
                     tl.full([C], float("-inf"), tl.float32),
                 ),
-                0,
-                maximum_then_beside,
+                0, maximum_then_beside,
             )
             m_before_ = maximum_at(before0, before1, before2, m)
             if m_first is not None:
@@ -1536,45 +1290,12 @@ def part1_backward_scan_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def part1_backward_scan_2(
-    dm_first,
-    dm_last,
-    dm_linear,
-    i__p,
-    i__b,
-    i__t,
-    i__h,
-    i__g,
-    m_before__p,
-    m_before__b,
-    m_before__t,
-    m_before__h,
-    m_before__g,
-    f_p,
-    f_b,
-    f_t,
-    f_h,
-    f_g,
-    dm_next__p,
-    dm_next__b,
-    dm_next__t,
-    dm_next__h,
-    dm_next__g,
-    dm_prev_p,
-    dm_prev_b,
-    dm_prev_t,
-    dm_prev_h,
-    dm_prev_g,
-    di_out,
-    df_out,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    C: tl.constexpr,
-    RESULTS: tl.constexpr,
-    STAGES: tl.constexpr,
+    dm_first, dm_last, dm_linear, i__p, i__b, i__t, i__h, i__g,
+    m_before__p, m_before__b, m_before__t, m_before__h, m_before__g, f_p, f_b, f_t, f_h, f_g,
+    dm_next__p, dm_next__b, dm_next__t, dm_next__h, dm_next__g,
+    dm_prev_p, dm_prev_b, dm_prev_t, dm_prev_h, dm_prev_g, di_out, df_out,
+    T, H, chunks, starts, parts, length,
+    C: tl.constexpr, RESULTS: tl.constexpr, STAGES: tl.constexpr,
 ):
     """A scan of dm, backwards, and what is made of each step there."""
     sh = (tl.program_id(0) // 1).to(tl.int64)
@@ -1604,8 +1325,7 @@ def part1_backward_scan_2(
         ).to(tl.float32)
         t1 = -f
         t2 = tl.maximum(t1, 0.0) + tl.where(
-            tl.abs(t1) > 16.0,
-            tl.exp(-tl.abs(t1)),
+            tl.abs(t1) > 16.0, tl.exp(-tl.abs(t1)),
             tl.log(1.0 + tl.exp(-tl.abs(t1))) * tl.exp(-tl.abs(t1)) / ((1.0 + tl.exp(-tl.abs(t1))) - 1.0),
         )
         t3 = m_before_ - i_ - t2
@@ -1632,8 +1352,7 @@ def part1_backward_scan_2(
             t5 = dm_next_ + dm_before_
             t6 = -f
             t7 = tl.maximum(t6, 0.0) + tl.where(
-                tl.abs(t6) > 16.0,
-                tl.exp(-tl.abs(t6)),
+                tl.abs(t6) > 16.0, tl.exp(-tl.abs(t6)),
                 tl.log(1.0 + tl.exp(-tl.abs(t6))) * tl.exp(-tl.abs(t6)) / ((1.0 + tl.exp(-tl.abs(t6))) - 1.0),
             )
             t8 = m_before_ - i_ - t7
@@ -1668,24 +1387,10 @@ def triton_part1_forward(given, states, constants, packed=None, needs_backward=T
     m_starts = m_first
     m_last = some.new_empty((lay.sequences * parts, H), dtype=torch.float32) if finals else None
     launch(
-        part1_forward_scan_1,
-        (lay.sequences * parts * H * 1,),
-        m_starts,
-        m_last,
-        None,
-        f,
-        *strides(f, H),
-        i_,
-        *strides(i_, H),
-        m_prev,
-        m_next_,
-        *lay.walked,
-        parts,
-        lay.length(parts),
-        C=LONG_SCAN,
-        RESULTS=True,
-        STAGES=scan_stages(parts),
-        num_warps=1,
+        part1_forward_scan_1, (lay.sequences * parts * H * 1,),
+        m_starts, m_last, None, f, *strides(f, H), i_, *strides(i_, H), m_prev, m_next_,
+        *lay.walked, parts, lay.length(parts),
+        C=LONG_SCAN, RESULTS=True, STAGES=scan_stages(parts), num_warps=1,
     )
     saved = {}
     return {"m_prev": m_prev, "m_next": m_next_}, {"m": m_last}, saved
@@ -1710,23 +1415,10 @@ def triton_part1_backward(given, states, constants, saved, cotangents, final_cot
     m_starts = m_first
     m_last = None
     launch(
-        part1_backward_scan_1,
-        (lay.sequences * parts * H * 1,),
-        m_starts,
-        m_last,
-        None,
-        f,
-        *strides(f, H),
-        i_,
-        *strides(i_, H),
-        m_before_,
-        *lay.walked,
-        parts,
-        lay.length(parts),
-        C=LONG_SCAN,
-        RESULTS=True,
-        STAGES=scan_stages(parts),
-        num_warps=1,
+        part1_backward_scan_1, (lay.sequences * parts * H * 1,),
+        m_starts, m_last, None, f, *strides(f, H), i_, *strides(i_, H), m_before_,
+        *lay.walked, parts, lay.length(parts),
+        C=LONG_SCAN, RESULTS=True, STAGES=scan_stages(parts), num_warps=1,
     )
     parts = scan_parts(lay, 1)
     di = some.new_empty((B, T, H), dtype=some.dtype) if "i" in needs else None
@@ -1735,58 +1427,21 @@ def triton_part1_backward(given, states, constants, saved, cotangents, final_cot
     if parts > 1:
         dm_ends, dm_linear = (some.new_empty((B * parts, H), dtype=torch.float32) for _ in range(2))
         launch(
-            part1_backward_scan_2,
-            (lay.sequences * parts * H * 1,),
+            part1_backward_scan_2, (lay.sequences * parts * H * 1,),
+            None, dm_ends, dm_linear, i_, *strides(i_, H), m_before_, *strides(m_before_, H),
+            f, *strides(f, H), dm_next_, *strides(dm_next_, H), dm_prev, *strides(dm_prev, H), None,
             None,
-            dm_ends,
-            dm_linear,
-            i_,
-            *strides(i_, H),
-            m_before_,
-            *strides(m_before_, H),
-            f,
-            *strides(f, H),
-            dm_next_,
-            *strides(dm_next_, H),
-            dm_prev,
-            *strides(dm_prev, H),
-            None,
-            None,
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            C=LONG_SCAN,
-            RESULTS=False,
-            STAGES=scan_stages(parts),
-            num_warps=1,
+            *lay.walked, parts, lay.length(parts),
+            C=LONG_SCAN, RESULTS=False, STAGES=scan_stages(parts), num_warps=1,
         )
         dm_starts = scanned(dm_first, dm_ends, dm_linear, lay, parts, False)
     dm_last = some.new_empty((lay.sequences * parts, H), dtype=torch.float32)
     launch(
-        part1_backward_scan_2,
-        (lay.sequences * parts * H * 1,),
-        dm_starts,
-        dm_last,
-        None,
-        i_,
-        *strides(i_, H),
-        m_before_,
-        *strides(m_before_, H),
-        f,
-        *strides(f, H),
-        dm_next_,
-        *strides(dm_next_, H),
-        dm_prev,
-        *strides(dm_prev, H),
-        di,
-        df,
-        *lay.walked,
-        parts,
-        lay.length(parts),
-        C=LONG_SCAN,
-        RESULTS=True,
-        STAGES=scan_stages(parts),
-        num_warps=1,
+        part1_backward_scan_2, (lay.sequences * parts * H * 1,),
+        dm_starts, dm_last, None, i_, *strides(i_, H), m_before_, *strides(m_before_, H),
+        f, *strides(f, H), dm_next_, *strides(dm_next_, H), dm_prev, *strides(dm_prev, H), di, df,
+        *lay.walked, parts, lay.length(parts),
+        C=LONG_SCAN, RESULTS=True, STAGES=scan_stages(parts), num_warps=1,
     )
     m_before_ = None
     if parts > 1 and dm_last is not None:
@@ -1806,48 +1461,13 @@ def triton_part1_backward(given, states, constants, saved, cotangents, final_cot
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def part2_forward_sweep_1(
-    C__first,
-    C__last,
-    decay1_sums,
-    decay1_rests,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    v_p,
-    v_b,
-    v_t,
-    v_h,
-    v_g,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    f_by_head,
-    m_prev_by_head,
-    i__by_head,
-    D_all,
-    read1_out,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    D: tl.constexpr,
-    E: tl.constexpr,
-    block_d: tl.constexpr,
-    block_e: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    C__first, C__last, decay1_sums, decay1_rests, q_p, q_b, q_t, q_h, q_g,
+    v_p, v_b, v_t, v_h, v_g, k_p, k_b, k_t, k_h, k_g, f_by_head, m_prev_by_head, i__by_head,
+    D_all, read1_out,
+    T, H, chunks, starts, parts, length,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of C."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
@@ -1869,8 +1489,7 @@ def part2_forward_sweep_1(
         if C__first is not None:
             C__slice += tl.load(
                 C__first + sh * D * E + d_slice[None, :] * E + e[:, None],
-                mask=d_ok_slice[None, :] & e_ok[:, None],
-                other=0.0,
+                mask=d_ok_slice[None, :] & e_ok[:, None], other=0.0,
             )
         C_ = C_ + (C__slice,)
         d = d + (d_slice,)
@@ -1880,16 +1499,8 @@ def part2_forward_sweep_1(
     k_p += b * k_b + h // k_g * k_h
     if not YIELD:
         reached = lasting(
-            decay1_sums + bh * T,
-            decay1_rests + bh * T if EXACT else None,
-            1,
-            tl.arange(0, 1),
-            tl.full([1], 1, tl.int1),
-            begin,
-            stop,
-            count,
-            C,
-            True,
+            decay1_sums + bh * T, decay1_rests + bh * T if EXACT else None, 1, tl.arange(0, 1),
+            tl.full([1], 1, tl.int1), begin, stop, count, C, True,
         )
         begin, first, count = begin + (count - reached) * C, first + (count - reached), reached
     for n in tl.range(0, count, num_stages=STAGES):
@@ -1925,8 +1536,7 @@ def part2_forward_sweep_1(
                                         -(
                                             tl.maximum((-f), 0.0)
                                             + tl.where(
-                                                tl.abs((-f)) > 16.0,
-                                                tl.exp(-tl.abs((-f))),
+                                                tl.abs((-f)) > 16.0, tl.exp(-tl.abs((-f))),
                                                 tl.log(1.0 + tl.exp(-tl.abs((-f))))
                                                 * tl.exp(-tl.abs((-f)))
                                                 / ((1.0 + tl.exp(-tl.abs((-f)))) - 1.0),
@@ -1936,8 +1546,7 @@ def part2_forward_sweep_1(
                                     + m_prev
                                     + (-i_)
                                 ),
-                                0.0,
-                                propagate_nan=tl.PropagateNan.ALL,
+                                0.0, propagate_nan=tl.PropagateNan.ALL,
                             )
                         )
                     )
@@ -1960,10 +1569,8 @@ def part2_forward_sweep_1(
             if count > 0:
                 p2 = tl.dot(q.to(DT), tl.trans(k.to(DT)), p2, input_precision="tf32x3")  # q k^T
             p4 = tl.dot(
-                ((until * x2 * x)[None, :] * v_each.to(tl.float32)).to(DT),
-                k.to(DT),
-                (kept * C_[n_d]),
-                input_precision="tf32x3",
+                ((until * x2 * x)[None, :] * v_each.to(tl.float32)).to(DT), k.to(DT),
+                (kept * C_[n_d]), input_precision="tf32x3",
             )  # ... + k^T diag(until . (1 / sqrt(d)) . (exp(Min(0, i + softplus(-f) - m_{{prev})))}) v
             C__slice2 = p4  # kept C + k^T diag(until . (1 / sqrt(d)) . (exp(Min(0, i + softplus(-f) - m_{{prev})))}) v
             C__next = C__next + (C__slice2,)
@@ -1984,54 +1591,23 @@ def part2_forward_sweep_1(
                 if part == parts - 1:
                     tl.store(
                         C__last + (sh // H // parts * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
-                        C_[n_d],
-                        mask=d_ok[n_d][None, :] & e_ok[:, None],
+                        C_[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         else:
             tl.store(
-                C__last + sh * D * E + d[n_d][None, :] * E + e[:, None],
-                C_[n_d],
+                C__last + sh * D * E + d[n_d][None, :] * E + e[:, None], C_[n_d],
                 mask=d_ok[n_d][None, :] & e_ok[:, None],
             )
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def part2_forward_sweep_2(
-    n__first,
-    n__last,
-    decay1_sums,
-    decay1_rests,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    f_by_head,
-    m_prev_by_head,
-    i__by_head,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    D_all,
-    read2_out,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    D: tl.constexpr,
-    block_d: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    n__first, n__last, decay1_sums, decay1_rests, q_p, q_b, q_t, q_h, q_g, f_by_head,
+    m_prev_by_head, i__by_head, k_p, k_b, k_t, k_h, k_g, D_all, read2_out,
+    T, H, chunks, starts, parts, length,
+    D: tl.constexpr, block_d: tl.constexpr, YIELD: tl.constexpr, WARPS: tl.constexpr,
+    STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of n."""
     sh = tl.program_id(0).to(tl.int64)
@@ -2056,16 +1632,8 @@ def part2_forward_sweep_2(
     k_p += b * k_b + h // k_g * k_h
     if not YIELD:
         reached = lasting(
-            decay1_sums + bh * T,
-            decay1_rests + bh * T if EXACT else None,
-            1,
-            tl.arange(0, 1),
-            tl.full([1], 1, tl.int1),
-            begin,
-            stop,
-            count,
-            C,
-            True,
+            decay1_sums + bh * T, decay1_rests + bh * T if EXACT else None, 1, tl.arange(0, 1),
+            tl.full([1], 1, tl.int1), begin, stop, count, C, True,
         )
         begin, first, count = begin + (count - reached) * C, first + (count - reached), reached
     for n in tl.range(0, count, num_stages=STAGES):
@@ -2099,8 +1667,7 @@ def part2_forward_sweep_2(
                                         -(
                                             tl.maximum((-f), 0.0)
                                             + tl.where(
-                                                tl.abs((-f)) > 16.0,
-                                                tl.exp(-tl.abs((-f))),
+                                                tl.abs((-f)) > 16.0, tl.exp(-tl.abs((-f))),
                                                 tl.log(1.0 + tl.exp(-tl.abs((-f))))
                                                 * tl.exp(-tl.abs((-f)))
                                                 / ((1.0 + tl.exp(-tl.abs((-f)))) - 1.0),
@@ -2110,8 +1677,7 @@ def part2_forward_sweep_2(
                                     + m_prev
                                     + (-i_)
                                 ),
-                                0.0,
-                                propagate_nan=tl.PropagateNan.ALL,
+                                0.0, propagate_nan=tl.PropagateNan.ALL,
                             )
                         )
                     )
@@ -2200,49 +1766,20 @@ def triton_part2_forward(given, states, constants, packed=None, needs_backward=T
     if parts > 1:
         C__ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
         walk = config.walk(
-            E,
-            config.padded(D) * k.element_size(),
+            E, config.padded(D) * k.element_size(),
             decay1_sums.element_size()
             + f_by_head.element_size()
             + m_prev_by_head.element_size()
-            + i__by_head.element_size(),
-            v.element_size(),
+            + i__by_head.element_size(), v.element_size(),
         )
         launch(
-            part2_forward_sweep_1,
-            (lay.sequences * parts * H * cdiv(E, walk.tile),),
-            None,
-            C__ends,
-            decay1_sums,
-            decay1_rests,
-            q,
-            *strides(q, H),
-            v,
-            *strides(v, H),
-            k,
-            *strides(k, H),
-            f_by_head,
-            m_prev_by_head,
-            i__by_head,
-            D,
-            None,
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            D=D,
-            E=E,
-            block_d=min(config.slice, config.padded(D)),
-            block_e=walk.tile,
-            YIELD=False,
-            WARPS=walk.warps,
-            STAGES=walk.stages,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=walk.warps,
-            num_stages=2,
+            part2_forward_sweep_1, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+            None, C__ends, decay1_sums, decay1_rests, q, *strides(q, H), v, *strides(v, H),
+            k, *strides(k, H), f_by_head, m_prev_by_head, i__by_head, D, None,
+            *lay.walked, parts, lay.length(parts),
+            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=False,
+            WARPS=walk.warps, STAGES=walk.stages, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2,
             maxnreg=walk.registers,
         )
     if parts > 1:
@@ -2251,94 +1788,39 @@ def triton_part2_forward(given, states, constants, packed=None, needs_backward=T
     read1 = some.new_empty((B, T, H, E), dtype=some.dtype)
     C__last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if finals else None
     walk = config.walk(
-        E,
-        config.padded(D) * (q.element_size() + k.element_size()),
+        E, config.padded(D) * (q.element_size() + k.element_size()),
         decay1_sums.element_size()
         + f_by_head.element_size()
         + m_prev_by_head.element_size()
-        + i__by_head.element_size(),
-        v.element_size(),
+        + i__by_head.element_size(), v.element_size(),
     )
     launch(
-        part2_forward_sweep_1,
-        (lay.sequences * parts * H * cdiv(E, walk.tile),),
-        C__starts,
-        C__last,
-        decay1_sums,
-        decay1_rests,
-        q,
-        *strides(q, H),
-        v,
-        *strides(v, H),
-        k,
-        *strides(k, H),
-        f_by_head,
-        m_prev_by_head,
-        i__by_head,
-        D,
-        read1,
-        *lay.walked,
-        parts,
-        lay.length(parts),
-        D=D,
-        E=E,
-        block_d=min(config.slice, config.padded(D)),
-        block_e=walk.tile,
-        YIELD=True,
-        WARPS=walk.warps,
-        STAGES=walk.stages,
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=walk.warps,
-        num_stages=2,
+        part2_forward_sweep_1, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+        C__starts, C__last, decay1_sums, decay1_rests, q, *strides(q, H), v, *strides(v, H),
+        k, *strides(k, H), f_by_head, m_prev_by_head, i__by_head, D, read1,
+        *lay.walked, parts, lay.length(parts),
+        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=True,
+        WARPS=walk.warps, STAGES=walk.stages, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
+        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2,
         maxnreg=walk.registers,
     )
     if parts > 1:
         n__ends = some.new_empty((B * parts, H, D), dtype=torch.float32)
         walk = config.walk(
-            None,
-            config.padded(D) * k.element_size(),
+            None, config.padded(D) * k.element_size(),
             decay1_sums.element_size()
             + f_by_head.element_size()
             + m_prev_by_head.element_size()
-            + i__by_head.element_size(),
-            0,
+            + i__by_head.element_size(), 0,
         )
         launch(
-            part2_forward_sweep_2,
-            (lay.sequences * parts * H,),
-            None,
-            n__ends,
-            decay1_sums,
-            decay1_rests,
-            q,
-            *strides(q, H),
-            f_by_head,
-            m_prev_by_head,
-            i__by_head,
-            k,
-            *strides(k, H),
-            D,
-            None,
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            D=D,
-            block_d=min(config.slice, config.padded(D)),
-            YIELD=False,
-            WARPS=walk.warps,
-            STAGES=walk.stages,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=walk.warps,
-            num_stages=2,
-            maxnreg=walk.registers,
+            part2_forward_sweep_2, (lay.sequences * parts * H,),
+            None, n__ends, decay1_sums, decay1_rests, q, *strides(q, H), f_by_head, m_prev_by_head,
+            i__by_head, k, *strides(k, H), D, None,
+            *lay.walked, parts, lay.length(parts),
+            D=D, block_d=min(config.slice, config.padded(D)), YIELD=False, WARPS=walk.warps,
+            STAGES=walk.stages, C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
         )
     if parts > 1:
         n__starts = chained(n__first, n__ends, lay, parts, True, (decay1_sums, decay1_rests), None, config.exact)
@@ -2346,54 +1828,26 @@ def triton_part2_forward(given, states, constants, packed=None, needs_backward=T
     read2 = some.new_empty((B, T, H), dtype=torch.float32)
     n__last = some.new_empty((lay.sequences, H, D), dtype=torch.float32) if finals else None
     walk = config.walk(
-        None,
-        config.padded(D) * (q.element_size() + k.element_size()),
+        None, config.padded(D) * (q.element_size() + k.element_size()),
         decay1_sums.element_size()
         + f_by_head.element_size()
         + m_prev_by_head.element_size()
-        + i__by_head.element_size(),
-        0,
+        + i__by_head.element_size(), 0,
     )
     launch(
-        part2_forward_sweep_2,
-        (lay.sequences * parts * H,),
-        n__starts,
-        n__last,
-        decay1_sums,
-        decay1_rests,
-        q,
-        *strides(q, H),
-        f_by_head,
-        m_prev_by_head,
-        i__by_head,
-        k,
-        *strides(k, H),
-        D,
-        read2,
-        *lay.walked,
-        parts,
-        lay.length(parts),
-        D=D,
-        block_d=min(config.slice, config.padded(D)),
-        YIELD=True,
-        WARPS=walk.warps,
-        STAGES=walk.stages,
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=walk.warps,
-        num_stages=2,
-        maxnreg=walk.registers,
+        part2_forward_sweep_2, (lay.sequences * parts * H,),
+        n__starts, n__last, decay1_sums, decay1_rests, q, *strides(q, H), f_by_head, m_prev_by_head,
+        i__by_head, k, *strides(k, H), D, read2,
+        *lay.walked, parts, lay.length(parts),
+        D=D, block_d=min(config.slice, config.padded(D)), YIELD=True, WARPS=walk.warps,
+        STAGES=walk.stages, C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
     )
     decay1_rests = None
     saved = {}
     if needs_backward is True and not config.exact:
         saved |= {
-            "decay1_sums": decay1_sums,
-            "f_by_head": f_by_head,
-            "m_prev_by_head": m_prev_by_head,
+            "decay1_sums": decay1_sums, "f_by_head": f_by_head, "m_prev_by_head": m_prev_by_head,
             "i__by_head": i__by_head,
         }
     decay1_sums = f_by_head = None
@@ -2403,65 +1857,22 @@ def triton_part2_forward(given, states, constants, packed=None, needs_backward=T
         {
             "h": spread(
                 (1.0 / torch.maximum(torch.abs(read2.float()), torch.exp(-each_head(m_next_, H).float())))[..., None]
-                * read1.float(),
-                (B, T, H, E),
-                some,
+                * read1.float(), (B, T, H, E), some,
             ).to(some.dtype)
         },
-        {"C": C__last, "n": n__last},
-        saved,
+        {"C": C__last, "n": n__last}, saved,
     )
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def part2_backward_prepare_1(
-    matrix1,
-    decay1_sums,
-    decay1_rests,
-    f_by_head,
-    m_prev_by_head,
-    i__by_head,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    D_all,
-    matrix2,
-    dh_p,
-    dh_b,
-    dh_t,
-    dh_h,
-    dh_g,
-    v_p,
-    v_b,
-    v_t,
-    v_h,
-    v_g,
-    matrix3,
-    matrix4,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    D: tl.constexpr,
-    E: tl.constexpr,
-    block_d: tl.constexpr,
-    block_e: tl.constexpr,
-    CHUNK: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    matrix1, decay1_sums, decay1_rests, f_by_head, m_prev_by_head, i__by_head,
+    q_p, q_b, q_t, q_h, q_g, k_p, k_b, k_t, k_h, k_g, D_all, matrix2,
+    dh_p, dh_b, dh_t, dh_h, dh_g, v_p, v_b, v_t, v_h, v_g, matrix3, matrix4,
+    T, H, chunks, begins, stops, programs,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
+    CHUNK: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
+    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -2511,8 +1922,7 @@ def part2_backward_prepare_1(
                                         -(
                                             tl.maximum((-f), 0.0)
                                             + tl.where(
-                                                tl.abs((-f)) > 16.0,
-                                                tl.exp(-tl.abs((-f))),
+                                                tl.abs((-f)) > 16.0, tl.exp(-tl.abs((-f))),
                                                 tl.log(1.0 + tl.exp(-tl.abs((-f))))
                                                 * tl.exp(-tl.abs((-f)))
                                                 / ((1.0 + tl.exp(-tl.abs((-f)))) - 1.0),
@@ -2522,8 +1932,7 @@ def part2_backward_prepare_1(
                                     + m_prev
                                     + (-i_)
                                 ),
-                                0.0,
-                                propagate_nan=tl.PropagateNan.ALL,
+                                0.0, propagate_nan=tl.PropagateNan.ALL,
                             )
                         )
                     )
@@ -2559,48 +1968,12 @@ def part2_backward_prepare_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def part2_backward_sweep_1(
-    C__first,
-    decay1_sums,
-    decay1_rests,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    v_p,
-    v_b,
-    v_t,
-    v_h,
-    v_g,
-    matrix1,
-    read1_out,
-    D_all,
-    f_by_head,
-    m_prev_by_head,
-    i__by_head,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    D: tl.constexpr,
-    E: tl.constexpr,
-    block_d: tl.constexpr,
-    block_e: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    PRODUCTS: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
+    C__first, decay1_sums, decay1_rests, q_p, q_b, q_t, q_h, q_g, v_p, v_b, v_t, v_h, v_g,
+    matrix1, read1_out, D_all, f_by_head, m_prev_by_head, i__by_head, k_p, k_b, k_t, k_h, k_g,
+    T, H, chunks, starts, parts, length,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of C."""
@@ -2623,8 +1996,7 @@ def part2_backward_sweep_1(
         if C__first is not None:
             C__slice += tl.load(
                 C__first + sh * D * E + d_slice[None, :] * E + e[:, None],
-                mask=d_ok_slice[None, :] & e_ok[:, None],
-                other=0.0,
+                mask=d_ok_slice[None, :] & e_ok[:, None], other=0.0,
             )
         C_ = C_ + (C__slice,)
         d = d + (d_slice,)
@@ -2672,8 +2044,7 @@ def part2_backward_sweep_1(
                                         -(
                                             tl.maximum((-f), 0.0)
                                             + tl.where(
-                                                tl.abs((-f)) > 16.0,
-                                                tl.exp(-tl.abs((-f))),
+                                                tl.abs((-f)) > 16.0, tl.exp(-tl.abs((-f))),
                                                 tl.log(1.0 + tl.exp(-tl.abs((-f))))
                                                 * tl.exp(-tl.abs((-f)))
                                                 / ((1.0 + tl.exp(-tl.abs((-f)))) - 1.0),
@@ -2683,8 +2054,7 @@ def part2_backward_sweep_1(
                                     + m_prev
                                     + (-i_)
                                 ),
-                                0.0,
-                                propagate_nan=tl.PropagateNan.ALL,
+                                0.0, propagate_nan=tl.PropagateNan.ALL,
                             )
                         )
                     )
@@ -2702,10 +2072,8 @@ def part2_backward_sweep_1(
                 k_p + t0 * k_t + i[:, None] * k_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
             p3 = tl.dot(
-                ((until * x * x2)[None, :] * v_each.to(tl.float32)).to(DT),
-                k.to(DT),
-                (kept * C_[n_d]),
-                input_precision="tf32x3",
+                ((until * x * x2)[None, :] * v_each.to(tl.float32)).to(DT), k.to(DT),
+                (kept * C_[n_d]), input_precision="tf32x3",
             )  # ... + k^T diag(until . (1 / sqrt(d)) . (exp(Min(0, i + softplus(-f) - m_{{prev})))}) v
             C__slice2 = p3  # kept C + k^T diag(until . (1 / sqrt(d)) . (exp(Min(0, i + softplus(-f) - m_{{prev})))}) v
             C__next = C__next + (C__slice2,)
@@ -2718,55 +2086,13 @@ def part2_backward_sweep_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def part2_backward_sweep_2(
-    C__first,
-    dh_p,
-    dh_b,
-    dh_t,
-    dh_h,
-    dh_g,
-    decay1_sums,
-    decay1_rests,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    matrix2,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    read2_out,
-    dq_1_5362be_out,
-    dm_next_1_5362be_out,
-    D_all,
-    f_by_head,
-    m_prev_by_head,
-    i__by_head,
-    v_p,
-    v_b,
-    v_t,
-    v_h,
-    v_g,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    E: tl.constexpr,
-    D: tl.constexpr,
-    block_e: tl.constexpr,
-    block_d: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    PRODUCTS: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
+    C__first, dh_p, dh_b, dh_t, dh_h, dh_g, decay1_sums, decay1_rests, k_p, k_b, k_t, k_h, k_g,
+    matrix2, q_p, q_b, q_t, q_h, q_g, read2_out, dq_1_5362be_out, dm_next_1_5362be_out, D_all,
+    f_by_head, m_prev_by_head, i__by_head, v_p, v_b, v_t, v_h, v_g,
+    T, H, chunks, starts, parts, length,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of C."""
@@ -2789,8 +2115,7 @@ def part2_backward_sweep_2(
         if C__first is not None:
             C__slice += tl.load(
                 C__first + sh * D * E + d[:, None] * E + e_slice[None, :],
-                mask=d_ok[:, None] & e_ok_slice[None, :],
-                other=0.0,
+                mask=d_ok[:, None] & e_ok_slice[None, :], other=0.0,
             )
         C_ = C_ + (C__slice,)
         e = e + (e_slice,)
@@ -2844,8 +2169,7 @@ def part2_backward_sweep_2(
                                         -(
                                             tl.maximum((-f), 0.0)
                                             + tl.where(
-                                                tl.abs((-f)) > 16.0,
-                                                tl.exp(-tl.abs((-f))),
+                                                tl.abs((-f)) > 16.0, tl.exp(-tl.abs((-f))),
                                                 tl.log(1.0 + tl.exp(-tl.abs((-f))))
                                                 * tl.exp(-tl.abs((-f)))
                                                 / ((1.0 + tl.exp(-tl.abs((-f)))) - 1.0),
@@ -2855,8 +2179,7 @@ def part2_backward_sweep_2(
                                     + m_prev
                                     + (-i_)
                                 ),
-                                0.0,
-                                propagate_nan=tl.PropagateNan.ALL,
+                                0.0, propagate_nan=tl.PropagateNan.ALL,
                             )
                         )
                     )
@@ -2868,18 +2191,15 @@ def part2_backward_sweep_2(
         for n_e in tl.static_range((E + block_e - 1) // block_e):
             dh = tl.load(
                 dh_p + t0 * dh_t + i[:, None] * dh_t + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
             p = tl.dot(C_[n_e].to(DT), tl.trans(dh.to(DT)), p, input_precision="tf32x3")  # dh C^T
             v = tl.load(
                 v_p + t0 * v_t + i[:, None] * v_t + e[n_e][None, :], mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0
             )
             p3 = tl.dot(
-                ((until * x * x2)[None, :] * k_each.to(tl.float32)).to(DT),
-                v.to(DT),
-                (kept * C_[n_e]),
-                input_precision="tf32x3",
+                ((until * x * x2)[None, :] * k_each.to(tl.float32)).to(DT), v.to(DT),
+                (kept * C_[n_e]), input_precision="tf32x3",
             )  # ... + k^T diag(until . (1 / sqrt(d)) . (exp(Min(0, i + softplus(-f) - m_{{prev})))}) v
             C__slice2 = p3  # kept C + k^T diag(until . (1 / sqrt(d)) . (exp(Min(0, i + softplus(-f) - m_{{prev})))}) v
             C__next = C__next + (C__slice2,)
@@ -2919,42 +2239,12 @@ def part2_backward_sweep_2(
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def part2_backward_sweep_3(
-    n__first,
-    n__last,
-    decay1_sums,
-    decay1_rests,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    matrix1,
-    read3_out,
-    D_all,
-    f_by_head,
-    m_prev_by_head,
-    i__by_head,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    D: tl.constexpr,
-    block_d: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    n__first, n__last, decay1_sums, decay1_rests, q_p, q_b, q_t, q_h, q_g, matrix1, read3_out,
+    D_all, f_by_head, m_prev_by_head, i__by_head, k_p, k_b, k_t, k_h, k_g,
+    T, H, chunks, starts, parts, length,
+    D: tl.constexpr, block_d: tl.constexpr, YIELD: tl.constexpr, WARPS: tl.constexpr,
+    STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of n."""
     sh = tl.program_id(0).to(tl.int64)
@@ -3009,8 +2299,7 @@ def part2_backward_sweep_3(
                                         -(
                                             tl.maximum((-f), 0.0)
                                             + tl.where(
-                                                tl.abs((-f)) > 16.0,
-                                                tl.exp(-tl.abs((-f))),
+                                                tl.abs((-f)) > 16.0, tl.exp(-tl.abs((-f))),
                                                 tl.log(1.0 + tl.exp(-tl.abs((-f))))
                                                 * tl.exp(-tl.abs((-f)))
                                                 / ((1.0 + tl.exp(-tl.abs((-f)))) - 1.0),
@@ -3020,8 +2309,7 @@ def part2_backward_sweep_3(
                                     + m_prev
                                     + (-i_)
                                 ),
-                                0.0,
-                                propagate_nan=tl.PropagateNan.ALL,
+                                0.0, propagate_nan=tl.PropagateNan.ALL,
                             )
                         )
                     )
@@ -3061,58 +2349,14 @@ def part2_backward_sweep_3(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def part2_backward_prepare_4(
-    matrix5,
-    decay1_sums,
-    decay1_rests,
-    m_next__by_head,
-    read3_p,
-    read3_b,
-    read3_t,
-    read3_h,
-    read3_g,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    matrix6,
-    dh_p,
-    dh_b,
-    dh_t,
-    dh_h,
-    dh_g,
-    v_p,
-    v_b,
-    v_t,
-    v_h,
-    v_g,
-    f_by_head,
-    m_prev_by_head,
-    i__by_head,
-    D_all,
-    own1_out,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    E: tl.constexpr,
-    D: tl.constexpr,
-    block_e: tl.constexpr,
-    block_d: tl.constexpr,
-    CHUNK: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    matrix5, decay1_sums, decay1_rests, m_next__by_head,
+    read3_p, read3_b, read3_t, read3_h, read3_g, q_p, q_b, q_t, q_h, q_g,
+    k_p, k_b, k_t, k_h, k_g, matrix6, dh_p, dh_b, dh_t, dh_h, dh_g, v_p, v_b, v_t, v_h, v_g,
+    f_by_head, m_prev_by_head, i__by_head, D_all, own1_out,
+    T, H, chunks, begins, stops, programs,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
+    CHUNK: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
+    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -3184,8 +2428,7 @@ def part2_backward_prepare_4(
                                         -(
                                             tl.maximum((-f), 0.0)
                                             + tl.where(
-                                                tl.abs((-f)) > 16.0,
-                                                tl.exp(-tl.abs((-f))),
+                                                tl.abs((-f)) > 16.0, tl.exp(-tl.abs((-f))),
                                                 tl.log(1.0 + tl.exp(-tl.abs((-f))))
                                                 * tl.exp(-tl.abs((-f)))
                                                 / ((1.0 + tl.exp(-tl.abs((-f)))) - 1.0),
@@ -3195,8 +2438,7 @@ def part2_backward_prepare_4(
                                     + m_prev
                                     + (-i_)
                                 ),
-                                0.0,
-                                propagate_nan=tl.PropagateNan.ALL,
+                                0.0, propagate_nan=tl.PropagateNan.ALL,
                             )
                         )
                     )
@@ -3218,40 +2460,12 @@ def part2_backward_prepare_4(
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def part2_backward_sweep_4(
-    n__first,
-    decay1_sums,
-    decay1_rests,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    matrix3,
-    matrix4,
-    read4_out,
-    read5_out,
-    D_all,
-    f_by_head,
-    m_prev_by_head,
-    i__by_head,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    D: tl.constexpr,
-    block_d: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    PRODUCTS: tl.constexpr,
-    READ: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    n__first, decay1_sums, decay1_rests, k_p, k_b, k_t, k_h, k_g, matrix3, matrix4, read4_out,
+    read5_out, D_all, f_by_head, m_prev_by_head, i__by_head,
+    T, H, chunks, starts, parts, length,
+    D: tl.constexpr, block_d: tl.constexpr, YIELD: tl.constexpr, WARPS: tl.constexpr,
+    STAGES: tl.constexpr, PRODUCTS: tl.constexpr, READ: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of n."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
@@ -3320,8 +2534,7 @@ def part2_backward_sweep_4(
                                         -(
                                             tl.maximum((-f), 0.0)
                                             + tl.where(
-                                                tl.abs((-f)) > 16.0,
-                                                tl.exp(-tl.abs((-f))),
+                                                tl.abs((-f)) > 16.0, tl.exp(-tl.abs((-f))),
                                                 tl.log(1.0 + tl.exp(-tl.abs((-f))))
                                                 * tl.exp(-tl.abs((-f)))
                                                 / ((1.0 + tl.exp(-tl.abs((-f)))) - 1.0),
@@ -3331,8 +2544,7 @@ def part2_backward_sweep_4(
                                     + m_prev
                                     + (-i_)
                                 ),
-                                0.0,
-                                propagate_nan=tl.PropagateNan.ALL,
+                                0.0, propagate_nan=tl.PropagateNan.ALL,
                             )
                         )
                     )
@@ -3349,55 +2561,13 @@ def part2_backward_sweep_4(
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def part2_backward_sweep_5(
-    dC_first,
-    dC_last,
-    decay1_sums,
-    decay1_rests,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    dh_p,
-    dh_b,
-    dh_t,
-    dh_h,
-    dh_g,
-    matrix5,
-    f_by_head,
-    m_prev_by_head,
-    i__by_head,
-    D_all,
-    dv_out,
-    m_next__by_head,
-    read3_p,
-    read3_b,
-    read3_t,
-    read3_h,
-    read3_g,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    D: tl.constexpr,
-    E: tl.constexpr,
-    block_d: tl.constexpr,
-    block_e: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    PRODUCTS: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
+    dC_first, dC_last, decay1_sums, decay1_rests, k_p, k_b, k_t, k_h, k_g,
+    dh_p, dh_b, dh_t, dh_h, dh_g, matrix5, f_by_head, m_prev_by_head, i__by_head, D_all, dv_out,
+    m_next__by_head, read3_p, read3_b, read3_t, read3_h, read3_g, q_p, q_b, q_t, q_h, q_g,
+    T, H, chunks, starts, parts, length,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk backwards over chunks, carrying a tile of dC."""
@@ -3420,8 +2590,7 @@ def part2_backward_sweep_5(
         if dC_first is not None:
             dC_slice += tl.load(
                 dC_first + sh * D * E + d_slice[None, :] * E + e[:, None],
-                mask=d_ok_slice[None, :] & e_ok[:, None],
-                other=0.0,
+                mask=d_ok_slice[None, :] & e_ok[:, None], other=0.0,
             )
         d = d + (d_slice,)
         dC = dC + (dC_slice,)
@@ -3432,16 +2601,8 @@ def part2_backward_sweep_5(
     q_p += b * q_b + h // q_g * q_h
     if not YIELD:
         reached = lasting(
-            decay1_sums + bh * T,
-            decay1_rests + bh * T if EXACT else None,
-            1,
-            tl.arange(0, 1),
-            tl.full([1], 1, tl.int1),
-            begin,
-            stop,
-            count,
-            C,
-            False,
+            decay1_sums + bh * T, decay1_rests + bh * T if EXACT else None, 1, tl.arange(0, 1),
+            tl.full([1], 1, tl.int1), begin, stop, count, C, False,
         )
         stop, count = tl.minimum(stop, begin + reached * C), reached
     identity = tl.where(i[:, None] == i[None, :], 1.0, 0.0).to(DT)
@@ -3491,9 +2652,7 @@ def part2_backward_sweep_5(
                 q_p + t0 * q_t + i[:, None] * q_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
             p3 = tl.dot(
-                ((x * until)[None, :] * dh_each.to(tl.float32)).to(DT),
-                q.to(DT),
-                (kept * dC[n_d]),
+                ((x * until)[None, :] * dh_each.to(tl.float32)).to(DT), q.to(DT), (kept * dC[n_d]),
                 input_precision="tf32x3",
             )  # ... + q^T diag((1 / Max(exp(-m_{{next}), |n.next.row.13899e18d8|))} . until) dh
             dC_slice2 = p3  # kept dC + q^T diag((1 / Max(exp(-m_{{next}), |n.next.row.13899e18d8|))} . until) dh
@@ -3516,8 +2675,7 @@ def part2_backward_sweep_5(
                                                 -(
                                                     tl.maximum((-f), 0.0)
                                                     + tl.where(
-                                                        tl.abs((-f)) > 16.0,
-                                                        tl.exp(-tl.abs((-f))),
+                                                        tl.abs((-f)) > 16.0, tl.exp(-tl.abs((-f))),
                                                         tl.log(1.0 + tl.exp(-tl.abs((-f))))
                                                         * tl.exp(-tl.abs((-f)))
                                                         / ((1.0 + tl.exp(-tl.abs((-f)))) - 1.0),
@@ -3527,8 +2685,7 @@ def part2_backward_sweep_5(
                                             + m_prev
                                             + (-i_)
                                         ),
-                                        0.0,
-                                        propagate_nan=tl.PropagateNan.ALL,
+                                        0.0, propagate_nan=tl.PropagateNan.ALL,
                                     )
                                 )
                             )
@@ -3544,76 +2701,25 @@ def part2_backward_sweep_5(
                 if part == 0:
                     tl.store(
                         dC_last + (sh // H // parts * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
-                        dC[n_d],
-                        mask=d_ok[n_d][None, :] & e_ok[:, None],
+                        dC[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         else:
             tl.store(
-                dC_last + sh * D * E + d[n_d][None, :] * E + e[:, None],
-                dC[n_d],
+                dC_last + sh * D * E + d[n_d][None, :] * E + e[:, None], dC[n_d],
                 mask=d_ok[n_d][None, :] & e_ok[:, None],
             )
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def part2_backward_sweep_6(
-    dC_first,
-    decay1_sums,
-    decay1_rests,
-    D_all,
-    f_by_head,
-    m_prev_by_head,
-    i__by_head,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    v_p,
-    v_b,
-    v_t,
-    v_h,
-    v_g,
-    C_out_late__out,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    matrix6,
-    dk_5_out,
-    di_5_f06d11_out,
-    df_5_f06d11_out,
-    dm_prev_5_f06d11_out,
-    m_next__by_head,
-    read3_p,
-    read3_b,
-    read3_t,
-    read3_h,
-    read3_g,
-    dh_p,
-    dh_b,
-    dh_t,
-    dh_h,
-    dh_g,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    E: tl.constexpr,
-    D: tl.constexpr,
-    block_e: tl.constexpr,
-    block_d: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    PRODUCTS: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
+    dC_first, decay1_sums, decay1_rests, D_all, f_by_head, m_prev_by_head, i__by_head,
+    k_p, k_b, k_t, k_h, k_g, v_p, v_b, v_t, v_h, v_g, C_out_late__out, q_p, q_b, q_t, q_h, q_g,
+    matrix6, dk_5_out, di_5_f06d11_out, df_5_f06d11_out, dm_prev_5_f06d11_out, m_next__by_head,
+    read3_p, read3_b, read3_t, read3_h, read3_g, dh_p, dh_b, dh_t, dh_h, dh_g,
+    T, H, chunks, starts, parts, length,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk backwards over chunks, carrying a tile of dC."""
@@ -3636,8 +2742,7 @@ def part2_backward_sweep_6(
         if dC_first is not None:
             dC_slice += tl.load(
                 dC_first + sh * D * E + d[:, None] * E + e_slice[None, :],
-                mask=d_ok[:, None] & e_ok_slice[None, :],
-                other=0.0,
+                mask=d_ok[:, None] & e_ok_slice[None, :], other=0.0,
             )
         dC = dC + (dC_slice,)
         e = e + (e_slice,)
@@ -3678,8 +2783,7 @@ def part2_backward_sweep_6(
                                         -(
                                             tl.maximum((-f), 0.0)
                                             + tl.where(
-                                                tl.abs((-f)) > 16.0,
-                                                tl.exp(-tl.abs((-f))),
+                                                tl.abs((-f)) > 16.0, tl.exp(-tl.abs((-f))),
                                                 tl.log(1.0 + tl.exp(-tl.abs((-f))))
                                                 * tl.exp(-tl.abs((-f)))
                                                 / ((1.0 + tl.exp(-tl.abs((-f)))) - 1.0),
@@ -3689,8 +2793,7 @@ def part2_backward_sweep_6(
                                     + m_prev
                                     + (-i_)
                                 ),
-                                0.0,
-                                propagate_nan=tl.PropagateNan.ALL,
+                                0.0, propagate_nan=tl.PropagateNan.ALL,
                             )
                         )
                     )
@@ -3734,13 +2837,10 @@ def part2_backward_sweep_6(
                 p = tl.dot(rest.to(DT), tl.trans(v.to(DT)), p)
             dh = tl.load(
                 dh_p + t0 * dh_t + i[:, None] * dh_t + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
             p3 = tl.dot(
-                ((x3 * until)[None, :] * q_each.to(tl.float32)).to(DT),
-                dh.to(DT),
-                (kept * dC[n_e]),
+                ((x3 * until)[None, :] * q_each.to(tl.float32)).to(DT), dh.to(DT), (kept * dC[n_e]),
                 input_precision="tf32x3",
             )  # ... + q^T diag((1 / Max(exp(-m_{{next}), |n.next.row.13899e18d8|))} . until) dh
             dC_slice2 = p3  # kept dC + q^T diag((1 / Max(exp(-m_{{next}), |n.next.row.13899e18d8|))} . until) dh
@@ -3769,8 +2869,7 @@ def part2_backward_sweep_6(
                                                 -(
                                                     tl.maximum((-f), 0.0)
                                                     + tl.where(
-                                                        tl.abs((-f)) > 16.0,
-                                                        tl.exp(-tl.abs((-f))),
+                                                        tl.abs((-f)) > 16.0, tl.exp(-tl.abs((-f))),
                                                         tl.log(1.0 + tl.exp(-tl.abs((-f))))
                                                         * tl.exp(-tl.abs((-f)))
                                                         / ((1.0 + tl.exp(-tl.abs((-f)))) - 1.0),
@@ -3780,8 +2879,7 @@ def part2_backward_sweep_6(
                                             + m_prev
                                             + (-i_)
                                         ),
-                                        0.0,
-                                        propagate_nan=tl.PropagateNan.ALL,
+                                        0.0, propagate_nan=tl.PropagateNan.ALL,
                                     )
                                 )
                             )
@@ -3834,31 +2932,15 @@ def part2_backward_sweep_6(
                 C_out_late__out
                 + ((bh * tl.cdiv(D, block_d) + tile) * WARPS + tl.arange(0, WARPS))[:, None] * T
                 + t0
-                + i[None, :],
-                sums,
-                mask=i_ok[None, :],
+                + i[None, :], sums, mask=i_ok[None, :],
             )  # C: out.late
 
 
 @triton.jit(do_not_specialize=["T", "count"])
 def part2_backward_rows_1(
-    read1_p,
-    read1_b,
-    read1_t,
-    read1_h,
-    read1_g,
-    dh_p,
-    dh_b,
-    dh_t,
-    dh_h,
-    dh_g,
-    ahead1_out,
-    T,
-    H,
-    count,
-    E: tl.constexpr,
-    block_e: tl.constexpr,
-    ROWS: tl.constexpr,
+    read1_p, read1_b, read1_t, read1_h, read1_g, dh_p, dh_b, dh_t, dh_h, dh_g, ahead1_out,
+    T, H, count,
+    E: tl.constexpr, block_e: tl.constexpr, ROWS: tl.constexpr,
 ):
     """What is made of each step for itself."""
     h = (tl.program_id(0) % H).to(tl.int64)
@@ -3871,13 +2953,11 @@ def part2_backward_rows_1(
     e_ok = e < E
     read1 = tl.load(
         read1_p + h // read1_g * read1_h + (b * read1_b + step * read1_t)[:, None] + e[None, :],
-        mask=i_ok[:, None] & e_ok[None, :],
-        other=0.0,
+        mask=i_ok[:, None] & e_ok[None, :], other=0.0,
     ).to(tl.float32)
     dh = tl.load(
         dh_p + h // dh_g * dh_h + (b * dh_b + step * dh_t)[:, None] + e[None, :],
-        mask=i_ok[:, None] & e_ok[None, :],
-        other=0.0,
+        mask=i_ok[:, None] & e_ok[None, :], other=0.0,
     ).to(tl.float32)
     t1 = tl.sum(read1 * dh, axis=1)
     tl.store(ahead1_out + at, t1, mask=i_ok)
@@ -3885,44 +2965,12 @@ def part2_backward_rows_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def part2_backward_prepare_7(
-    matrix7,
-    ahead1_p,
-    ahead1_b,
-    ahead1_t,
-    ahead1_h,
-    ahead1_g,
-    decay1_sums,
-    decay1_rests,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    read3_p,
-    read3_b,
-    read3_t,
-    read3_h,
-    read3_g,
-    m_next__by_head,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    D: tl.constexpr,
-    block_d: tl.constexpr,
-    CHUNK: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
+    matrix7, ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g, decay1_sums, decay1_rests,
+    q_p, q_b, q_t, q_h, q_g, k_p, k_b, k_t, k_h, k_g,
+    read3_p, read3_b, read3_t, read3_h, read3_g, m_next__by_head,
+    T, H, chunks, begins, stops, programs,
+    D: tl.constexpr, block_d: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
@@ -3990,8 +3038,7 @@ def part2_backward_prepare_7(
                     0.5
                     * (
                         tl.where(
-                            ((-(tl.exp((-m_next_)))) + (tl.abs(read3.to(tl.float32)))) > 0,
-                            1.0,
+                            ((-(tl.exp((-m_next_)))) + (tl.abs(read3.to(tl.float32)))) > 0, 1.0,
                             tl.where(((-(tl.exp((-m_next_)))) + (tl.abs(read3.to(tl.float32)))) < 0, -1.0, 0.0),
                         )
                     )
@@ -4007,49 +3054,13 @@ def part2_backward_prepare_7(
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def part2_backward_sweep_7(
-    dn_first,
-    dn_last,
-    decay1_sums,
-    decay1_rests,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    matrix7,
-    read6_out,
-    ahead1_p,
-    ahead1_b,
-    ahead1_t,
-    ahead1_h,
-    ahead1_g,
-    read3_p,
-    read3_b,
-    read3_t,
-    read3_h,
-    read3_g,
-    m_next__by_head,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    D: tl.constexpr,
-    block_d: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    dn_first, dn_last, decay1_sums, decay1_rests, k_p, k_b, k_t, k_h, k_g, matrix7, read6_out,
+    ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g,
+    read3_p, read3_b, read3_t, read3_h, read3_g, m_next__by_head, q_p, q_b, q_t, q_h, q_g,
+    T, H, chunks, starts, parts, length,
+    D: tl.constexpr, block_d: tl.constexpr, YIELD: tl.constexpr, WARPS: tl.constexpr,
+    STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """A walk backwards over chunks, carrying a tile of dn."""
     sh = tl.program_id(0).to(tl.int64)
@@ -4076,16 +3087,8 @@ def part2_backward_sweep_7(
     q_p += b * q_b + h // q_g * q_h
     if not YIELD:
         reached = lasting(
-            decay1_sums + bh * T,
-            decay1_rests + bh * T if EXACT else None,
-            1,
-            tl.arange(0, 1),
-            tl.full([1], 1, tl.int1),
-            begin,
-            stop,
-            count,
-            C,
-            False,
+            decay1_sums + bh * T, decay1_rests + bh * T if EXACT else None, 1, tl.arange(0, 1),
+            tl.full([1], 1, tl.int1), begin, stop, count, C, False,
         )
         stop, count = tl.minimum(stop, begin + reached * C), reached
     for n in tl.range(0, count, num_stages=STAGES):
@@ -4136,8 +3139,7 @@ def part2_backward_sweep_7(
                     0.5
                     * (
                         tl.where(
-                            ((-(tl.exp((-m_next_)))) + (tl.abs(read3.to(tl.float32)))) > 0,
-                            1.0,
+                            ((-(tl.exp((-m_next_)))) + (tl.abs(read3.to(tl.float32)))) > 0, 1.0,
                             tl.where(((-(tl.exp((-m_next_)))) + (tl.abs(read3.to(tl.float32)))) < 0, -1.0, 0.0),
                         )
                     )
@@ -4182,32 +3184,11 @@ def part2_backward_sweep_7(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def part2_backward_prepare_8(
-    matrix8,
-    ahead1_p,
-    ahead1_b,
-    ahead1_t,
-    ahead1_h,
-    ahead1_g,
-    decay1_sums,
-    decay1_rests,
-    read3_p,
-    read3_b,
-    read3_t,
-    read3_h,
-    read3_g,
-    m_next__by_head,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    CHUNK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    matrix8, ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g, decay1_sums, decay1_rests,
+    read3_p, read3_b, read3_t, read3_h, read3_g, m_next__by_head,
+    T, H, chunks, begins, stops, programs,
+    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -4254,8 +3235,7 @@ def part2_backward_prepare_8(
                 0.5
                 * (
                     tl.where(
-                        ((-(tl.exp((-m_next_)))) + (tl.abs(read3.to(tl.float32)))) > 0,
-                        1.0,
+                        ((-(tl.exp((-m_next_)))) + (tl.abs(read3.to(tl.float32)))) > 0, 1.0,
                         tl.where(((-(tl.exp((-m_next_)))) + (tl.abs(read3.to(tl.float32)))) < 0, -1.0, 0.0),
                     )
                 )
@@ -4271,61 +3251,15 @@ def part2_backward_prepare_8(
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def part2_backward_sweep_8(
-    dn_first,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    matrix8,
-    decay1_sums,
-    decay1_rests,
-    dk_5_p,
-    dk_5_b,
-    dk_5_t,
-    dk_5_h,
-    dk_5_g,
-    f_by_head,
-    m_prev_by_head,
-    i__by_head,
-    read5_p,
-    read5_b,
-    read5_t,
-    read5_h,
-    read5_g,
-    D_all,
-    dk_out,
-    di_7_out,
-    df_7_out,
-    dm_prev_7_out,
-    ahead1_p,
-    ahead1_b,
-    ahead1_t,
-    ahead1_h,
-    ahead1_g,
-    read3_p,
-    read3_b,
-    read3_t,
-    read3_h,
-    read3_g,
-    m_next__by_head,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    D: tl.constexpr,
-    block_d: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    PRODUCTS: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    dn_first, q_p, q_b, q_t, q_h, q_g, matrix8, decay1_sums, decay1_rests,
+    dk_5_p, dk_5_b, dk_5_t, dk_5_h, dk_5_g, f_by_head, m_prev_by_head, i__by_head,
+    read5_p, read5_b, read5_t, read5_h, read5_g, D_all, dk_out, di_7_out, df_7_out,
+    dm_prev_7_out, ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g,
+    read3_p, read3_b, read3_t, read3_h, read3_g, m_next__by_head,
+    T, H, chunks, starts, parts, length,
+    D: tl.constexpr, block_d: tl.constexpr, YIELD: tl.constexpr, WARPS: tl.constexpr,
+    STAGES: tl.constexpr, PRODUCTS: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
+    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """A walk backwards over chunks, carrying a tile of dn."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
@@ -4416,8 +3350,7 @@ def part2_backward_sweep_8(
                                                 + m_prev
                                                 + (-i_)
                                             ),
-                                            0.0,
-                                            propagate_nan=tl.PropagateNan.ALL,
+                                            0.0, propagate_nan=tl.PropagateNan.ALL,
                                         )
                                     )
                                 )
@@ -4458,8 +3391,7 @@ def part2_backward_sweep_8(
                                                             )
                                                             + (-m_prev)
                                                         ),
-                                                        0.0,
-                                                        propagate_nan=tl.PropagateNan.ALL,
+                                                        0.0, propagate_nan=tl.PropagateNan.ALL,
                                                     )
                                                 )
                                             )
@@ -4485,8 +3417,7 @@ def part2_backward_sweep_8(
                                                         )
                                                         + (-m_prev)
                                                     )
-                                                    > 0,
-                                                    1.0,
+                                                    > 0, 1.0,
                                                     tl.where(
                                                         (
                                                             i_
@@ -4502,9 +3433,7 @@ def part2_backward_sweep_8(
                                                             )
                                                             + (-m_prev)
                                                         )
-                                                        < 0,
-                                                        -1.0,
-                                                        0.0,
+                                                        < 0, -1.0, 0.0,
                                                     ),
                                                 )
                                             )
@@ -4551,8 +3480,7 @@ def part2_backward_sweep_8(
                                                             )
                                                             + (-m_prev)
                                                         ),
-                                                        0.0,
-                                                        propagate_nan=tl.PropagateNan.ALL,
+                                                        0.0, propagate_nan=tl.PropagateNan.ALL,
                                                     )
                                                 )
                                             )
@@ -4579,8 +3507,7 @@ def part2_backward_sweep_8(
                                                         )
                                                         + (-m_prev)
                                                     )
-                                                    > 0,
-                                                    1.0,
+                                                    > 0, 1.0,
                                                     tl.where(
                                                         (
                                                             i_
@@ -4596,9 +3523,7 @@ def part2_backward_sweep_8(
                                                             )
                                                             + (-m_prev)
                                                         )
-                                                        < 0,
-                                                        -1.0,
-                                                        0.0,
+                                                        < 0, -1.0, 0.0,
                                                     ),
                                                 )
                                             )
@@ -4645,8 +3570,7 @@ def part2_backward_sweep_8(
                                                             )
                                                             + (-m_prev)
                                                         ),
-                                                        0.0,
-                                                        propagate_nan=tl.PropagateNan.ALL,
+                                                        0.0, propagate_nan=tl.PropagateNan.ALL,
                                                     )
                                                 )
                                             )
@@ -4672,8 +3596,7 @@ def part2_backward_sweep_8(
                                                         )
                                                         + (-m_prev)
                                                     )
-                                                    > 0,
-                                                    1.0,
+                                                    > 0, 1.0,
                                                     tl.where(
                                                         (
                                                             i_
@@ -4689,9 +3612,7 @@ def part2_backward_sweep_8(
                                                             )
                                                             + (-m_prev)
                                                         )
-                                                        < 0,
-                                                        -1.0,
-                                                        0.0,
+                                                        < 0, -1.0, 0.0,
                                                     ),
                                                 )
                                             )
@@ -4741,8 +3662,7 @@ def part2_backward_sweep_8(
                     0.5
                     * (
                         tl.where(
-                            ((-(tl.exp((-m_next_)))) + (tl.abs(read3.to(tl.float32)))) > 0,
-                            1.0,
+                            ((-(tl.exp((-m_next_)))) + (tl.abs(read3.to(tl.float32)))) > 0, 1.0,
                             tl.where(((-(tl.exp((-m_next_)))) + (tl.abs(read3.to(tl.float32)))) < 0, -1.0, 0.0),
                         )
                     )
@@ -4762,59 +3682,14 @@ def part2_backward_sweep_8(
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def part2_backward_sweep_9(
-    C__first,
-    C__last,
-    m_next__by_head,
-    read3_p,
-    read3_b,
-    read3_t,
-    read3_h,
-    read3_g,
-    decay1_sums,
-    decay1_rests,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    dh_p,
-    dh_b,
-    dh_t,
-    dh_h,
-    dh_g,
-    C_in_late__out,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    D_all,
-    f_by_head,
-    m_prev_by_head,
-    i__by_head,
-    v_p,
-    v_b,
-    v_t,
-    v_h,
-    v_g,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    E: tl.constexpr,
-    D: tl.constexpr,
-    block_e: tl.constexpr,
-    block_d: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    PRODUCTS: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
+    C__first, C__last, m_next__by_head, read3_p, read3_b, read3_t, read3_h, read3_g,
+    decay1_sums, decay1_rests, q_p, q_b, q_t, q_h, q_g, dh_p, dh_b, dh_t, dh_h, dh_g,
+    C_in_late__out, k_p, k_b, k_t, k_h, k_g, D_all, f_by_head, m_prev_by_head, i__by_head,
+    v_p, v_b, v_t, v_h, v_g,
+    T, H, chunks, starts, parts, length,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of C."""
@@ -4837,8 +3712,7 @@ def part2_backward_sweep_9(
         if C__first is not None:
             C__slice += tl.load(
                 C__first + sh * D * E + d[:, None] * E + e_slice[None, :],
-                mask=d_ok[:, None] & e_ok_slice[None, :],
-                other=0.0,
+                mask=d_ok[:, None] & e_ok_slice[None, :], other=0.0,
             )
         C_ = C_ + (C__slice,)
         e = e + (e_slice,)
@@ -4904,8 +3778,7 @@ def part2_backward_sweep_9(
                                         -(
                                             tl.maximum((-f), 0.0)
                                             + tl.where(
-                                                tl.abs((-f)) > 16.0,
-                                                tl.exp(-tl.abs((-f))),
+                                                tl.abs((-f)) > 16.0, tl.exp(-tl.abs((-f))),
                                                 tl.log(1.0 + tl.exp(-tl.abs((-f))))
                                                 * tl.exp(-tl.abs((-f)))
                                                 / ((1.0 + tl.exp(-tl.abs((-f)))) - 1.0),
@@ -4915,8 +3788,7 @@ def part2_backward_sweep_9(
                                     + m_prev
                                     + (-i_)
                                 ),
-                                0.0,
-                                propagate_nan=tl.PropagateNan.ALL,
+                                0.0, propagate_nan=tl.PropagateNan.ALL,
                             )
                         )
                     )
@@ -4928,8 +3800,7 @@ def part2_backward_sweep_9(
         for n_e in tl.static_range((E + block_e - 1) // block_e):
             dh = tl.load(
                 dh_p + t0 * dh_t + i[:, None] * dh_t + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
             rounded, rest = rounded_and_rest(C_[n_e], DT)
             p = tl.dot(rounded.to(DT), tl.trans(dh.to(DT)), p, input_precision="tf32x3")  # dh C^T
@@ -4939,10 +3810,8 @@ def part2_backward_sweep_9(
                 v_p + t0 * v_t + i[:, None] * v_t + e[n_e][None, :], mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0
             )
             p2 = tl.dot(
-                ((until * x2 * x3)[None, :] * k_each.to(tl.float32)).to(DT),
-                v.to(DT),
-                (kept * C_[n_e]),
-                input_precision="tf32x3",
+                ((until * x2 * x3)[None, :] * k_each.to(tl.float32)).to(DT), v.to(DT),
+                (kept * C_[n_e]), input_precision="tf32x3",
             )  # ... + k^T diag(until . (1 / sqrt(d)) . (exp(Min(0, i + softplus(-f) - m_{{prev})))}) v
             C__slice2 = p2  # kept C + k^T diag(until . (1 / sqrt(d)) . (exp(Min(0, i + softplus(-f) - m_{{prev})))}) v
             C__next = C__next + (C__slice2,)
@@ -4958,15 +3827,12 @@ def part2_backward_sweep_9(
                 C_in_late__out
                 + ((bh * tl.cdiv(D, block_d) + tile) * WARPS + tl.arange(0, WARPS))[:, None] * T
                 + t0
-                + i[None, :],
-                sums,
-                mask=i_ok[None, :],
+                + i[None, :], sums, mask=i_ok[None, :],
             )  # C: in.late
     for n_e in tl.static_range((E + block_e - 1) // block_e):
         if C__last is not None:
             tl.store(
-                C__last + sh * D * E + d[:, None] * E + e[n_e][None, :],
-                C_[n_e],
+                C__last + sh * D * E + d[:, None] * E + e[n_e][None, :], C_[n_e],
                 mask=d_ok[:, None] & e_ok[n_e][None, :],
             )
 
@@ -5020,98 +3886,35 @@ def triton_part2_backward(given, states, constants, saved, cotangents, final_cot
     matrix3 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     matrix4 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     launch(
-        part2_backward_prepare_1,
-        (config.queues(lay.programs),),
-        matrix1,
-        decay1_sums,
-        decay1_rests,
-        f_by_head,
-        m_prev_by_head,
-        i__by_head,
-        q,
-        *strides(q, H),
-        k,
-        *strides(k, H),
-        D,
-        matrix2,
-        dh,
-        *strides(dh, H),
-        v,
-        *strides(v, H),
-        matrix3,
-        matrix4,
-        *lay.at_once,
-        lay.programs,
-        D=D,
-        E=E,
-        block_d=config.padded(D),
-        block_e=config.padded(E),
-        CHUNK=config.chunk,
-        STAGES=config.queued(
-            config.padded(D) * (q.element_size() + k.element_size())
-            + config.padded(E) * (dh.element_size() + v.element_size()),
-            config.chunk,
-        ),
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=config.ahead,
-        num_stages=1,
-        maxnreg=255,
+        part2_backward_prepare_1, (config.queues(lay.programs),),
+        matrix1, decay1_sums, decay1_rests, f_by_head, m_prev_by_head, i__by_head,
+        q, *strides(q, H), k, *strides(k, H), D, matrix2, dh, *strides(dh, H), v, *strides(v, H),
+        matrix3, matrix4,
+        *lay.at_once, lay.programs,
+        D=D, E=E, block_d=config.padded(D), block_e=config.padded(E), CHUNK=config.chunk,
+        STAGES=config.queued(config.padded(D) * (q.element_size() + k.element_size()) + config.padded(E) * (dh.element_size() + v.element_size()), config.chunk),
+        C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=255,
     )
     if needs & {"f", "i", "k", "m_prev", "n"}:
         read1 = some.new_empty((B, T, H, E), dtype=torch.float32)
         walk = config.walk(
-            E,
-            config.padded(D) * (q.element_size() + k.element_size()),
+            E, config.padded(D) * (q.element_size() + k.element_size()),
             decay1_sums.element_size()
             + f_by_head.element_size()
             + m_prev_by_head.element_size()
             + i__by_head.element_size()
-            + config.chunk * matrix1.element_size(),
-            v.element_size(),
-            elements=True,
-            wide=True,
+            + config.chunk * matrix1.element_size(), v.element_size(), elements=True, wide=True,
         )
         launch(
-            part2_backward_sweep_1,
-            (lay.sequences * parts * H * cdiv(E, walk.tile),),
-            C__starts,
-            decay1_sums,
-            decay1_rests,
-            q,
-            *strides(q, H),
-            v,
-            *strides(v, H),
-            matrix1,
-            read1,
-            D,
-            f_by_head,
-            m_prev_by_head,
-            i__by_head,
-            k,
-            *strides(k, H),
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            D=D,
-            E=E,
-            block_d=min(config.slice, config.padded(D)),
-            block_e=walk.tile,
-            YIELD=True,
-            WARPS=walk.warps,
-            STAGES=walk.stages,
-            PRODUCTS=walk.products,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=walk.warps,
-            num_stages=2,
-            maxnreg=walk.registers,
+            part2_backward_sweep_1, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+            C__starts, decay1_sums, decay1_rests, q, *strides(q, H), v, *strides(v, H), matrix1, read1,
+            D, f_by_head, m_prev_by_head, i__by_head, k, *strides(k, H),
+            *lay.walked, parts, lay.length(parts),
+            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=True,
+            WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
+            LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
         )
     read3 = some.new_empty((B, T, H), dtype=torch.float32)
     n__last = (
@@ -5120,48 +3923,21 @@ def triton_part2_backward(given, states, constants, saved, cotangents, final_cot
         else None
     )
     walk = config.walk(
-        None,
-        config.padded(D) * (q.element_size() + k.element_size()),
+        None, config.padded(D) * (q.element_size() + k.element_size()),
         decay1_sums.element_size()
         + f_by_head.element_size()
         + m_prev_by_head.element_size()
         + i__by_head.element_size()
-        + config.chunk * matrix1.element_size(),
-        0,
+        + config.chunk * matrix1.element_size(), 0,
     )
     launch(
-        part2_backward_sweep_3,
-        (lay.sequences * parts * H,),
-        n__starts,
-        n__last,
-        decay1_sums,
-        decay1_rests,
-        q,
-        *strides(q, H),
-        matrix1,
-        read3,
-        D,
-        f_by_head,
-        m_prev_by_head,
-        i__by_head,
-        k,
-        *strides(k, H),
-        *lay.walked,
-        parts,
-        lay.length(parts),
-        D=D,
-        block_d=min(config.slice, config.padded(D)),
-        YIELD=True,
-        WARPS=walk.warps,
-        STAGES=walk.stages,
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=walk.warps,
-        num_stages=2,
-        maxnreg=walk.registers,
+        part2_backward_sweep_3, (lay.sequences * parts * H,),
+        n__starts, n__last, decay1_sums, decay1_rests, q, *strides(q, H), matrix1, read3, D,
+        f_by_head, m_prev_by_head, i__by_head, k, *strides(k, H),
+        *lay.walked, parts, lay.length(parts),
+        D=D, block_d=min(config.slice, config.padded(D)), YIELD=True, WARPS=walk.warps,
+        STAGES=walk.stages, C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
     )
     matrix1 = n__last = None
     m_next__by_head = by_head(m_next_, H)
@@ -5170,48 +3946,15 @@ def triton_part2_backward(given, states, constants, saved, cotangents, final_cot
         matrix5 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
         matrix6 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
         launch(
-            part2_backward_prepare_4,
-            (config.queues(lay.programs),),
-            matrix5,
-            decay1_sums,
-            decay1_rests,
-            m_next__by_head,
-            read3,
-            *strides(read3, H),
-            q,
-            *strides(q, H),
-            k,
-            *strides(k, H),
-            matrix6,
-            dh,
-            *strides(dh, H),
-            v,
-            *strides(v, H),
-            f_by_head,
-            m_prev_by_head,
-            i__by_head,
-            D,
-            own1,
-            *lay.at_once,
-            lay.programs,
-            E=E,
-            D=D,
-            block_e=config.padded(E),
-            block_d=config.padded(D),
-            CHUNK=config.chunk,
-            STAGES=config.queued(
-                config.padded(D) * (q.element_size() + k.element_size())
-                + config.padded(E) * (dh.element_size() + v.element_size()),
-                config.chunk,
-            ),
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.ahead,
-            num_stages=1,
-            maxnreg=255,
+            part2_backward_prepare_4, (config.queues(lay.programs),),
+            matrix5, decay1_sums, decay1_rests, m_next__by_head, read3, *strides(read3, H),
+            q, *strides(q, H), k, *strides(k, H), matrix6, dh, *strides(dh, H), v, *strides(v, H),
+            f_by_head, m_prev_by_head, i__by_head, D, own1,
+            *lay.at_once, lay.programs,
+            E=E, D=D, block_e=config.padded(E), block_d=config.padded(D), CHUNK=config.chunk,
+            STAGES=config.queued(config.padded(D) * (q.element_size() + k.element_size()) + config.padded(E) * (dh.element_size() + v.element_size()), config.chunk),
+            C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=255,
         )
     if needs & {"f", "i", "k", "m_prev", "q"}:
         read4 = some.new_empty((B, T, H, D), dtype=some.dtype)
@@ -5235,8 +3978,7 @@ def triton_part2_backward(given, states, constants, saved, cotangents, final_cot
                 + f_by_head.element_size()
                 + m_prev_by_head.element_size()
                 + i__by_head.element_size()
-                + config.chunk * matrix3.element_size(),
-                k.element_size(),
+                + config.chunk * matrix3.element_size(), k.element_size(),
             ),
             (
                 0,
@@ -5245,45 +3987,18 @@ def triton_part2_backward(given, states, constants, saved, cotangents, final_cot
                 + f_by_head.element_size()
                 + m_prev_by_head.element_size()
                 + i__by_head.element_size()
-                + config.chunk * matrix4.element_size(),
-                k.element_size(),
+                + config.chunk * matrix4.element_size(), k.element_size(),
             ),
-            elements=True,
-            wanted=(bool(needs & {"q"}), bool(needs & {"f", "i", "k", "m_prev"})),
+            elements=True, wanted=(bool(needs & {"q"}), bool(needs & {"f", "i", "k", "m_prev"})),
         ):
             launch(
-                part2_backward_sweep_4,
-                (lay.sequences * parts * H * cdiv(D, walk.tile),),
-                n__starts,
-                decay1_sums,
-                decay1_rests,
-                k,
-                *strides(k, H),
-                matrix3,
-                matrix4,
-                read4,
-                read5,
-                D,
-                f_by_head,
-                m_prev_by_head,
-                i__by_head,
-                *lay.walked,
-                parts,
-                lay.length(parts),
-                D=D,
-                block_d=walk.tile,
-                YIELD=True,
-                WARPS=walk.warps,
-                STAGES=walk.stages,
-                PRODUCTS=walk.products,
-                READ=read,
-                C=config.chunk,
-                LEVELS=config.levels,
-                EVEN=lay.even,
-                EXACT=config.exact,
-                DT=DTYPES[some.dtype],
-                num_warps=walk.warps,
-                num_stages=2,
+                part2_backward_sweep_4, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+                n__starts, decay1_sums, decay1_rests, k, *strides(k, H), matrix3, matrix4, read4, read5, D,
+                f_by_head, m_prev_by_head, i__by_head,
+                *lay.walked, parts, lay.length(parts),
+                D=D, block_d=walk.tile, YIELD=True, WARPS=walk.warps, STAGES=walk.stages,
+                PRODUCTS=walk.products, READ=read, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
+                EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2,
                 maxnreg=walk.registers,
             )
     matrix3 = matrix4 = None
@@ -5291,53 +4006,20 @@ def triton_part2_backward(given, states, constants, saved, cotangents, final_cot
         if parts > 1:
             dC_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
             walk = config.walk(
-                E,
-                config.padded(D) * q.element_size(),
-                decay1_sums.element_size() + m_next__by_head.element_size(),
-                dh.element_size(),
+                E, config.padded(D) * q.element_size(),
+                decay1_sums.element_size() + m_next__by_head.element_size(), dh.element_size(),
                 elements=True,
             )
             launch(
-                part2_backward_sweep_5,
-                (lay.sequences * parts * H * cdiv(E, walk.tile),),
-                None,
-                dC_ends,
-                decay1_sums,
-                decay1_rests,
-                k,
-                *strides(k, H),
-                dh,
-                *strides(dh, H),
-                matrix5,
-                f_by_head,
-                m_prev_by_head,
-                i__by_head,
-                D,
-                None,
-                m_next__by_head,
-                read3,
-                *strides(read3, H),
-                q,
-                *strides(q, H),
-                *lay.walked,
-                parts,
-                lay.length(parts),
-                D=D,
-                E=E,
-                block_d=min(config.slice, config.padded(D)),
-                block_e=walk.tile,
-                YIELD=False,
-                WARPS=walk.warps,
-                STAGES=walk.stages,
-                PRODUCTS=walk.products,
-                C=config.chunk,
-                LEVELS=config.levels,
-                EVEN=lay.even,
-                EXACT=config.exact,
-                DT=DTYPES[some.dtype],
-                num_warps=walk.warps,
-                num_stages=2,
-                maxnreg=walk.registers,
+                part2_backward_sweep_5, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+                None, dC_ends, decay1_sums, decay1_rests, k, *strides(k, H), dh, *strides(dh, H), matrix5,
+                f_by_head, m_prev_by_head, i__by_head, D, None, m_next__by_head, read3, *strides(read3, H),
+                q, *strides(q, H),
+                *lay.walked, parts, lay.length(parts),
+                D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=False,
+                WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
+                LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+                num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
             )
     if needs & {"m_next", "q"}:
         read2 = some.new_empty((B, T, H, D), dtype=some.dtype)
@@ -5348,57 +4030,24 @@ def triton_part2_backward(given, states, constants, saved, cotangents, final_cot
             (B, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps, T), dtype=torch.float32
         )
         walk = config.walk(
-            D,
-            config.padded(E) * (dh.element_size() + v.element_size()),
+            D, config.padded(E) * (dh.element_size() + v.element_size()),
             decay1_sums.element_size()
             + f_by_head.element_size()
             + m_prev_by_head.element_size()
             + i__by_head.element_size()
-            + config.chunk * matrix2.element_size(),
-            k.element_size() + q.element_size(),
+            + config.chunk * matrix2.element_size(), k.element_size() + q.element_size(),
             elements=True,
         )
         launch(
-            part2_backward_sweep_2,
-            (lay.sequences * parts * H * cdiv(D, walk.tile),),
-            C__starts,
-            dh,
-            *strides(dh, H),
-            decay1_sums,
-            decay1_rests,
-            k,
-            *strides(k, H),
-            matrix2,
-            q,
-            *strides(q, H),
-            read2,
-            dq_1_5362be,
-            dm_next_1_5362be,
-            D,
-            f_by_head,
-            m_prev_by_head,
-            i__by_head,
-            v,
-            *strides(v, H),
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            E=E,
-            D=D,
-            block_e=min(config.slice, config.padded(E)),
-            block_d=walk.tile,
-            YIELD=True,
-            WARPS=walk.warps,
-            STAGES=walk.stages,
-            PRODUCTS=walk.products,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=walk.warps,
-            num_stages=2,
-            maxnreg=walk.registers,
+            part2_backward_sweep_2, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+            C__starts, dh, *strides(dh, H), decay1_sums, decay1_rests, k, *strides(k, H), matrix2,
+            q, *strides(q, H), read2, dq_1_5362be, dm_next_1_5362be, D, f_by_head, m_prev_by_head,
+            i__by_head, v, *strides(v, H),
+            *lay.walked, parts, lay.length(parts),
+            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=walk.tile, YIELD=True,
+            WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
+            LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
         )
     matrix2 = None
     if needs & {"C", "f", "i", "k", "m_prev", "v"}:
@@ -5409,58 +4058,24 @@ def triton_part2_backward(given, states, constants, saved, cotangents, final_cot
         dv = some.new_empty((B, T, H, E), dtype=some.dtype)
         dC_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if needs & {"C"} else None
         walk = config.walk(
-            E,
-            config.padded(D) * (k.element_size() + q.element_size()),
+            E, config.padded(D) * (k.element_size() + q.element_size()),
             decay1_sums.element_size()
             + f_by_head.element_size()
             + m_prev_by_head.element_size()
             + i__by_head.element_size()
             + m_next__by_head.element_size()
-            + config.chunk * matrix5.element_size(),
-            dh.element_size(),
-            elements=True,
+            + config.chunk * matrix5.element_size(), dh.element_size(), elements=True,
         )
         launch(
-            part2_backward_sweep_5,
-            (lay.sequences * parts * H * cdiv(E, walk.tile),),
-            dC_starts,
-            dC_last,
-            decay1_sums,
-            decay1_rests,
-            k,
-            *strides(k, H),
-            dh,
-            *strides(dh, H),
-            matrix5,
-            f_by_head,
-            m_prev_by_head,
-            i__by_head,
-            D,
-            dv,
-            m_next__by_head,
-            read3,
-            *strides(read3, H),
-            q,
-            *strides(q, H),
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            D=D,
-            E=E,
-            block_d=min(config.slice, config.padded(D)),
-            block_e=walk.tile,
-            YIELD=True,
-            WARPS=walk.warps,
-            STAGES=walk.stages,
-            PRODUCTS=walk.products,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=walk.warps,
-            num_stages=2,
-            maxnreg=walk.registers,
+            part2_backward_sweep_5, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+            dC_starts, dC_last, decay1_sums, decay1_rests, k, *strides(k, H), dh, *strides(dh, H),
+            matrix5, f_by_head, m_prev_by_head, i__by_head, D, dv, m_next__by_head,
+            read3, *strides(read3, H), q, *strides(q, H),
+            *lay.walked, parts, lay.length(parts),
+            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=True,
+            WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
+            LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
         )
     matrix5 = None
     if needs & {"f", "i", "k", "m_prev"}:
@@ -5478,160 +4093,64 @@ def triton_part2_backward(given, states, constants, saved, cotangents, final_cot
             (B, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps, T), dtype=torch.float32
         )
         walk = config.walk(
-            D,
-            config.padded(E) * (v.element_size() + dh.element_size()),
+            D, config.padded(E) * (v.element_size() + dh.element_size()),
             decay1_sums.element_size()
             + f_by_head.element_size()
             + m_prev_by_head.element_size()
             + i__by_head.element_size()
             + m_next__by_head.element_size()
-            + config.chunk * matrix6.element_size(),
-            k.element_size() + q.element_size(),
-            elements=True,
-            wide=True,
+            + config.chunk * matrix6.element_size(), k.element_size() + q.element_size(),
+            elements=True, wide=True,
         )
         launch(
-            part2_backward_sweep_6,
-            (lay.sequences * parts * H * cdiv(D, walk.tile),),
-            dC_starts,
-            decay1_sums,
-            decay1_rests,
-            D,
-            f_by_head,
-            m_prev_by_head,
-            i__by_head,
-            k,
-            *strides(k, H),
-            v,
-            *strides(v, H),
-            C_out_late_,
-            q,
-            *strides(q, H),
-            matrix6,
-            dk_5,
-            di_5_f06d11,
-            df_5_f06d11,
-            dm_prev_5_f06d11,
-            m_next__by_head,
-            read3,
-            *strides(read3, H),
-            dh,
-            *strides(dh, H),
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            E=E,
-            D=D,
-            block_e=min(config.slice, config.padded(E)),
-            block_d=walk.tile,
-            YIELD=True,
-            WARPS=walk.warps,
-            STAGES=walk.stages,
-            PRODUCTS=walk.products,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=walk.warps,
-            num_stages=2,
-            maxnreg=walk.registers,
+            part2_backward_sweep_6, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+            dC_starts, decay1_sums, decay1_rests, D, f_by_head, m_prev_by_head, i__by_head,
+            k, *strides(k, H), v, *strides(v, H), C_out_late_, q, *strides(q, H), matrix6, dk_5,
+            di_5_f06d11, df_5_f06d11, dm_prev_5_f06d11, m_next__by_head, read3, *strides(read3, H),
+            dh, *strides(dh, H),
+            *lay.walked, parts, lay.length(parts),
+            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=walk.tile, YIELD=True,
+            WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
+            LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
         )
     matrix6 = None
     if needs & {"f", "i", "k", "m_prev", "n"}:
         ahead1 = some.new_empty((B, T, H), dtype=torch.float32)
         launch(
-            part2_backward_rows_1,
-            (cdiv(B * T, config.rows(config.padded(E))) * H,),
-            read1,
-            *strides(read1, H),
-            dh,
-            *strides(dh, H),
-            ahead1,
-            T,
-            H,
-            B * T,
-            E=E,
-            block_e=config.padded(E),
-            ROWS=config.rows(config.padded(E)),
-            num_warps=4,
+            part2_backward_rows_1, (cdiv(B * T, config.rows(config.padded(E))) * H,),
+            read1, *strides(read1, H), dh, *strides(dh, H), ahead1,
+            T, H, B * T,
+            E=E, block_e=config.padded(E), ROWS=config.rows(config.padded(E)), num_warps=4,
         )
     read1 = None
     if needs & {"f", "i", "k", "m_prev", "n"}:
         matrix7 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
         launch(
-            part2_backward_prepare_7,
-            (config.queues(lay.programs),),
-            matrix7,
-            ahead1,
-            *strides(ahead1, H),
-            decay1_sums,
-            decay1_rests,
-            q,
-            *strides(q, H),
-            k,
-            *strides(k, H),
-            read3,
-            *strides(read3, H),
-            m_next__by_head,
-            *lay.at_once,
-            lay.programs,
-            D=D,
-            block_d=config.padded(D),
-            CHUNK=config.chunk,
+            part2_backward_prepare_7, (config.queues(lay.programs),),
+            matrix7, ahead1, *strides(ahead1, H), decay1_sums, decay1_rests, q, *strides(q, H),
+            k, *strides(k, H), read3, *strides(read3, H), m_next__by_head,
+            *lay.at_once, lay.programs,
+            D=D, block_d=config.padded(D), CHUNK=config.chunk,
             STAGES=config.queued(config.padded(D) * (q.element_size() + k.element_size()), config.chunk),
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.ahead,
-            num_stages=1,
-            maxnreg=255,
+            C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=255,
         )
     if needs & {"f", "i", "k", "m_prev", "n"}:
         if parts > 1:
             dn_ends = some.new_empty((B * parts, H, D), dtype=torch.float32)
             walk = config.walk(
-                None,
-                config.padded(D) * q.element_size(),
-                decay1_sums.element_size() + m_next__by_head.element_size(),
-                0,
+                None, config.padded(D) * q.element_size(),
+                decay1_sums.element_size() + m_next__by_head.element_size(), 0,
             )
             launch(
-                part2_backward_sweep_7,
-                (lay.sequences * parts * H,),
-                None,
-                dn_ends,
-                decay1_sums,
-                decay1_rests,
-                k,
-                *strides(k, H),
-                matrix7,
-                None,
-                ahead1,
-                *strides(ahead1, H),
-                read3,
-                *strides(read3, H),
-                m_next__by_head,
-                q,
-                *strides(q, H),
-                *lay.walked,
-                parts,
-                lay.length(parts),
-                D=D,
-                block_d=min(config.slice, config.padded(D)),
-                YIELD=False,
-                WARPS=walk.warps,
-                STAGES=walk.stages,
-                C=config.chunk,
-                LEVELS=config.levels,
-                EVEN=lay.even,
-                EXACT=config.exact,
-                DT=DTYPES[some.dtype],
-                num_warps=walk.warps,
-                num_stages=2,
-                maxnreg=walk.registers,
+                part2_backward_sweep_7, (lay.sequences * parts * H,),
+                None, dn_ends, decay1_sums, decay1_rests, k, *strides(k, H), matrix7, None,
+                ahead1, *strides(ahead1, H), read3, *strides(read3, H), m_next__by_head, q, *strides(q, H),
+                *lay.walked, parts, lay.length(parts),
+                D=D, block_d=min(config.slice, config.padded(D)), YIELD=False, WARPS=walk.warps,
+                STAGES=walk.stages, C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+                DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
             )
     if needs & {"f", "i", "k", "m_prev", "n"}:
         if parts > 1:
@@ -5641,71 +4160,29 @@ def triton_part2_backward(given, states, constants, saved, cotangents, final_cot
         read6 = some.new_empty((B, T, H), dtype=torch.float32)
         dn_last = some.new_empty((lay.sequences, H, D), dtype=torch.float32) if needs & {"n"} else None
         walk = config.walk(
-            None,
-            config.padded(D) * (k.element_size() + q.element_size()),
+            None, config.padded(D) * (k.element_size() + q.element_size()),
             decay1_sums.element_size() + m_next__by_head.element_size() + config.chunk * matrix7.element_size(),
             0,
         )
         launch(
-            part2_backward_sweep_7,
-            (lay.sequences * parts * H,),
-            dn_starts,
-            dn_last,
-            decay1_sums,
-            decay1_rests,
-            k,
-            *strides(k, H),
-            matrix7,
-            read6,
-            ahead1,
-            *strides(ahead1, H),
-            read3,
-            *strides(read3, H),
-            m_next__by_head,
-            q,
-            *strides(q, H),
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            D=D,
-            block_d=min(config.slice, config.padded(D)),
-            YIELD=True,
-            WARPS=walk.warps,
-            STAGES=walk.stages,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=walk.warps,
-            num_stages=2,
-            maxnreg=walk.registers,
+            part2_backward_sweep_7, (lay.sequences * parts * H,),
+            dn_starts, dn_last, decay1_sums, decay1_rests, k, *strides(k, H), matrix7, read6,
+            ahead1, *strides(ahead1, H), read3, *strides(read3, H), m_next__by_head, q, *strides(q, H),
+            *lay.walked, parts, lay.length(parts),
+            D=D, block_d=min(config.slice, config.padded(D)), YIELD=True, WARPS=walk.warps,
+            STAGES=walk.stages, C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
         )
     matrix7 = None
     if needs & {"f", "i", "k", "m_prev"}:
         matrix8 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
         launch(
-            part2_backward_prepare_8,
-            (lay.programs,),
-            matrix8,
-            ahead1,
-            *strides(ahead1, H),
-            decay1_sums,
-            decay1_rests,
-            read3,
-            *strides(read3, H),
+            part2_backward_prepare_8, (lay.programs,),
+            matrix8, ahead1, *strides(ahead1, H), decay1_sums, decay1_rests, read3, *strides(read3, H),
             m_next__by_head,
-            *lay.at_once,
-            lay.programs,
-            CHUNK=config.chunk,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.ahead,
-            num_stages=1,
-            maxnreg=config.registers,
+            *lay.at_once, lay.programs,
+            CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=config.registers,
         )
     if needs & {"f", "i", "k", "m_prev"}:
         dk = some.new_empty((B, T, H, D), dtype=some.dtype)
@@ -5719,59 +4196,24 @@ def triton_part2_backward(given, states, constants, saved, cotangents, final_cot
             (B, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps, T), dtype=torch.float32
         )
         walk = config.walk(
-            D,
-            0,
+            D, 0,
             config.chunk * matrix8.element_size()
             + decay1_sums.element_size()
             + f_by_head.element_size()
             + m_prev_by_head.element_size()
             + i__by_head.element_size()
             + m_next__by_head.element_size(),
-            q.element_size() + dk_5.element_size() + read5.element_size(),
-            elements=True,
+            q.element_size() + dk_5.element_size() + read5.element_size(), elements=True,
         )
         launch(
-            part2_backward_sweep_8,
-            (lay.sequences * parts * H * cdiv(D, walk.tile),),
-            dn_starts,
-            q,
-            *strides(q, H),
-            matrix8,
-            decay1_sums,
-            decay1_rests,
-            dk_5,
-            *strides(dk_5, H),
-            f_by_head,
-            m_prev_by_head,
-            i__by_head,
-            read5,
-            *strides(read5, H),
-            D,
-            dk,
-            di_7,
-            df_7,
-            dm_prev_7,
-            ahead1,
-            *strides(ahead1, H),
-            read3,
-            *strides(read3, H),
-            m_next__by_head,
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            D=D,
-            block_d=walk.tile,
-            YIELD=True,
-            WARPS=walk.warps,
-            STAGES=walk.stages,
-            PRODUCTS=walk.products,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=walk.warps,
-            num_stages=2,
+            part2_backward_sweep_8, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+            dn_starts, q, *strides(q, H), matrix8, decay1_sums, decay1_rests, dk_5, *strides(dk_5, H),
+            f_by_head, m_prev_by_head, i__by_head, read5, *strides(read5, H), D, dk, di_7, df_7,
+            dm_prev_7, ahead1, *strides(ahead1, H), read3, *strides(read3, H), m_next__by_head,
+            *lay.walked, parts, lay.length(parts),
+            D=D, block_d=walk.tile, YIELD=True, WARPS=walk.warps, STAGES=walk.stages,
+            PRODUCTS=walk.products, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2,
             maxnreg=walk.registers,
         )
     ahead1 = dk_5 = matrix8 = read5 = None
@@ -5785,58 +4227,23 @@ def triton_part2_backward(given, states, constants, saved, cotangents, final_cot
             else None
         )
         walk = config.walk(
-            D,
-            config.padded(E) * (dh.element_size() + v.element_size()),
+            D, config.padded(E) * (dh.element_size() + v.element_size()),
             m_next__by_head.element_size()
             + decay1_sums.element_size()
             + f_by_head.element_size()
             + m_prev_by_head.element_size()
-            + i__by_head.element_size(),
-            q.element_size() + k.element_size(),
-            elements=True,
+            + i__by_head.element_size(), q.element_size() + k.element_size(), elements=True,
         )
         launch(
-            part2_backward_sweep_9,
-            (lay.sequences * parts * H * cdiv(D, walk.tile),),
-            C__starts,
-            C__last,
-            m_next__by_head,
-            read3,
-            *strides(read3, H),
-            decay1_sums,
-            decay1_rests,
-            q,
-            *strides(q, H),
-            dh,
-            *strides(dh, H),
-            C_in_late_,
-            k,
-            *strides(k, H),
-            D,
-            f_by_head,
-            m_prev_by_head,
-            i__by_head,
-            v,
-            *strides(v, H),
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            E=E,
-            D=D,
-            block_e=min(config.slice, config.padded(E)),
-            block_d=walk.tile,
-            YIELD=True,
-            WARPS=walk.warps,
-            STAGES=walk.stages,
-            PRODUCTS=walk.products,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=walk.warps,
-            num_stages=2,
-            maxnreg=walk.registers,
+            part2_backward_sweep_9, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+            C__starts, C__last, m_next__by_head, read3, *strides(read3, H), decay1_sums, decay1_rests,
+            q, *strides(q, H), dh, *strides(dh, H), C_in_late_, k, *strides(k, H), D, f_by_head,
+            m_prev_by_head, i__by_head, v, *strides(v, H),
+            *lay.walked, parts, lay.length(parts),
+            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=walk.tile, YIELD=True,
+            WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
+            LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
         )
     f_by_head = None
     if needs & {"f", "i", "m_prev"}:
@@ -5845,15 +4252,8 @@ def triton_part2_backward(given, states, constants, saved, cotangents, final_cot
     gradients, initial = {}, {}
     if needs & {"f", "i", "m_prev"}:  # the decay times <C_(t-1), dC_t>
         C__pairing = border_sums(
-            decay1_sums,
-            decay1_rests,
-            C__at_ends,
-            lay,
-            parts,
-            config.exact,
-            out_late=C_out_late_,
-            in_late=C_in_late_,
-            own_late=own1,
+            decay1_sums, decay1_rests, C__at_ends, lay, parts, config.exact, out_late=C_out_late_,
+            in_late=C_in_late_, own_late=own1,
         )
     C_in_late_ = C_out_late_ = decay1_rests = decay1_sums = own1 = None
     if "q" in needs:
@@ -5918,8 +4318,7 @@ def triton_part2_backward(given, states, constants, saved, cotangents, final_cot
         t24 = torch.abs(read3.float())
         gradients["m_next"] = spread(
             dm_next_1_5362be.sum(2).mT * t23 * torch.maximum(t24, t23) ** -2 * (0.5 - 0.5 * torch.sign(t24 - t23)),
-            (B, T, H),
-            some,
+            (B, T, H), some,
         ).to(given["m_next"].dtype)
     dm_next_1_5362be = read3 = None
     if "C" in needs:
@@ -5956,12 +4355,7 @@ def triton_forward(given, states, constants, packed=None, needs_backward=True, f
 def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
     """Gradients of mlstm: the backward pass of each stratum, the last one first."""
     given = {**given, "m_prev": saved["1 m_prev"], "m_next": saved["1 m_next"]}
-    needs = needs.union(
-        (
-            "m_prev",
-            "m_next",
-        )
-    )
+    needs = needs.union(("m_prev", "m_next"))
     gradients = Gradients()
     # C, n
     gradients.add(
@@ -5970,14 +4364,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     # m
     gradients.add(
         triton_part1_backward(
-            given,
-            states,
-            constants,
-            kept_of(1, saved),
+            given, states, constants, kept_of(1, saved),
             {**cotangents, "m_prev": gradients.take("m_prev"), "m_next": gradients.take("m_next")},
-            final_cotangents,
-            needs,
-            packed,
+            final_cotangents, needs, packed,
         )
     )
     return gradients.of(given), gradients.initial
@@ -6018,23 +4407,14 @@ def torch_step(given, states, constants, outputs, following):
 @triton.jit(do_not_specialize=["heads"])
 def step_kernel(
     q_at, k_at, v_at, i_at, f_at, C_at, next_C_at, n_at, next_n_at, m_at, next_m_at, h_at, rows_at,
-    q_stride0, q_stride1, q_stride2,
-    k_stride0, k_stride1, k_stride2,
-    v_stride0, v_stride1, v_stride2,
-    i_stride0, i_stride1,
-    f_stride0, f_stride1,
-    C_stride0, C_stride1,
-    next_C_stride0, next_C_stride1,
-    n_stride0, n_stride1,
-    next_n_stride0, next_n_stride1,
-    m_stride0, m_stride1,
-    next_m_stride0, next_m_stride1,
-    h_stride0, h_stride1,
-    heads, q_group, k_group, v_group, i_group, f_group,
-    size_d: tl.constexpr, block_d: tl.constexpr,
-    size_e: tl.constexpr, block_e: tl.constexpr,
+    q_stride0, q_stride1, q_stride2, k_stride0, k_stride1, k_stride2,
+    v_stride0, v_stride1, v_stride2, i_stride0, i_stride1, f_stride0, f_stride1,
+    C_stride0, C_stride1, next_C_stride0, next_C_stride1, n_stride0, n_stride1,
+    next_n_stride0, next_n_stride1, m_stride0, m_stride1, next_m_stride0, next_m_stride1,
+    h_stride0, h_stride1, heads, q_group, k_group, v_group, i_group, f_group,
+    size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
     parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
-):  # fmt: skip
+):
     """Each program: one batch entry and head and a tile of e, one step."""
     place = tl.program_id(0) // parts
     if flat:  # more batch entries than a grid is high
@@ -6098,8 +4478,7 @@ def step_kernel(
         t2 = 1.0 / tl.sqrt(t1)
         t3 = -f
         t4 = tl.maximum(t3, 0.0) + tl.where(
-            tl.abs(t3) > 16.0,
-            tl.exp(-tl.abs(t3)),
+            tl.abs(t3) > 16.0, tl.exp(-tl.abs(t3)),
             tl.log(1.0 + tl.exp(-tl.abs(t3))) * tl.exp(-tl.abs(t3)) / ((1.0 + tl.exp(-tl.abs(t3))) - 1.0),
         )
         t5 = -t4
@@ -6121,24 +4500,17 @@ def step_kernel(
 @triton.jit(do_not_specialize=["heads", "steps"])
 def steps_kernel(
     q_at, k_at, v_at, i_at, f_at, C_at, kept_C_at, n_at, kept_n_at, m_at, kept_m_at, h_at, rows_at, each_at, counts_at, starts_at,
-    q_stride0, q_stride1, q_stride2, q_stride3,
-    k_stride0, k_stride1, k_stride2, k_stride3,
-    v_stride0, v_stride1, v_stride2, v_stride3,
-    i_stride0, i_stride1, i_stride2,
-    f_stride0, f_stride1, f_stride2,
-    C_stride0, C_stride1, C_stride2, C_stride3,
+    q_stride0, q_stride1, q_stride2, q_stride3, k_stride0, k_stride1, k_stride2, k_stride3,
+    v_stride0, v_stride1, v_stride2, v_stride3, i_stride0, i_stride1, i_stride2,
+    f_stride0, f_stride1, f_stride2, C_stride0, C_stride1, C_stride2, C_stride3,
     kept_C_stride0, kept_C_stride1, kept_C_stride2, kept_C_stride3,
-    n_stride0, n_stride1, n_stride2,
-    kept_n_stride0, kept_n_stride1, kept_n_stride2,
-    m_stride0, m_stride1,
-    kept_m_stride0, kept_m_stride1,
-    h_stride0, h_stride1, h_stride2,
+    n_stride0, n_stride1, n_stride2, kept_n_stride0, kept_n_stride1, kept_n_stride2,
+    m_stride0, m_stride1, kept_m_stride0, kept_m_stride1, h_stride0, h_stride1, h_stride2,
     heads, q_group, k_group, v_group, i_group, f_group, steps,
-    size_d: tl.constexpr, block_d: tl.constexpr,
-    size_e: tl.constexpr, block_e: tl.constexpr,
+    size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
     parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
     yields: tl.constexpr, keeps: tl.constexpr, ends: tl.constexpr,
-):  # fmt: skip
+):
     """Each program: one sequence and head and a tile of e, one step after the other, with the state in registers."""
     place = tl.program_id(0) // parts
     if flat:  # more batch entries than a grid is high
@@ -6210,8 +4582,7 @@ def steps_kernel(
             t2 = 1.0 / tl.sqrt(t1)
             t3 = -f
             t4 = tl.maximum(t3, 0.0) + tl.where(
-                tl.abs(t3) > 16.0,
-                tl.exp(-tl.abs(t3)),
+                tl.abs(t3) > 16.0, tl.exp(-tl.abs(t3)),
                 tl.log(1.0 + tl.exp(-tl.abs(t3))) * tl.exp(-tl.abs(t3)) / ((1.0 + tl.exp(-tl.abs(t3))) - 1.0),
             )
             t5 = -t4
@@ -6242,14 +4613,11 @@ def steps_kernel(
                         + kept_row * kept_C_stride0
                         + head * kept_C_stride1
                         + at_d[:, None] * kept_C_stride2
-                        + at_e[None, :] * kept_C_stride3,
-                        next_C,
-                        mask=in_d_e,
+                        + at_e[None, :] * kept_C_stride3, next_C, mask=in_d_e,
                     )
                     tl.store(
                         kept_n_at + kept_row * kept_n_stride0 + head * kept_n_stride1 + at_d * kept_n_stride2,
-                        next_n,
-                        mask=first & in_d,
+                        next_n, mask=first & in_d,
                     )
                     tl.store(kept_m_at + kept_row * kept_m_stride0 + head * kept_m_stride1, next_m, mask=first)
             C = next_C.to(tl.float32)
@@ -6264,76 +4632,25 @@ def steps_kernel(
 SIGNATURE = Signature(
     name="mlstm",
     arguments=(
-        Argument("q", "input", ("d",)),
-        Argument("k", "input", ("d",)),
-        Argument("v", "input", ("e",)),
-        Argument("i", "input", ()),
-        Argument("f", "input", ()),
+        Argument("q", "input", ("d",)), Argument("k", "input", ("d",)),
+        Argument("v", "input", ("e",)), Argument("i", "input", ()), Argument("f", "input", ()),
     ),
-    states=(
-        ("C", ("d", "e")),
-        ("n", ("d",)),
-        ("m", ()),
-    ),
-    outputs=(("h", ("e",)),),
+    states=(("C", ("d", "e")), ("n", ("d",)), ("m", ())), outputs=(("h", ("e",)),),
 )
 OP = Op(
     SIGNATURE,
     {
         "torch": Backend(
-            torch_forward,
-            torch_backward,
-            frozenset(
-                (
-                    "packed",
-                    "mixed",
-                )
-            ),
-            forward_states=torch_forward_states,
-            backward_states=torch_backward_states,
+            torch_forward, torch_backward, frozenset(("packed", "mixed")),
+            forward_states=torch_forward_states, backward_states=torch_backward_states,
         ),
-        "triton": Backend(
-            triton_forward,
-            triton_backward,
-            frozenset(
-                (
-                    "packed",
-                    "inference",
-                    "finals",
-                    "replays",
-                )
-            ),
-        ),
+        "triton": Backend(triton_forward, triton_backward, frozenset(("packed", "inference", "finals", "replays"))),
     },
     Step(
-        SIGNATURE,
-        torch_step,
+        SIGNATURE, torch_step,
         StepKernel(
-            step_kernel,
-            steps_kernel,
-            reads=(
-                "q",
-                "k",
-                "v",
-                "i",
-                "f",
-            ),
-            constants=(),
-            dims=(
-                "d",
-                "e",
-            ),
-            tiled="e",
-            shared=True,
-            held=(
-                (
-                    "d",
-                    "e",
-                ),
-                ("d",),
-                (),
-            ),
-            smallest=1,
+            step_kernel, steps_kernel, reads=("q", "k", "v", "i", "f"), constants=(),
+            dims=("d", "e"), tiled="e", shared=True, held=(("d", "e"), ("d",), ()), smallest=1,
         ),
     ),
     __name__,
@@ -6342,20 +4659,11 @@ OP = Op(
 
 @OP.named
 def mlstm(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    i: torch.Tensor,
-    f: torch.Tensor,
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, i: torch.Tensor, f: torch.Tensor,
     initial_state: tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None] | None = None,
-    output_final_state: bool = False,
-    cu_seqlens: torch.Tensor | None = None,
-    context_parallel: object = None,
-    recompute: str = "auto",
-    precision: str = "default",
-    state_dtype: torch.dtype | None = None,
-    backend: str | None = None,
-    deterministic: bool = False,
+    output_final_state: bool = False, cu_seqlens: torch.Tensor | None = None,
+    context_parallel: object = None, recompute: str = "auto", precision: str = "default",
+    state_dtype: torch.dtype | None = None, backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None]:
     r"""The mLSTM (Beck et al. 2024, arXiv 2405.04517), whose exponents are less their running maximum.
 
@@ -6417,32 +4725,19 @@ def mlstm(
         [(1, 100, 2, 32)]
     """
     return OP(
-        {"q": q, "k": k, "v": v, "i": i, "f": f},
-        initial_state=initial_state,
-        output_final_state=output_final_state,
-        cu_seqlens=cu_seqlens,
-        context_parallel=context_parallel,
-        recompute=recompute,
-        precision=precision,
-        state_dtype=state_dtype,
-        backend=backend,
-        deterministic=deterministic,
+        {"q": q, "k": k, "v": v, "i": i, "f": f}, initial_state=initial_state,
+        output_final_state=output_final_state, cu_seqlens=cu_seqlens,
+        context_parallel=context_parallel, recompute=recompute, precision=precision,
+        state_dtype=state_dtype, backend=backend, deterministic=deterministic,
     )
 
 
 @OP.named
 def mlstm_step(
     state: tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None] | None,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    i: torch.Tensor,
-    f: torch.Tensor,
-    inplace: bool = False,
-    out: torch.Tensor | None = None,
-    state_dtype: torch.dtype | None = None,
-    backend: str | None = None,
-    deterministic: bool = False,
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, i: torch.Tensor, f: torch.Tensor,
+    inplace: bool = False, out: torch.Tensor | None = None, state_dtype: torch.dtype | None = None,
+    backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
     """One step of mlstm, for generation: one launch, no gradient.
 

@@ -111,14 +111,7 @@ from chunkform.runtime.op.decode import Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK,
-    dtype_of,
-    from_chunks,
-    from_steps,
-    in_parts,
-    in_segments,
-    steps_first,
-    to_chunks,
+    CHUNK, dtype_of, from_chunks, from_steps, in_parts, in_segments, steps_first, to_chunks,
 )
 from chunkform.runtime.torch_form.coupled_states import Mix
 from chunkform.runtime.torch_form.decays import triangular_inverse
@@ -136,16 +129,7 @@ def _forward_sweep_1(s1, s2, s3, s4, s5, s6, s7, s8, S_0, M_0, lead, size, dtype
     x7 = to_chunks(s7, lead, size, 1)
     x8 = to_chunks(s8, lead, size, 1)
     valid = to_chunks(torch.ones((1, 1, lead[2]), dtype=dtype, device=device), lead, size, 0)
-    mix_1 = Mix(
-        (
-            ((0, 0), x1_kept),
-            ((0, 1), x2),
-            ((1, 1), x3_kept),
-        ),
-        2,
-        1,
-        valid,
-    )
+    mix_1 = Mix((((0, 0), x1_kept), ((0, 1), x2), ((1, 1), x3_kept)), 2, 1, valid)
     a1 = mix_1.all(0, 0)
     a2 = mix_1.outgoing(0, 0)
     a3 = x5 @ x4.mT
@@ -191,10 +175,8 @@ def _forward_sweep_1(s1, s2, s3, s4, s5, s6, s7, s8, S_0, M_0, lead, size, dtype
     c3 = x8 @ S_in
     c4 = (a17 * a4) @ b3
     return (
-        from_chunks(b3, lead, 1),
-        from_chunks((c0 * a14[..., :, None] + c1), lead, 1),
-        from_chunks((c2 + a9[..., :, None] * c0 + c3 * a8[..., :, None] + c4), lead, 1),
-        S_now,
+        from_chunks(b3, lead, 1), from_chunks((c0 * a14[..., :, None] + c1), lead, 1),
+        from_chunks((c2 + a9[..., :, None] * c0 + c3 * a8[..., :, None] + c4), lead, 1), S_now,
         M_now,
     )
 
@@ -235,19 +217,11 @@ def torch_forward(given, states, constants, packed=None):
     w, y, y_2, S_last, M_last = in_segments(
         _forward_sweep_1,
         (alpha, -beta * mu, mu, k * eta[..., None] * beta[..., None], -p, -k * eta[..., None], v, q),
-        (S_first, M_first),
-        lead,
-        1,
-        CHUNK,
-        dtype,
-        device,
-        size_d,
-        size_e,
+        (S_first, M_first), lead, 1, CHUNK, dtype, device, size_d, size_e,
     )
     return (
         {"o": from_steps((y_2 * alpha[..., None] - y * beta[..., None]), lead, 1, given["q"].dtype)},
-        {"S": S_last, "M": M_last},
-        {"138bab744b": w},
+        {"S": S_last, "M": M_last}, {"138bab744b": w},
     )
 
 
@@ -264,16 +238,7 @@ def _backward_sweep_1(s1, s2, s3, s4, s5, s6, s7, s8, s9, s10, dS_0, dM_0, lead,
     x9 = to_chunks(s9, lead, size, 1)
     x10 = to_chunks(s10, lead, size, 1)
     valid = to_chunks(torch.ones((1, 1, lead[2]), dtype=dtype, device=device), lead, size, 0)
-    mix_1 = Mix(
-        (
-            ((0, 0), x1_kept),
-            ((1, 1), x2_kept),
-            ((1, 0), x3),
-        ),
-        2,
-        -1,
-        valid,
-    )
+    mix_1 = Mix((((0, 0), x1_kept), ((1, 1), x2_kept), ((1, 0), x3)), 2, -1, valid)
     a1 = mix_1.all(0, 0)
     a2 = mix_1.outgoing(0, 0)
     a3 = (a2[..., :, None] * x4).mT @ x5
@@ -350,16 +315,7 @@ def _backward_sweep_2(s1, s2, s3, s4, s5, s6, s7, s8, s9, dS_0, dM_0, lead, size
     x8 = to_chunks(s8, lead, size, 1)
     x9 = to_chunks(s9, lead, size, 1)
     valid = to_chunks(torch.ones((1, 1, lead[2]), dtype=dtype, device=device), lead, size, 0)
-    mix_1 = Mix(
-        (
-            ((0, 0), x1_kept),
-            ((1, 1), x2_kept),
-            ((1, 0), x3),
-        ),
-        2,
-        -1,
-        valid,
-    )
+    mix_1 = Mix((((0, 0), x1_kept), ((1, 1), x2_kept), ((1, 0), x3)), 2, -1, valid)
     a1 = mix_1.all(0, 0)
     a2 = mix_1.outgoing(0, 0)
     a3 = (a2[..., :, None] * x4).mT @ x5
@@ -420,16 +376,7 @@ def _backward_sweep_3(s1, s2, s3, s4, s5, s6, s7, s8, S_0, M_0, lead, size, dtyp
     x7 = to_chunks(s7, lead, size, 1)
     x8 = to_chunks(s8, lead, size, 1)
     valid = to_chunks(torch.ones((1, 1, lead[2]), dtype=dtype, device=device), lead, size, 0)
-    mix_1 = Mix(
-        (
-            ((0, 0), x1_kept),
-            ((0, 1), x2),
-            ((1, 1), x3_kept),
-        ),
-        2,
-        1,
-        valid,
-    )
+    mix_1 = Mix((((0, 0), x1_kept), ((0, 1), x2), ((1, 1), x3_kept)), 2, 1, valid)
     a1 = mix_1.outgoing(0, 1)
     a2 = (a1[..., :, None] * x4).mT @ x5
     a3 = mix_1.all(0, 0)
@@ -475,39 +422,14 @@ def _backward_sweep_3(s1, s2, s3, s4, s5, s6, s7, s8, S_0, M_0, lead, size, dtyp
     c5 = a24 + a25 + a22[..., :, None] * c3 + a17[..., :, None] * c4
     return (
         from_chunks((a10[..., :, None] * c0 + a13), lead, 1),
-        from_chunks((a14[..., :, None] * c0 + a16), lead, 1),
-        from_chunks(c2, lead, 1),
-        from_chunks(c5, lead, 1),
-        S_in,
-        M_in,
-        S_now,
-        M_now,
+        from_chunks((a14[..., :, None] * c0 + a16), lead, 1), from_chunks(c2, lead, 1),
+        from_chunks(c5, lead, 1), S_in, M_in, S_now, M_now,
     )
 
 
 def _backward_unroll_4(
-    s1,
-    s2,
-    s3,
-    s4,
-    s5,
-    s6,
-    s7,
-    s8,
-    s9,
-    s10,
-    s11,
-    s12,
-    S_edges,
-    M_edges,
-    dS_edges,
-    dM_edges,
-    lead,
-    size,
-    dtype,
-    device,
-    size_d,
-    size_e,
+    s1, s2, s3, s4, s5, s6, s7, s8, s9, s10, s11, s12, S_edges, M_edges, dS_edges, dM_edges, lead,
+    size, dtype, device, size_d, size_e,
 ):
     """Products of the states and their gradients at each step, from the states at the borders of chunks."""
     x1_kept = to_chunks(s1, lead, size, 0, 1.0)
@@ -526,27 +448,9 @@ def _backward_unroll_4(
     valid = to_chunks(torch.ones((1, 1, lead[2]), dtype=dtype, device=device), lead, size, 0)
     a0 = (dS_edges * M_edges).sum(-2)
     a1 = (a0).sum(-1)
-    mix_1 = Mix(
-        (
-            ((0, 0), x1_kept),
-            ((1, 1), x2_kept),
-            ((1, 0), x3),
-        ),
-        2,
-        -1,
-        valid,
-    )
+    mix_1 = Mix((((0, 0), x1_kept), ((1, 1), x2_kept), ((1, 0), x3)), 2, -1, valid)
     a3 = mix_1.incoming(0, 0, False)
-    mix_2 = Mix(
-        (
-            ((0, 0), x1_kept),
-            ((0, 1), x3),
-            ((1, 1), x2_kept),
-        ),
-        2,
-        1,
-        valid,
-    )
+    mix_2 = Mix((((0, 0), x1_kept), ((0, 1), x3), ((1, 1), x2_kept)), 2, 1, valid)
     a5 = mix_2.incoming(1, 1, False)
     a6 = mix_1.mask(0, 0, False)
     a7 = x4 @ x5.mT
@@ -606,8 +510,7 @@ def _backward_unroll_4(
     a61 = a48 * a5 + a49 + a5 * a51 + a53 + a1[..., None] * a54 * a5 + a56[..., None] * a57 * a5 + a60 * a57 + a54 * a27
     return (
         from_chunks((a1[..., None] * a3 * a5 + a16 + a5 * a24 + a3 * a27), lead, 0),
-        from_chunks(a46, lead, 0),
-        from_chunks(a61, lead, 0),
+        from_chunks(a46, lead, 0), from_chunks(a61, lead, 0),
     )
 
 
@@ -665,25 +568,11 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     w, dS_edges, dM_edges, dS_first, dM_first = in_segments(
         _backward_sweep_1,
         (
-            alpha,
-            mu,
-            -beta * mu,
-            q * alpha[..., None],
-            do,
-            -k * beta[..., None],
-            p * eta[..., None],
-            k,
-            -t22[..., None] * do * beta[..., None],
+            alpha, mu, -beta * mu, q * alpha[..., None], do, -k * beta[..., None],
+            p * eta[..., None], k, -t22[..., None] * do * beta[..., None],
             -q * beta[..., None] * mu[..., None],
         ),
-        (dS_last, dM_last),
-        lead,
-        -1,
-        CHUNK,
-        dtype,
-        device,
-        size_d,
-        size_e,
+        (dS_last, dM_last), lead, -1, CHUNK, dtype, device, size_d, size_e,
     )
     t25 = -beta * mu
     t26 = q * alpha[..., None]
@@ -693,16 +582,8 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     # y: dM_(t-1) w_{2,t}
     # y_2: dS_(t-1) w_{2,t}
     y, y_2, dS_first, dM_first = in_segments(
-        _backward_sweep_2,
-        (alpha, mu, t25, t26, do, t27, w, t28, w_2),
-        (dS_last, dM_last),
-        lead,
-        -1,
-        CHUNK,
-        dtype,
-        device,
-        size_d,
-        size_e,
+        _backward_sweep_2, (alpha, mu, t25, t26, do, t27, w, t28, w_2), (dS_last, dM_last), lead,
+        -1, CHUNK, dtype, device, size_d, size_e,
     )
     # y_3: M_t do_t
     # y_4: M_(t-1) do_t
@@ -711,30 +592,12 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     y_3, y_4, y_5, y_6, S_edges, M_edges, S_end, M_end = in_segments(
         _backward_sweep_3,
         (alpha, t25, mu, -k * eta[..., None], w_2, k * eta[..., None] * beta[..., None], do, w),
-        (S_first, M_first),
-        lead,
-        1,
-        CHUNK,
-        dtype,
-        device,
-        size_d,
-        size_e,
+        (S_first, M_first), lead, 1, CHUNK, dtype, device, size_d, size_e,
     )
     # pairing_M_dS, pairing_S_dS, pairing_M_dM: <S_(t-1), dS_t>, <M_(t-1), dM_t> at each step, with the scalars that multiply the state
-    (
-        pairing_M_dS,
-        pairing_S_dS,
-        pairing_M_dM,
-    ) = in_parts(
-        _backward_unroll_4,
-        (alpha, mu, t25, p, k, w, w_2, eta, -eta, do, q, eta * beta),
-        (S_edges, M_edges, dS_edges, dM_edges),
-        lead,
-        CHUNK,
-        dtype,
-        device,
-        size_d,
-        size_e,
+    (pairing_M_dS, pairing_S_dS, pairing_M_dM) = in_parts(
+        _backward_unroll_4, (alpha, mu, t25, p, k, w, w_2, eta, -eta, do, q, eta * beta),
+        (S_edges, M_edges, dS_edges, dM_edges), lead, CHUNK, dtype, device, size_d, size_e,
     )
     gradients = {}
     gradients["q"] = from_steps((-beta[..., None] * y_3 + alpha[..., None] * y_5), lead, 1, given["q"].dtype)
@@ -767,16 +630,7 @@ def _forward_states_1_chunks(s1, s2, s3, s4, s5, s6, s7, lead, size, dtype, devi
     x7 = to_chunks(s7, lead, size, 1)
     valid = to_chunks(torch.ones((1, 1, lead[2]), dtype=dtype, device=device), lead, size, 0)
     count = x1.shape[2]
-    mix_1 = Mix(
-        (
-            ((0, 0), x2_kept),
-            ((0, 1), x3),
-            ((1, 1), x4_kept),
-        ),
-        2,
-        1,
-        valid,
-    )
+    mix_1 = Mix((((0, 0), x2_kept), ((0, 1), x3), ((1, 1), x4_kept)), 2, 1, valid)
     a1 = mix_1.outgoing(0, 0)
     a2 = x6 @ x5.mT
     a3 = mix_1.mask(0, 0, False)
@@ -804,78 +658,12 @@ def _forward_states_1_chunks(s1, s2, s3, s4, s5, s6, s7, lead, size, dtype, devi
     a25 = (a10[..., :, None] * x7).mT @ a23
     a26 = (a19[..., :, None] * x7).mT @ a23
     return (
-        over_chunks(
-            (a9 + a11 + a12[..., None, None] * a13),
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_d,
-                size_d,
-            ),
-            dtype,
-            device,
-        ),
-        over_chunks(
-            (a14[..., None, None] * a13 + a17 + a18),
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_d,
-                size_d,
-            ),
-            dtype,
-            device,
-        ),
-        over_chunks(
-            a20,
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_d,
-                size_d,
-            ),
-            dtype,
-            device,
-        ),
-        over_chunks(
-            (a21 + a22[..., None, None] * a13),
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_d,
-                size_d,
-            ),
-            dtype,
-            device,
-        ),
-        over_chunks(
-            (a24 + a25),
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_d,
-                size_e,
-            ),
-            dtype,
-            device,
-        ),
-        over_chunks(
-            a26,
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_d,
-                size_e,
-            ),
-            dtype,
-            device,
-        ),
+        over_chunks((a9 + a11 + a12[..., None, None] * a13), (lead[0], lead[1], count, size_d, size_d), dtype, device),
+        over_chunks((a14[..., None, None] * a13 + a17 + a18), (lead[0], lead[1], count, size_d, size_d), dtype, device),
+        over_chunks(a20, (lead[0], lead[1], count, size_d, size_d), dtype, device),
+        over_chunks((a21 + a22[..., None, None] * a13), (lead[0], lead[1], count, size_d, size_d), dtype, device),
+        over_chunks((a24 + a25), (lead[0], lead[1], count, size_d, size_e), dtype, device),
+        over_chunks(a26, (lead[0], lead[1], count, size_d, size_e), dtype, device),
     )
 
 
@@ -893,14 +681,7 @@ def _forward_states_1_law(later, earlier):
     a9 = (later[0]) @ (earlier[4])
     a10 = (later[2]) @ (earlier[4])
     a11 = (later[3]) @ (earlier[5])
-    return (
-        (a0 + a1),
-        (a2 + a3),
-        (a4 + a5),
-        (a6 + a7),
-        (later[4] + a8 + a9),
-        (later[5] + a10 + a11),
-    )
+    return ((a0 + a1), (a2 + a3), (a4 + a5), (a6 + a7), (later[4] + a8 + a9), (later[5] + a10 + a11))
 
 
 def _forward_states_1_apply(parts, states):
@@ -909,10 +690,7 @@ def _forward_states_1_apply(parts, states):
     a1 = (parts[1]) @ (states[1])
     a2 = (parts[3]) @ (states[1])
     a3 = (parts[2]) @ (states[0])
-    return (
-        (a0 + a1 + parts[4]),
-        (a2 + a3 + parts[5]),
-    )
+    return ((a0 + a1 + parts[4]), (a2 + a3 + parts[5]))
 
 
 def torch_forward_states(given, states, constants, exchange):
@@ -942,40 +720,13 @@ def torch_forward_states(given, states, constants, exchange):
     eta = steps_first(given["eta"], dtype)
     p = steps_first(given["p"], dtype)
     map_3 = in_pieces(
-        _forward_states_1_chunks,
-        _forward_states_1_law,
+        _forward_states_1_chunks, _forward_states_1_law,
         (v, alpha, -beta * mu, mu, k * eta[..., None] * beta[..., None], -p, -k * eta[..., None]),
-        lead,
-        1,
-        CHUNK,
-        dtype,
-        device,
-        size_d,
-        size_e,
+        lead, 1, CHUNK, dtype, device, size_d, size_e,
     )
     # what enters, of S, M
-    (
-        (
-            S_first,
-            M_first,
-        ),
-    ) = exchange(
-        (
-            Segment(
-                (
-                    "S",
-                    "M",
-                ),
-                _forward_states_1_law,
-                _forward_states_1_apply,
-                map_3[:4],
-                map_3[4:],
-                (
-                    S_first,
-                    M_first,
-                ),
-            ),
-        )
+    ((S_first, M_first),) = exchange(
+        (Segment(("S", "M"), _forward_states_1_law, _forward_states_1_apply, map_3[:4], map_3[4:], (S_first, M_first)),)
     )
     return {"S": S_first, "M": M_first}
 
@@ -994,16 +745,7 @@ def _backward_states_1_chunks(s1, s2, s3, s4, s5, s6, s7, s8, s9, s10, lead, siz
     x10 = to_chunks(s10, lead, size, 1)
     valid = to_chunks(torch.ones((1, 1, lead[2]), dtype=dtype, device=device), lead, size, 0)
     count = x1.shape[2]
-    mix_1 = Mix(
-        (
-            ((0, 0), x2_kept),
-            ((1, 1), x3_kept),
-            ((1, 0), x4),
-        ),
-        2,
-        -1,
-        valid,
-    )
+    mix_1 = Mix((((0, 0), x2_kept), ((1, 1), x3_kept), ((1, 0), x4)), 2, -1, valid)
     a1 = mix_1.all(0, 0)
     a2 = torch.eye(size_d, dtype=dtype, device=device)
     a3 = mix_1.outgoing(0, 0)
@@ -1039,78 +781,12 @@ def _backward_states_1_chunks(s1, s2, s3, s4, s5, s6, s7, s8, s9, s10, lead, siz
     a33 = (a16[..., :, None] * x10).mT @ x8
     a34 = (a16[..., :, None] * x7).mT @ a28
     return (
-        over_chunks(
-            (a1[..., None, None] * a2 + a12),
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_d,
-                size_d,
-            ),
-            dtype,
-            device,
-        ),
-        over_chunks(
-            a15,
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_d,
-                size_d,
-            ),
-            dtype,
-            device,
-        ),
-        over_chunks(
-            (a17 + a18[..., None, None] * a2),
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_d,
-                size_d,
-            ),
-            dtype,
-            device,
-        ),
-        over_chunks(
-            (a19 + a2 * a20[..., None, None]),
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_d,
-                size_d,
-            ),
-            dtype,
-            device,
-        ),
-        over_chunks(
-            (a29 + a30),
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_d,
-                size_e,
-            ),
-            dtype,
-            device,
-        ),
-        over_chunks(
-            (a32 + a33 + a34),
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_d,
-                size_e,
-            ),
-            dtype,
-            device,
-        ),
+        over_chunks((a1[..., None, None] * a2 + a12), (lead[0], lead[1], count, size_d, size_d), dtype, device),
+        over_chunks(a15, (lead[0], lead[1], count, size_d, size_d), dtype, device),
+        over_chunks((a17 + a18[..., None, None] * a2), (lead[0], lead[1], count, size_d, size_d), dtype, device),
+        over_chunks((a19 + a2 * a20[..., None, None]), (lead[0], lead[1], count, size_d, size_d), dtype, device),
+        over_chunks((a29 + a30), (lead[0], lead[1], count, size_d, size_e), dtype, device),
+        over_chunks((a32 + a33 + a34), (lead[0], lead[1], count, size_d, size_e), dtype, device),
     )
 
 
@@ -1128,14 +804,7 @@ def _backward_states_1_law(later, earlier):
     a9 = (later[0]) @ (earlier[4])
     a10 = (later[2]) @ (earlier[4])
     a11 = (later[3]) @ (earlier[5])
-    return (
-        (a0 + a1),
-        (a2 + a3),
-        (a4 + a5),
-        (a6 + a7),
-        (later[4] + a8 + a9),
-        (a10 + a11 + later[5]),
-    )
+    return ((a0 + a1), (a2 + a3), (a4 + a5), (a6 + a7), (later[4] + a8 + a9), (a10 + a11 + later[5]))
 
 
 def _backward_states_1_apply(parts, states):
@@ -1144,10 +813,7 @@ def _backward_states_1_apply(parts, states):
     a1 = (parts[0]) @ (states[0])
     a2 = (parts[3]) @ (states[1])
     a3 = (parts[2]) @ (states[0])
-    return (
-        (a0 + a1 + parts[4]),
-        (parts[5] + a2 + a3),
-    )
+    return ((a0 + a1 + parts[4]), (parts[5] + a2 + a3))
 
 
 def torch_backward_states(given, states, constants, saved, cotangents, final_cotangents, exchange):
@@ -1196,49 +862,18 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
     p = steps_first(given["p"], dtype)
     eta = steps_first(given["eta"], dtype)
     map_3 = in_pieces(
-        _backward_states_1_chunks,
-        _backward_states_1_law,
+        _backward_states_1_chunks, _backward_states_1_law,
         (
-            -t13[..., None] * do * beta[..., None],
-            alpha,
-            mu,
-            -beta * mu,
-            -k * beta[..., None],
-            k,
-            p * eta[..., None],
-            do,
-            -q * beta[..., None] * mu[..., None],
-            q * alpha[..., None],
+            -t13[..., None] * do * beta[..., None], alpha, mu, -beta * mu, -k * beta[..., None], k,
+            p * eta[..., None], do, -q * beta[..., None] * mu[..., None], q * alpha[..., None],
         ),
-        lead,
-        -1,
-        CHUNK,
-        dtype,
-        device,
-        size_d,
-        size_e,
+        lead, -1, CHUNK, dtype, device, size_d, size_e,
     )
     # what enters, of dS, dM
-    (
-        (
-            dS_last,
-            dM_last,
-        ),
-    ) = exchange(
+    ((dS_last, dM_last),) = exchange(
         (
             Segment(
-                (
-                    "S",
-                    "M",
-                ),
-                _backward_states_1_law,
-                _backward_states_1_apply,
-                map_3[:4],
-                map_3[4:],
-                (
-                    dS_last,
-                    dM_last,
-                ),
+                ("S", "M"), _backward_states_1_law, _backward_states_1_apply, map_3[:4], map_3[4:], (dS_last, dM_last)
             ),
         )
     )
@@ -1247,38 +882,11 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def forward_weights_1(
-    a_0_0_p,
-    a_0_0_b,
-    a_0_0_t,
-    a_0_0_h,
-    a_0_0_g,
-    a_0_1_p,
-    a_0_1_b,
-    a_0_1_t,
-    a_0_1_h,
-    a_0_1_g,
-    a_1_1_p,
-    a_1_1_b,
-    a_1_1_t,
-    a_1_1_h,
-    a_1_1_g,
-    weight2_out,
-    weight1_out,
-    matrix6_out,
-    matrix5_out,
-    weight3_out,
-    matrix7_out,
-    weight5_out,
-    weight6_out,
-    weight4_out,
-    weight7_out,
+    a_0_0_p, a_0_0_b, a_0_0_t, a_0_0_h, a_0_0_g, a_0_1_p, a_0_1_b, a_0_1_t, a_0_1_h, a_0_1_g,
+    a_1_1_p, a_1_1_b, a_1_1_t, a_1_1_h, a_1_1_g, weight2_out, weight1_out, matrix6_out,
+    matrix5_out, weight3_out, matrix7_out, weight5_out, weight6_out, weight4_out, weight7_out,
     weight8_out,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
+    T, H, chunks, begins, stops, programs,
     C: tl.constexpr,
 ):
     """Weights between states that are added to each other."""
@@ -1332,15 +940,8 @@ def forward_weights_1(
 
 @triton.jit(do_not_specialize=["T", "count"])
 def forward_rows_1(
-    alpha_p,
-    alpha_b,
-    alpha_t,
-    alpha_h,
-    alpha_g,
-    rows_1_out,
-    T,
-    H,
-    count,
+    alpha_p, alpha_b, alpha_t, alpha_h, alpha_g, rows_1_out,
+    T, H, count,
     ROWS: tl.constexpr,
 ):
     """What is made of each step for itself."""
@@ -1358,20 +959,8 @@ def forward_rows_1(
 
 @triton.jit(do_not_specialize=["T", "count"])
 def forward_rows_2(
-    beta_p,
-    beta_b,
-    beta_t,
-    beta_h,
-    beta_g,
-    mu_p,
-    mu_b,
-    mu_t,
-    mu_h,
-    mu_g,
-    rows_2_out,
-    T,
-    H,
-    count,
+    beta_p, beta_b, beta_t, beta_h, beta_g, mu_p, mu_b, mu_t, mu_h, mu_g, rows_2_out,
+    T, H, count,
     ROWS: tl.constexpr,
 ):
     """What is made of each step for itself."""
@@ -1388,15 +977,8 @@ def forward_rows_2(
 
 @triton.jit(do_not_specialize=["T", "count"])
 def forward_rows_3(
-    mu_p,
-    mu_b,
-    mu_t,
-    mu_h,
-    mu_g,
-    rows_3_out,
-    T,
-    H,
-    count,
+    mu_p, mu_b, mu_t, mu_h, mu_g, rows_3_out,
+    T, H, count,
     ROWS: tl.constexpr,
 ):
     """What is made of each step for itself."""
@@ -1412,44 +994,11 @@ def forward_rows_3(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def forward_prepare_1(
-    matrix1,
-    matrix5,
-    eta_by_head,
-    p_p,
-    p_b,
-    p_t,
-    p_h,
-    p_g,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    matrix6,
-    beta_by_head,
-    matrix2,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    matrix7,
-    matrix4,
-    matrix3,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    D: tl.constexpr,
-    block_d: tl.constexpr,
-    CHUNK: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
+    matrix1, matrix5, eta_by_head, p_p, p_b, p_t, p_h, p_g, k_p, k_b, k_t, k_h, k_g, matrix6,
+    beta_by_head, matrix2, q_p, q_b, q_t, q_h, q_g, matrix7, matrix4, matrix3,
+    T, H, chunks, begins, stops, programs,
+    D: tl.constexpr, block_d: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
@@ -1499,65 +1048,14 @@ def forward_prepare_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def forward_sweep_1(
-    S_first,
-    S_last,
-    M_first,
-    M_last,
-    weight1,
-    p_p,
-    p_b,
-    p_t,
-    p_h,
-    p_g,
-    weight2,
-    v_p,
-    v_b,
-    v_t,
-    v_h,
-    v_g,
-    matrix1,
-    weight3,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    matrix2,
-    matrix3,
-    matrix4,
-    beta_by_head,
-    write1_out,
-    alpha_by_head,
-    o_out,
-    weight4,
-    weight5,
-    eta_by_head,
-    weight6,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    weight7,
-    weight8,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    D: tl.constexpr,
-    E: tl.constexpr,
-    block_d: tl.constexpr,
-    block_e: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    PRODUCTS: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
+    S_first, S_last, M_first, M_last, weight1, p_p, p_b, p_t, p_h, p_g, weight2,
+    v_p, v_b, v_t, v_h, v_g, matrix1, weight3, q_p, q_b, q_t, q_h, q_g, matrix2, matrix3,
+    matrix4, beta_by_head, write1_out, alpha_by_head, o_out, weight4, weight5, eta_by_head,
+    weight6, k_p, k_b, k_t, k_h, k_g, weight7, weight8,
+    T, H, chunks, starts, parts, length,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of S, M."""
@@ -1581,15 +1079,13 @@ def forward_sweep_1(
         if S_first is not None:
             S_slice += tl.load(
                 S_first + sh * D * E + d_slice[None, :] * E + e[:, None],
-                mask=d_ok_slice[None, :] & e_ok[:, None],
-                other=0.0,
+                mask=d_ok_slice[None, :] & e_ok[:, None], other=0.0,
             )
         M_slice = tl.zeros([block_e, block_d], tl.float32)
         if M_first is not None:
             M_slice += tl.load(
                 M_first + sh * D * E + d_slice[None, :] * E + e[:, None],
-                mask=d_ok_slice[None, :] & e_ok[:, None],
-                other=0.0,
+                mask=d_ok_slice[None, :] & e_ok[:, None], other=0.0,
             )
         M = M + (M_slice,)
         S = S + (S_slice,)
@@ -1655,8 +1151,7 @@ def forward_sweep_1(
         p8 = tl.dot(p4.to(DT), tl.trans(t3.to(DT)), input_precision="tf32x3")  # matrix3 p4
         t4 = tl.load(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p9 = tl.dot(
-            p4.to(DT),
-            tl.trans(t4.to(DT)),
+            p4.to(DT), tl.trans(t4.to(DT)),
             ((weight2_each[None, :] * p7) + (-p8) + (weight1_each[None, :] * p5)),
             input_precision="tf32x3",
         )  # ... + matrix4 p4
@@ -1668,27 +1163,22 @@ def forward_sweep_1(
                 )
             tl.store(
                 o_out + step * E + i[None, :] * (H * E) + e[:, None],
-                ((alpha[None, :] * p9) + (-beta[None, :] * y)),
-                mask=e_ok[:, None] & i_ok[None, :],
+                ((alpha[None, :] * p9) + (-beta[None, :] * y)), mask=e_ok[:, None] & i_ok[None, :],
             )  # o
         eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
         M_next2 = ()
         S_next2 = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
             p10 = tl.dot(
-                ((eta * beta * weight6_each)[None, :] * p4).to(DT),
-                k[n_d].to(DT),
-                ((weight4_whole * M[n_d]) + (weight5_whole * S[n_d])),
-                input_precision="tf32x3",
+                ((eta * beta * weight6_each)[None, :] * p4).to(DT), k[n_d].to(DT),
+                ((weight4_whole * M[n_d]) + (weight5_whole * S[n_d])), input_precision="tf32x3",
             )  # ... + k^T diag(eta . beta . weight.0.mix_{out.1.(0, 0).False}) p4
             p11 = tl.dot(
                 (-(eta * weight7_each)[None, :] * p4).to(DT), k[n_d].to(DT), p10, input_precision="tf32x3"
             )  # ... + -k^T diag(eta . weight.0.mix_{out.1.(0, 1).False}) p4
             p12 = tl.dot(
-                (-(eta * weight8_each)[None, :] * p4).to(DT),
-                k[n_d].to(DT),
-                (weight3_whole * M[n_d]),
-                input_precision="tf32x3",
+                (-(eta * weight8_each)[None, :] * p4).to(DT), k[n_d].to(DT),
+                (weight3_whole * M[n_d]), input_precision="tf32x3",
             )  # ... + -k^T diag(eta . weight.0.mix_{out.1.(1, 1).False}) p4
             S_next = p11  # weight.0.mix_{in.1.(0, 1).True} M + weight.0.mix_{in.1.(0, 0).True} S + k^T diag(eta . beta . weight.0.mix_{out.1.(0, 0).False}) p4 - k^T diag(eta . weight.0.mix_{out.1.(0, 1).False}) p4
             M_next = p12  # weight.0.mix_{in.1.(1, 1).True} M - k^T diag(eta . weight.0.mix_{out.1.(1, 1).False}) p4
@@ -1704,8 +1194,7 @@ def forward_sweep_1(
                 if part == parts - 1:
                     tl.store(
                         S_last + (sh // H // parts * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
-                        S[n_d],
-                        mask=d_ok[n_d][None, :] & e_ok[:, None],
+                        S[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         else:
             tl.store(
@@ -1716,8 +1205,7 @@ def forward_sweep_1(
                 if part == parts - 1:
                     tl.store(
                         M_last + (sh // H // parts * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
-                        M[n_d],
-                        mask=d_ok[n_d][None, :] & e_ok[:, None],
+                        M[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         else:
             tl.store(
@@ -1749,44 +1237,24 @@ def triton_forward(given, states, constants, packed=None, needs_backward=True, f
     M_starts = M_first
     rows_1 = some.new_empty((B, T, H), dtype=torch.float32)
     launch(
-        forward_rows_1,
-        (cdiv(B * T, config.rows()) * H,),
-        alpha,
-        *strides(alpha, H),
-        rows_1,
-        T,
-        H,
-        B * T,
-        ROWS=config.rows(),
-        num_warps=4,
+        forward_rows_1, (cdiv(B * T, config.rows()) * H,),
+        alpha, *strides(alpha, H), rows_1,
+        T, H, B * T,
+        ROWS=config.rows(), num_warps=4,
     )
     rows_2 = some.new_empty((B, T, H), dtype=torch.float32)
     launch(
-        forward_rows_2,
-        (cdiv(B * T, config.rows()) * H,),
-        beta,
-        *strides(beta, H),
-        mu,
-        *strides(mu, H),
-        rows_2,
-        T,
-        H,
-        B * T,
-        ROWS=config.rows(),
-        num_warps=4,
+        forward_rows_2, (cdiv(B * T, config.rows()) * H,),
+        beta, *strides(beta, H), mu, *strides(mu, H), rows_2,
+        T, H, B * T,
+        ROWS=config.rows(), num_warps=4,
     )
     rows_3 = some.new_empty((B, T, H), dtype=torch.float32)
     launch(
-        forward_rows_3,
-        (cdiv(B * T, config.rows()) * H,),
-        mu,
-        *strides(mu, H),
-        rows_3,
-        T,
-        H,
-        B * T,
-        ROWS=config.rows(),
-        num_warps=4,
+        forward_rows_3, (cdiv(B * T, config.rows()) * H,),
+        mu, *strides(mu, H), rows_3,
+        T, H, B * T,
+        ROWS=config.rows(), num_warps=4,
     )
     weight2 = some.new_empty((B, H, T), dtype=torch.float32)
     weight1 = some.new_empty((B, H, T), dtype=torch.float32)
@@ -1800,29 +1268,12 @@ def triton_forward(given, states, constants, packed=None, needs_backward=True, f
     weight7 = some.new_empty((B, H, T), dtype=torch.float32)
     weight8 = some.new_empty((B, H, T), dtype=torch.float32)
     launch(
-        forward_weights_1,
-        (lay.programs,),
-        rows_1,
-        *strides(rows_1, H),
-        rows_2,
-        *strides(rows_2, H),
-        rows_3,
-        *strides(rows_3, H),
-        weight2,
-        weight1,
-        matrix6,
-        matrix5,
-        weight3,
-        matrix7,
-        weight5,
-        weight6,
-        weight4,
-        weight7,
+        forward_weights_1, (lay.programs,),
+        rows_1, *strides(rows_1, H), rows_2, *strides(rows_2, H), rows_3, *strides(rows_3, H),
+        weight2, weight1, matrix6, matrix5, weight3, matrix7, weight5, weight6, weight4, weight7,
         weight8,
-        *lay.at_once,
-        lay.programs,
-        C=config.chunk,
-        num_warps=1,
+        *lay.at_once, lay.programs,
+        C=config.chunk, num_warps=1,
     )
     rows_1 = rows_2 = rows_3 = None
     eta_by_head = by_head(eta, H)
@@ -1832,37 +1283,14 @@ def triton_forward(given, states, constants, packed=None, needs_backward=True, f
     matrix4 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     matrix3 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     launch(
-        forward_prepare_1,
-        (config.queues(lay.programs),),
-        matrix1,
-        matrix5,
-        eta_by_head,
-        p,
-        *strides(p, H),
-        k,
-        *strides(k, H),
-        matrix6,
-        beta_by_head,
-        matrix2,
-        q,
-        *strides(q, H),
-        matrix7,
-        matrix4,
-        matrix3,
-        *lay.at_once,
-        lay.programs,
-        D=D,
-        block_d=config.padded(D),
-        CHUNK=config.chunk,
+        forward_prepare_1, (config.queues(lay.programs),),
+        matrix1, matrix5, eta_by_head, p, *strides(p, H), k, *strides(k, H), matrix6, beta_by_head,
+        matrix2, q, *strides(q, H), matrix7, matrix4, matrix3,
+        *lay.at_once, lay.programs,
+        D=D, block_d=config.padded(D), CHUNK=config.chunk,
         STAGES=config.queued(config.padded(D) * (p.element_size() + k.element_size() + q.element_size()), config.chunk),
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=config.ahead,
-        num_stages=1,
-        maxnreg=255,
+        C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=255,
     )
     matrix5 = matrix6 = matrix7 = None
     alpha_by_head = by_head(alpha, H)
@@ -1871,8 +1299,7 @@ def triton_forward(given, states, constants, packed=None, needs_backward=True, f
     S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if finals else None
     M_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if finals else None
     walk = config.walk(
-        E,
-        config.padded(D) * (p.element_size() + q.element_size() + k.element_size()),
+        E, config.padded(D) * (p.element_size() + q.element_size() + k.element_size()),
         weight1.element_size()
         + weight2.element_size()
         + weight3.element_size()
@@ -1886,60 +1313,19 @@ def triton_forward(given, states, constants, packed=None, needs_backward=True, f
         + weight8.element_size()
         + config.chunk
         * (matrix1.element_size() + matrix2.element_size() + matrix3.element_size() + matrix4.element_size()),
-        v.element_size(),
-        elements=True,
+        v.element_size(), elements=True,
     )
     launch(
-        forward_sweep_1,
-        (lay.sequences * parts * H * cdiv(E, walk.tile),),
-        S_starts,
-        S_last,
-        M_starts,
-        M_last,
-        weight1,
-        p,
-        *strides(p, H),
-        weight2,
-        v,
-        *strides(v, H),
-        matrix1,
-        weight3,
-        q,
-        *strides(q, H),
-        matrix2,
-        matrix3,
-        matrix4,
-        beta_by_head,
-        write1,
-        alpha_by_head,
-        o,
-        weight4,
-        weight5,
-        eta_by_head,
-        weight6,
-        k,
-        *strides(k, H),
-        weight7,
+        forward_sweep_1, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+        S_starts, S_last, M_starts, M_last, weight1, p, *strides(p, H), weight2, v, *strides(v, H),
+        matrix1, weight3, q, *strides(q, H), matrix2, matrix3, matrix4, beta_by_head, write1,
+        alpha_by_head, o, weight4, weight5, eta_by_head, weight6, k, *strides(k, H), weight7,
         weight8,
-        *lay.walked,
-        parts,
-        lay.length(parts),
-        D=D,
-        E=E,
-        block_d=min(config.slice, config.padded(D)),
-        block_e=walk.tile,
-        YIELD=True,
-        WARPS=walk.warps,
-        STAGES=walk.stages,
-        PRODUCTS=walk.products,
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=walk.warps,
-        num_stages=2,
-        maxnreg=walk.registers,
+        *lay.walked, parts, lay.length(parts),
+        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=True,
+        WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
+        LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
         enable_fp_fusion=not config.exact,
     )
     matrix1 = matrix2 = matrix3 = matrix4 = weight1 = weight2 = weight3 = weight4 = weight5 = weight6 = weight7 = (
@@ -1956,39 +1342,11 @@ def triton_forward(given, states, constants, packed=None, needs_backward=True, f
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_weights_1(
-    a_0_0_p,
-    a_0_0_b,
-    a_0_0_t,
-    a_0_0_h,
-    a_0_0_g,
-    a_1_1_p,
-    a_1_1_b,
-    a_1_1_t,
-    a_1_1_h,
-    a_1_1_g,
-    a_1_0_p,
-    a_1_0_b,
-    a_1_0_t,
-    a_1_0_h,
-    a_1_0_g,
-    matrix13_out,
-    weight1_out,
-    matrix12_out,
-    weight3_out,
-    weight2_out,
-    matrix14_out,
-    weight4_out,
-    weight5_out,
-    weight9_out,
-    weight8_out,
-    weight6_out,
-    weight7_out,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
+    a_0_0_p, a_0_0_b, a_0_0_t, a_0_0_h, a_0_0_g, a_1_1_p, a_1_1_b, a_1_1_t, a_1_1_h, a_1_1_g,
+    a_1_0_p, a_1_0_b, a_1_0_t, a_1_0_h, a_1_0_g, matrix13_out, weight1_out, matrix12_out,
+    weight3_out, weight2_out, matrix14_out, weight4_out, weight5_out, weight9_out, weight8_out,
+    weight6_out, weight7_out,
+    T, H, chunks, begins, stops, programs,
     C: tl.constexpr,
 ):
     """Weights between states that are added to each other."""
@@ -2043,15 +1401,8 @@ def backward_weights_1(
 
 @triton.jit(do_not_specialize=["T", "count"])
 def backward_rows_1(
-    alpha_p,
-    alpha_b,
-    alpha_t,
-    alpha_h,
-    alpha_g,
-    rows_1_out,
-    T,
-    H,
-    count,
+    alpha_p, alpha_b, alpha_t, alpha_h, alpha_g, rows_1_out,
+    T, H, count,
     ROWS: tl.constexpr,
 ):
     """What is made of each step for itself."""
@@ -2069,15 +1420,8 @@ def backward_rows_1(
 
 @triton.jit(do_not_specialize=["T", "count"])
 def backward_rows_2(
-    mu_p,
-    mu_b,
-    mu_t,
-    mu_h,
-    mu_g,
-    rows_2_out,
-    T,
-    H,
-    count,
+    mu_p, mu_b, mu_t, mu_h, mu_g, rows_2_out,
+    T, H, count,
     ROWS: tl.constexpr,
 ):
     """What is made of each step for itself."""
@@ -2093,20 +1437,8 @@ def backward_rows_2(
 
 @triton.jit(do_not_specialize=["T", "count"])
 def backward_rows_3(
-    beta_p,
-    beta_b,
-    beta_t,
-    beta_h,
-    beta_g,
-    mu_p,
-    mu_b,
-    mu_t,
-    mu_h,
-    mu_g,
-    rows_3_out,
-    T,
-    H,
-    count,
+    beta_p, beta_b, beta_t, beta_h, beta_g, mu_p, mu_b, mu_t, mu_h, mu_g, rows_3_out,
+    T, H, count,
     ROWS: tl.constexpr,
 ):
     """What is made of each step for itself."""
@@ -2123,40 +1455,11 @@ def backward_rows_3(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_weights_2(
-    a_0_0_p,
-    a_0_0_b,
-    a_0_0_t,
-    a_0_0_h,
-    a_0_0_g,
-    a_0_1_p,
-    a_0_1_b,
-    a_0_1_t,
-    a_0_1_h,
-    a_0_1_g,
-    a_1_1_p,
-    a_1_1_b,
-    a_1_1_t,
-    a_1_1_h,
-    a_1_1_g,
-    matrix15_out,
-    weight13_out,
-    weight16_out,
-    weight14_out,
-    weight17_out,
-    weight15_out,
-    weight18_out,
-    weight10_out,
-    matrix16_out,
-    weight11_out,
-    matrix18_out,
-    matrix17_out,
-    weight12_out,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
+    a_0_0_p, a_0_0_b, a_0_0_t, a_0_0_h, a_0_0_g, a_0_1_p, a_0_1_b, a_0_1_t, a_0_1_h, a_0_1_g,
+    a_1_1_p, a_1_1_b, a_1_1_t, a_1_1_h, a_1_1_g, matrix15_out, weight13_out, weight16_out,
+    weight14_out, weight17_out, weight15_out, weight18_out, weight10_out, matrix16_out,
+    weight11_out, matrix18_out, matrix17_out, weight12_out,
+    T, H, chunks, begins, stops, programs,
     C: tl.constexpr,
 ):
     """Weights between states that are added to each other."""
@@ -2212,15 +1515,8 @@ def backward_weights_2(
 
 @triton.jit(do_not_specialize=["T", "count"])
 def backward_rows_4(
-    alpha_p,
-    alpha_b,
-    alpha_t,
-    alpha_h,
-    alpha_g,
-    rows_4_out,
-    T,
-    H,
-    count,
+    alpha_p, alpha_b, alpha_t, alpha_h, alpha_g, rows_4_out,
+    T, H, count,
     ROWS: tl.constexpr,
 ):
     """What is made of each step for itself."""
@@ -2238,20 +1534,8 @@ def backward_rows_4(
 
 @triton.jit(do_not_specialize=["T", "count"])
 def backward_rows_5(
-    beta_p,
-    beta_b,
-    beta_t,
-    beta_h,
-    beta_g,
-    mu_p,
-    mu_b,
-    mu_t,
-    mu_h,
-    mu_g,
-    rows_5_out,
-    T,
-    H,
-    count,
+    beta_p, beta_b, beta_t, beta_h, beta_g, mu_p, mu_b, mu_t, mu_h, mu_g, rows_5_out,
+    T, H, count,
     ROWS: tl.constexpr,
 ):
     """What is made of each step for itself."""
@@ -2268,15 +1552,8 @@ def backward_rows_5(
 
 @triton.jit(do_not_specialize=["T", "count"])
 def backward_rows_6(
-    mu_p,
-    mu_b,
-    mu_t,
-    mu_h,
-    mu_g,
-    rows_6_out,
-    T,
-    H,
-    count,
+    mu_p, mu_b, mu_t, mu_h, mu_g, rows_6_out,
+    T, H, count,
     ROWS: tl.constexpr,
 ):
     """What is made of each step for itself."""
@@ -2292,69 +1569,15 @@ def backward_rows_6(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prepare_1(
-    matrix3,
-    matrix12,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    alpha_by_head,
-    beta_by_head,
-    matrix2,
-    mu_by_head,
-    matrix13,
-    matrix4,
-    matrix14,
-    matrix1,
-    p_p,
-    p_b,
-    p_t,
-    p_h,
-    p_g,
-    eta_by_head,
-    matrix5,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    matrix6,
-    matrix7,
-    matrix8,
-    matrix15,
-    matrix9,
-    matrix16,
-    matrix10,
-    matrix17,
-    matrix11,
-    matrix18,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    D: tl.constexpr,
-    E: tl.constexpr,
-    block_d: tl.constexpr,
-    block_e: tl.constexpr,
-    CHUNK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    matrix3, matrix12, k_p, k_b, k_t, k_h, k_g, q_p, q_b, q_t, q_h, q_g, alpha_by_head,
+    beta_by_head, matrix2, mu_by_head, matrix13, matrix4, matrix14, matrix1,
+    p_p, p_b, p_t, p_h, p_g, eta_by_head, matrix5,
+    write1_p, write1_b, write1_t, write1_h, write1_g, do_p, do_b, do_t, do_h, do_g, matrix6,
+    matrix7, matrix8, matrix15, matrix9, matrix16, matrix10, matrix17, matrix11, matrix18,
+    T, H, chunks, begins, stops, programs,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
+    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -2440,23 +1663,9 @@ def backward_prepare_1(
 
 @triton.jit(do_not_specialize=["T", "count"])
 def backward_rows_7(
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    ahead1_out,
-    T,
-    H,
-    count,
-    D: tl.constexpr,
-    block_d: tl.constexpr,
-    ROWS: tl.constexpr,
+    q_p, q_b, q_t, q_h, q_g, k_p, k_b, k_t, k_h, k_g, ahead1_out,
+    T, H, count,
+    D: tl.constexpr, block_d: tl.constexpr, ROWS: tl.constexpr,
 ):
     """What is made of each step for itself."""
     h = (tl.program_id(0) % H).to(tl.int64)
@@ -2469,13 +1678,11 @@ def backward_rows_7(
     d_ok = d < D
     q = tl.load(
         q_p + h // q_g * q_h + (b * q_b + step * q_t)[:, None] + d[None, :],
-        mask=i_ok[:, None] & d_ok[None, :],
-        other=0.0,
+        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
     ).to(tl.float32)
     k = tl.load(
         k_p + h // k_g * k_h + (b * k_b + step * k_t)[:, None] + d[None, :],
-        mask=i_ok[:, None] & d_ok[None, :],
-        other=0.0,
+        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
     ).to(tl.float32)
     t1 = tl.sum(q * k, axis=1)
     tl.store(ahead1_out + at, t1, mask=i_ok)
@@ -2483,83 +1690,17 @@ def backward_rows_7(
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_1(
-    dS_first,
-    dS_last,
-    dM_first,
-    dM_last,
-    dS_borders,
-    dM_borders,
-    ahead1_p,
-    ahead1_b,
-    ahead1_t,
-    ahead1_h,
-    ahead1_g,
-    beta_by_head,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    weight1,
-    weight2,
-    matrix2,
-    matrix3,
-    weight3,
-    matrix4,
-    matrix1,
-    eta_by_head,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    write2_out,
-    dv_out,
-    deta_0_out,
-    weight4,
-    alpha_by_head,
-    weight5,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    p_p,
-    p_b,
-    p_t,
-    p_h,
-    p_g,
-    weight6,
-    weight7,
-    weight8,
-    mu_by_head,
-    weight9,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    blocks,
-    D: tl.constexpr,
-    E: tl.constexpr,
-    block_d: tl.constexpr,
-    block_e: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    PRODUCTS: tl.constexpr,
-    BLOCK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    dS_first, dS_last, dM_first, dM_last, dS_borders, dM_borders,
+    ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g, beta_by_head,
+    do_p, do_b, do_t, do_h, do_g, k_p, k_b, k_t, k_h, k_g, weight1, weight2, matrix2, matrix3,
+    weight3, matrix4, matrix1, eta_by_head, write1_p, write1_b, write1_t, write1_h, write1_g,
+    write2_out, dv_out, deta_0_out, weight4, alpha_by_head, weight5, q_p, q_b, q_t, q_h, q_g,
+    p_p, p_b, p_t, p_h, p_g, weight6, weight7, weight8, mu_by_head, weight9,
+    T, H, chunks, starts, parts, length, blocks,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
+    BLOCK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """A walk backwards over chunks, carrying a tile of dS, dM."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
@@ -2582,15 +1723,13 @@ def backward_sweep_1(
         if dS_first is not None:
             dS_slice += tl.load(
                 dS_first + sh * D * E + d_slice[None, :] * E + e[:, None],
-                mask=d_ok_slice[None, :] & e_ok[:, None],
-                other=0.0,
+                mask=d_ok_slice[None, :] & e_ok[:, None], other=0.0,
             )
         dM_slice = tl.zeros([block_e, block_d], tl.float32)
         if dM_first is not None:
             dM_slice += tl.load(
                 dM_first + sh * D * E + d_slice[None, :] * E + e[:, None],
-                mask=d_ok_slice[None, :] & e_ok[:, None],
-                other=0.0,
+                mask=d_ok_slice[None, :] & e_ok[:, None], other=0.0,
             )
         d = d + (d_slice,)
         dM = dM + (dM_slice,)
@@ -2650,9 +1789,7 @@ def backward_sweep_1(
                         dS_borders
                         + (bh * blocks + first_block + (count - 1 - n) // (BLOCK // C)) * D * E
                         + d[n_d][None, :] * E
-                        + e[:, None],
-                        dS[n_d],
-                        mask=d_ok[n_d][None, :] & e_ok[:, None],
+                        + e[:, None], dS[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
             if dM_borders is not None:
                 if (n == 0) | ((count - n) % (BLOCK // C) == 0):
@@ -2660,9 +1797,7 @@ def backward_sweep_1(
                         dM_borders
                         + (bh * blocks + first_block + (count - 1 - n) // (BLOCK // C)) * D * E
                         + d[n_d][None, :] * E
-                        + e[:, None],
-                        dM[n_d],
-                        mask=d_ok[n_d][None, :] & e_ok[:, None],
+                        + e[:, None], dM[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
             k = tl.load(
                 k_p + t0 * k_t + i[:, None] * k_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
@@ -2673,10 +1808,8 @@ def backward_sweep_1(
                 q_p + t0 * q_t + i[:, None] * q_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
             p7_slice = tl.dot(
-                ((alpha * weight5_each)[None, :] * do_each.to(tl.float32)).to(DT),
-                q_slice.to(DT),
-                (weight4_whole * dS[n_d]),
-                input_precision="tf32x3",
+                ((alpha * weight5_each)[None, :] * do_each.to(tl.float32)).to(DT), q_slice.to(DT),
+                (weight4_whole * dS[n_d]), input_precision="tf32x3",
             )  # ... + q^T diag(alpha . weight.0.mix_{out.1.(0, 0).False}) do
             p8_slice = tl.load(
                 p_p + t0 * p_t + i[:, None] * p_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
@@ -2692,8 +1825,7 @@ def backward_sweep_1(
         p3 = tl.dot(do.to(DT), tl.trans(t2.to(DT)), input_precision="tf32x3")  # matrix3 do
         t3 = tl.load(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p5 = tl.dot(
-            do.to(DT),
-            tl.trans(t3.to(DT)),
+            do.to(DT), tl.trans(t3.to(DT)),
             (
                 (-(ahead1.to(tl.float32) * beta)[None, :] * do_each.to(tl.float32))
                 + (weight1_each[None, :] * p)
@@ -2709,8 +1841,7 @@ def backward_sweep_1(
         if YIELD:
             tl.store(write2_out + step * E + i[None, :] * (H * E) + e[:, None], p6, mask=e_ok[:, None] & i_ok[None, :])
             tl.store(
-                dv_out + step * E + i[None, :] * (H * E) + e[:, None],
-                (-eta[None, :] * p6),
+                dv_out + step * E + i[None, :] * (H * E) + e[:, None], (-eta[None, :] * p6),
                 mask=e_ok[:, None] & i_ok[None, :],
             )  # dv
             tl.store(
@@ -2734,22 +1865,16 @@ def backward_sweep_1(
                 ((eta * weight5_each)[None, :] * p6).to(DT), p8[n_d].to(DT), p7[n_d], input_precision="tf32x3"
             )  # ... + p^T diag(eta . weight.0.mix_{out.1.(0, 0).False}) p6
             p10 = tl.dot(
-                ((eta * weight8_each)[None, :] * p6).to(DT),
-                p8[n_d].to(DT),
-                ((weight6_whole * dM[n_d]) + (weight7_whole * dS[n_d])),
-                input_precision="tf32x3",
+                ((eta * weight8_each)[None, :] * p6).to(DT), p8[n_d].to(DT),
+                ((weight6_whole * dM[n_d]) + (weight7_whole * dS[n_d])), input_precision="tf32x3",
             )  # ... + p^T diag(eta . weight.0.mix_{out.1.(1, 0).False}) p6
             p11 = tl.dot(
                 (-(beta * mu * weight9_each)[None, :] * do_each.to(tl.float32)).to(DT),
-                q[n_d].to(DT),
-                p10,
-                input_precision="tf32x3",
+                q[n_d].to(DT), p10, input_precision="tf32x3",
             )  # ... + -q^T diag(mu . beta . weight.0.mix_{out.1.(1, 1).False}) do
             p12 = tl.dot(
-                ((alpha * weight8_each)[None, :] * do_each.to(tl.float32)).to(DT),
-                q[n_d].to(DT),
-                p11,
-                input_precision="tf32x3",
+                ((alpha * weight8_each)[None, :] * do_each.to(tl.float32)).to(DT), q[n_d].to(DT),
+                p11, input_precision="tf32x3",
             )  # ... + q^T diag(alpha . weight.0.mix_{out.1.(1, 0).False}) do
             dS_next = p9  # weight.0.mix_{in.1.(0, 0).True} dS + q^T diag(alpha . weight.0.mix_{out.1.(0, 0).False}) do + p^T diag(eta . weight.0.mix_{out.1.(0, 0).False}) p6
             dM_next = p12  # weight.0.mix_{in.1.(1, 1).True} dM + weight.0.mix_{in.1.(1, 0).True} dS + q^T diag(alpha . weight.0.mix_{out.1.(1, 0).False}) do + p^T diag(eta . weight.0.mix_{out.1.(1, 0).False}) p6 - q^T diag(mu . beta . weight.0.mix_{out.1.(1, 1).False}) do
@@ -2765,13 +1890,11 @@ def backward_sweep_1(
                 if part == 0:
                     tl.store(
                         dS_last + (sh // H // parts * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
-                        dS[n_d],
-                        mask=d_ok[n_d][None, :] & e_ok[:, None],
+                        dS[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         else:
             tl.store(
-                dS_last + sh * D * E + d[n_d][None, :] * E + e[:, None],
-                dS[n_d],
+                dS_last + sh * D * E + d[n_d][None, :] * E + e[:, None], dS[n_d],
                 mask=d_ok[n_d][None, :] & e_ok[:, None],
             )
         if YIELD:
@@ -2779,53 +1902,23 @@ def backward_sweep_1(
                 if part == 0:
                     tl.store(
                         dM_last + (sh // H // parts * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
-                        dM[n_d],
-                        mask=d_ok[n_d][None, :] & e_ok[:, None],
+                        dM[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         else:
             tl.store(
-                dM_last + sh * D * E + d[n_d][None, :] * E + e[:, None],
-                dM[n_d],
+                dM_last + sh * D * E + d[n_d][None, :] * E + e[:, None], dM[n_d],
                 mask=d_ok[n_d][None, :] & e_ok[:, None],
             )
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prepare_2(
-    matrix19,
-    eta_by_head,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    write2_p,
-    write2_b,
-    write2_t,
-    write2_h,
-    write2_g,
-    matrix14,
-    matrix20,
-    matrix12,
-    matrix21,
-    beta_by_head,
-    matrix17,
-    matrix22,
-    matrix18,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    E: tl.constexpr,
-    block_e: tl.constexpr,
-    CHUNK: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
+    matrix19, eta_by_head, write1_p, write1_b, write1_t, write1_h, write1_g,
+    write2_p, write2_b, write2_t, write2_h, write2_g, matrix14, matrix20, matrix12, matrix21,
+    beta_by_head, matrix17, matrix22, matrix18,
+    T, H, chunks, begins, stops, programs,
+    E: tl.constexpr, block_e: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
@@ -2878,79 +1971,17 @@ def backward_prepare_2(
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_2(
-    dS_first,
-    dM_first,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    matrix5,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    weight3,
-    weight1,
-    p_p,
-    p_b,
-    p_t,
-    p_h,
-    p_g,
-    matrix19,
-    matrix6,
-    weight2,
-    matrix7,
-    matrix20,
-    eta_by_head,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    read1_out,
-    read2_out,
-    dbeta_1_out,
-    weight4,
-    alpha_by_head,
-    weight5,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    write2_p,
-    write2_b,
-    write2_t,
-    write2_h,
-    write2_g,
-    weight6,
-    weight7,
-    weight8,
-    beta_by_head,
-    mu_by_head,
-    weight9,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    E: tl.constexpr,
-    D: tl.constexpr,
-    block_e: tl.constexpr,
-    block_d: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    PRODUCTS: tl.constexpr,
-    READ: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    dS_first, dM_first, q_p, q_b, q_t, q_h, q_g, matrix5,
+    write1_p, write1_b, write1_t, write1_h, write1_g, weight3, weight1, p_p, p_b, p_t, p_h, p_g,
+    matrix19, matrix6, weight2, matrix7, matrix20, eta_by_head, k_p, k_b, k_t, k_h, k_g,
+    read1_out, read2_out, dbeta_1_out, weight4, alpha_by_head, weight5,
+    do_p, do_b, do_t, do_h, do_g, write2_p, write2_b, write2_t, write2_h, write2_g, weight6,
+    weight7, weight8, beta_by_head, mu_by_head, weight9,
+    T, H, chunks, starts, parts, length,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
+    READ: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """A walk backwards over chunks, carrying a tile of dS, dM."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
@@ -2973,15 +2004,13 @@ def backward_sweep_2(
         if dS_first is not None:
             dS_slice += tl.load(
                 dS_first + sh * D * E + d[:, None] * E + e_slice[None, :],
-                mask=d_ok[:, None] & e_ok_slice[None, :],
-                other=0.0,
+                mask=d_ok[:, None] & e_ok_slice[None, :], other=0.0,
             )
         dM_slice = tl.zeros([block_d, block_e], tl.float32)
         if dM_first is not None:
             dM_slice += tl.load(
                 dM_first + sh * D * E + d[:, None] * E + e_slice[None, :],
-                mask=d_ok[:, None] & e_ok_slice[None, :],
-                other=0.0,
+                mask=d_ok[:, None] & e_ok_slice[None, :], other=0.0,
             )
         dM = dM + (dM_slice,)
         dS = dS + (dS_slice,)
@@ -3043,49 +2072,36 @@ def backward_sweep_2(
         for n_e in tl.static_range((E + block_e - 1) // block_e):
             write1 = tl.load(
                 write1_p + t0 * write1_t + i[:, None] * write1_t + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
             p2 = tl.dot(dM[n_e].to(DT), tl.trans(write1.to(DT)), p2, input_precision="tf32x3")  # write1 dM^T
             p3 = tl.dot(dS[n_e].to(DT), tl.trans(write1.to(DT)), p3, input_precision="tf32x3")  # write1 dS^T
             do = tl.load(
                 do_p + t0 * do_t + i[:, None] * do_t + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
             p9 = tl.dot(
-                ((alpha * weight5_each)[None, :] * q_each.to(tl.float32)).to(DT),
-                do.to(DT),
-                (weight4_whole * dS[n_e]),
-                input_precision="tf32x3",
+                ((alpha * weight5_each)[None, :] * q_each.to(tl.float32)).to(DT), do.to(DT),
+                (weight4_whole * dS[n_e]), input_precision="tf32x3",
             )  # ... + q^T diag(alpha . weight.0.mix_{out.1.(0, 0).False}) do
             write2 = tl.load(
                 write2_p + t0 * write2_t + i[:, None] * write2_t + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
             p10 = tl.dot(
-                ((eta * weight5_each)[None, :] * p4_each.to(tl.float32)).to(DT),
-                write2.to(DT),
-                p9,
+                ((eta * weight5_each)[None, :] * p4_each.to(tl.float32)).to(DT), write2.to(DT), p9,
                 input_precision="tf32x3",
             )  # ... + p^T diag(eta . weight.0.mix_{out.1.(0, 0).False}) write2
             p11 = tl.dot(
-                ((eta * weight8_each)[None, :] * p4_each.to(tl.float32)).to(DT),
-                write2.to(DT),
-                ((weight6_whole * dM[n_e]) + (weight7_whole * dS[n_e])),
-                input_precision="tf32x3",
+                ((eta * weight8_each)[None, :] * p4_each.to(tl.float32)).to(DT), write2.to(DT),
+                ((weight6_whole * dM[n_e]) + (weight7_whole * dS[n_e])), input_precision="tf32x3",
             )  # ... + p^T diag(eta . weight.0.mix_{out.1.(1, 0).False}) write2
             p12 = tl.dot(
-                (-(beta * mu * weight9_each)[None, :] * q_each.to(tl.float32)).to(DT),
-                do.to(DT),
-                p11,
-                input_precision="tf32x3",
+                (-(beta * mu * weight9_each)[None, :] * q_each.to(tl.float32)).to(DT), do.to(DT),
+                p11, input_precision="tf32x3",
             )  # ... + -q^T diag(mu . beta . weight.0.mix_{out.1.(1, 1).False}) do
             p13 = tl.dot(
-                ((alpha * weight8_each)[None, :] * q_each.to(tl.float32)).to(DT),
-                do.to(DT),
-                p12,
+                ((alpha * weight8_each)[None, :] * q_each.to(tl.float32)).to(DT), do.to(DT), p12,
                 input_precision="tf32x3",
             )  # ... + q^T diag(alpha . weight.0.mix_{out.1.(1, 0).False}) do
             dS_next = p10  # weight.0.mix_{in.1.(0, 0).True} dS + q^T diag(alpha . weight.0.mix_{out.1.(0, 0).False}) do + p^T diag(eta . weight.0.mix_{out.1.(0, 0).False}) write2
@@ -3098,8 +2114,7 @@ def backward_sweep_2(
         dS = dS_next2
         t2 = tl.load(matrix19 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p5 = tl.dot(
-            p4.to(DT),
-            tl.trans(t2.to(DT)),
+            p4.to(DT), tl.trans(t2.to(DT)),
             ((-p) + (weight3_each[None, :] * p2) + (weight1_each[None, :] * p3)),
             input_precision="tf32x3",
         )  # ... + matrix19 p
@@ -3133,58 +2148,14 @@ def backward_sweep_2(
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_3(
-    S_first,
-    S_last,
-    M_first,
-    M_last,
-    S_borders,
-    M_borders,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    matrix8,
-    beta_by_head,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    weight13,
-    dq_2_out,
-    weight14,
-    weight15,
-    weight16,
-    eta_by_head,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    weight17,
-    weight18,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    blocks,
-    E: tl.constexpr,
-    D: tl.constexpr,
-    block_e: tl.constexpr,
-    block_d: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    PRODUCTS: tl.constexpr,
-    BLOCK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    S_first, S_last, M_first, M_last, S_borders, M_borders, k_p, k_b, k_t, k_h, k_g, matrix8,
+    beta_by_head, do_p, do_b, do_t, do_h, do_g, weight13, dq_2_out, weight14, weight15,
+    weight16, eta_by_head, write1_p, write1_b, write1_t, write1_h, write1_g, weight17, weight18,
+    T, H, chunks, starts, parts, length, blocks,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
+    BLOCK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of S, M."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
@@ -3207,15 +2178,13 @@ def backward_sweep_3(
         if S_first is not None:
             S_slice += tl.load(
                 S_first + sh * D * E + d[:, None] * E + e_slice[None, :],
-                mask=d_ok[:, None] & e_ok_slice[None, :],
-                other=0.0,
+                mask=d_ok[:, None] & e_ok_slice[None, :], other=0.0,
             )
         M_slice = tl.zeros([block_d, block_e], tl.float32)
         if M_first is not None:
             M_slice += tl.load(
                 M_first + sh * D * E + d[:, None] * E + e_slice[None, :],
-                mask=d_ok[:, None] & e_ok_slice[None, :],
-                other=0.0,
+                mask=d_ok[:, None] & e_ok_slice[None, :], other=0.0,
             )
         M = M + (M_slice,)
         S = S + (S_slice,)
@@ -3260,9 +2229,7 @@ def backward_sweep_3(
                         S_borders
                         + (bh * blocks + first_block + n // (BLOCK // C)) * D * E
                         + d[:, None] * E
-                        + e[n_e][None, :],
-                        S[n_e],
-                        mask=d_ok[:, None] & e_ok[n_e][None, :],
+                        + e[n_e][None, :], S[n_e], mask=d_ok[:, None] & e_ok[n_e][None, :],
                     )
             if M_borders is not None:
                 if n % (BLOCK // C) == 0:
@@ -3270,38 +2237,28 @@ def backward_sweep_3(
                         M_borders
                         + (bh * blocks + first_block + n // (BLOCK // C)) * D * E
                         + d[:, None] * E
-                        + e[n_e][None, :],
-                        M[n_e],
-                        mask=d_ok[:, None] & e_ok[n_e][None, :],
+                        + e[n_e][None, :], M[n_e], mask=d_ok[:, None] & e_ok[n_e][None, :],
                     )
             do = tl.load(
                 do_p + t0 * do_t + i[:, None] * do_t + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
             p2 = tl.dot(M[n_e].to(DT), tl.trans(do.to(DT)), p2, input_precision="tf32x3")  # do M^T
             write1 = tl.load(
                 write1_p + t0 * write1_t + i[:, None] * write1_t + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
             p3 = tl.dot(
-                (-(weight16_each * eta)[None, :] * k_each.to(tl.float32)).to(DT),
-                write1.to(DT),
-                ((weight14_whole * S[n_e]) + (weight15_whole * M[n_e])),
-                input_precision="tf32x3",
+                (-(weight16_each * eta)[None, :] * k_each.to(tl.float32)).to(DT), write1.to(DT),
+                ((weight14_whole * S[n_e]) + (weight15_whole * M[n_e])), input_precision="tf32x3",
             )  # ... + -k^T diag(eta . weight.1.mix_{out.1.(0, 1).False}) write1
             p4 = tl.dot(
                 ((eta * beta * weight17_each)[None, :] * k_each.to(tl.float32)).to(DT),
-                write1.to(DT),
-                p3,
-                input_precision="tf32x3",
+                write1.to(DT), p3, input_precision="tf32x3",
             )  # ... + k^T diag(eta . beta . weight.1.mix_{out.1.(0, 0).False}) write1
             p5 = tl.dot(
-                (-(weight18_each * eta)[None, :] * k_each.to(tl.float32)).to(DT),
-                write1.to(DT),
-                (weight13_whole * M[n_e]),
-                input_precision="tf32x3",
+                (-(weight18_each * eta)[None, :] * k_each.to(tl.float32)).to(DT), write1.to(DT),
+                (weight13_whole * M[n_e]), input_precision="tf32x3",
             )  # ... + -k^T diag(eta . weight.1.mix_{out.1.(1, 1).False}) write1
             S_next = p4  # weight.1.mix_{in.1.(0, 0).True} S + weight.1.mix_{in.1.(0, 1).True} M + k^T diag(eta . beta . weight.1.mix_{out.1.(0, 0).False}) write1 - k^T diag(eta . weight.1.mix_{out.1.(0, 1).False}) write1
             M_next = p5  # weight.1.mix_{in.1.(1, 1).True} M - k^T diag(eta . weight.1.mix_{out.1.(1, 1).False}) write1
@@ -3333,59 +2290,14 @@ def backward_sweep_3(
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_4(
-    S_first,
-    M_first,
-    weight10,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    matrix9,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    beta_by_head,
-    mu_by_head,
-    dbeta_3_out,
-    dlog_mu_3_out,
-    weight14,
-    weight15,
-    weight16,
-    eta_by_head,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    weight17,
-    weight13,
-    weight18,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    E: tl.constexpr,
-    D: tl.constexpr,
-    block_e: tl.constexpr,
-    block_d: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    PRODUCTS: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
+    S_first, M_first, weight10, do_p, do_b, do_t, do_h, do_g, k_p, k_b, k_t, k_h, k_g, matrix9,
+    q_p, q_b, q_t, q_h, q_g, beta_by_head, mu_by_head, dbeta_3_out, dlog_mu_3_out, weight14,
+    weight15, weight16, eta_by_head, write1_p, write1_b, write1_t, write1_h, write1_g, weight17,
+    weight13, weight18,
+    T, H, chunks, starts, parts, length,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of S, M."""
@@ -3409,15 +2321,13 @@ def backward_sweep_4(
         if S_first is not None:
             S_slice += tl.load(
                 S_first + sh * D * E + d[:, None] * E + e_slice[None, :],
-                mask=d_ok[:, None] & e_ok_slice[None, :],
-                other=0.0,
+                mask=d_ok[:, None] & e_ok_slice[None, :], other=0.0,
             )
         M_slice = tl.zeros([block_d, block_e], tl.float32)
         if M_first is not None:
             M_slice += tl.load(
                 M_first + sh * D * E + d[:, None] * E + e_slice[None, :],
-                mask=d_ok[:, None] & e_ok_slice[None, :],
-                other=0.0,
+                mask=d_ok[:, None] & e_ok_slice[None, :], other=0.0,
             )
         M = M + (M_slice,)
         S = S + (S_slice,)
@@ -3464,32 +2374,24 @@ def backward_sweep_4(
         for n_e in tl.static_range((E + block_e - 1) // block_e):
             do = tl.load(
                 do_p + t0 * do_t + i[:, None] * do_t + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
             p = tl.dot(M[n_e].to(DT), tl.trans(do.to(DT)), p, input_precision="tf32x3")  # do M^T
             write1 = tl.load(
                 write1_p + t0 * write1_t + i[:, None] * write1_t + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
             p3 = tl.dot(
-                (-(weight16_each * eta)[None, :] * k_each.to(tl.float32)).to(DT),
-                write1.to(DT),
-                ((weight14_whole * S[n_e]) + (weight15_whole * M[n_e])),
-                input_precision="tf32x3",
+                (-(weight16_each * eta)[None, :] * k_each.to(tl.float32)).to(DT), write1.to(DT),
+                ((weight14_whole * S[n_e]) + (weight15_whole * M[n_e])), input_precision="tf32x3",
             )  # ... + -k^T diag(eta . weight.1.mix_{out.1.(0, 1).False}) write1
             p4 = tl.dot(
                 ((eta * beta * weight17_each)[None, :] * k_each.to(tl.float32)).to(DT),
-                write1.to(DT),
-                p3,
-                input_precision="tf32x3",
+                write1.to(DT), p3, input_precision="tf32x3",
             )  # ... + k^T diag(eta . beta . weight.1.mix_{out.1.(0, 0).False}) write1
             p5 = tl.dot(
-                (-(weight18_each * eta)[None, :] * k_each.to(tl.float32)).to(DT),
-                write1.to(DT),
-                (weight13_whole * M[n_e]),
-                input_precision="tf32x3",
+                (-(weight18_each * eta)[None, :] * k_each.to(tl.float32)).to(DT), write1.to(DT),
+                (weight13_whole * M[n_e]), input_precision="tf32x3",
             )  # ... + -k^T diag(eta . weight.1.mix_{out.1.(1, 1).False}) write1
             S_next = p4  # weight.1.mix_{in.1.(0, 0).True} S + weight.1.mix_{in.1.(0, 1).True} M + k^T diag(eta . beta . weight.1.mix_{out.1.(0, 0).False}) write1 - k^T diag(eta . weight.1.mix_{out.1.(0, 1).False}) write1
             M_next = p5  # weight.1.mix_{in.1.(1, 1).True} M - k^T diag(eta . weight.1.mix_{out.1.(1, 1).False}) write1
@@ -3536,66 +2438,15 @@ def backward_sweep_4(
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_5(
-    S_first,
-    M_first,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    matrix11,
-    weight12,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    weight11,
-    matrix10,
-    dq_2_p,
-    dq_2_b,
-    dq_2_t,
-    dq_2_h,
-    dq_2_g,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    alpha_by_head,
-    dq_out,
-    dlog_alpha_4_out,
-    weight14,
-    weight15,
-    weight16,
-    eta_by_head,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    beta_by_head,
-    weight17,
-    weight13,
+    S_first, M_first, k_p, k_b, k_t, k_h, k_g, matrix11, weight12, do_p, do_b, do_t, do_h, do_g,
+    weight11, matrix10, dq_2_p, dq_2_b, dq_2_t, dq_2_h, dq_2_g, q_p, q_b, q_t, q_h, q_g,
+    alpha_by_head, dq_out, dlog_alpha_4_out, weight14, weight15, weight16, eta_by_head,
+    write1_p, write1_b, write1_t, write1_h, write1_g, beta_by_head, weight17, weight13,
     weight18,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    E: tl.constexpr,
-    D: tl.constexpr,
-    block_e: tl.constexpr,
-    block_d: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    PRODUCTS: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
+    T, H, chunks, starts, parts, length,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of S, M."""
@@ -3619,15 +2470,13 @@ def backward_sweep_5(
         if S_first is not None:
             S_slice += tl.load(
                 S_first + sh * D * E + d[:, None] * E + e_slice[None, :],
-                mask=d_ok[:, None] & e_ok_slice[None, :],
-                other=0.0,
+                mask=d_ok[:, None] & e_ok_slice[None, :], other=0.0,
             )
         M_slice = tl.zeros([block_d, block_e], tl.float32)
         if M_first is not None:
             M_slice += tl.load(
                 M_first + sh * D * E + d[:, None] * E + e_slice[None, :],
-                mask=d_ok[:, None] & e_ok_slice[None, :],
-                other=0.0,
+                mask=d_ok[:, None] & e_ok_slice[None, :], other=0.0,
             )
         M = M + (M_slice,)
         S = S + (S_slice,)
@@ -3687,33 +2536,25 @@ def backward_sweep_5(
         for n_e in tl.static_range((E + block_e - 1) // block_e):
             do = tl.load(
                 do_p + t0 * do_t + i[:, None] * do_t + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
             p2 = tl.dot(M[n_e].to(DT), tl.trans(do.to(DT)), p2, input_precision="tf32x3")  # do M^T
             p3 = tl.dot(S[n_e].to(DT), tl.trans(do.to(DT)), p3, input_precision="tf32x3")  # do S^T
             write1 = tl.load(
                 write1_p + t0 * write1_t + i[:, None] * write1_t + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
             p5 = tl.dot(
-                (-(weight16_each * eta)[None, :] * k_each.to(tl.float32)).to(DT),
-                write1.to(DT),
-                ((weight14_whole * S[n_e]) + (weight15_whole * M[n_e])),
-                input_precision="tf32x3",
+                (-(weight16_each * eta)[None, :] * k_each.to(tl.float32)).to(DT), write1.to(DT),
+                ((weight14_whole * S[n_e]) + (weight15_whole * M[n_e])), input_precision="tf32x3",
             )  # ... + -k^T diag(eta . weight.1.mix_{out.1.(0, 1).False}) write1
             p6 = tl.dot(
                 ((eta * beta * weight17_each)[None, :] * k_each.to(tl.float32)).to(DT),
-                write1.to(DT),
-                p5,
-                input_precision="tf32x3",
+                write1.to(DT), p5, input_precision="tf32x3",
             )  # ... + k^T diag(eta . beta . weight.1.mix_{out.1.(0, 0).False}) write1
             p7 = tl.dot(
-                (-(weight18_each * eta)[None, :] * k_each.to(tl.float32)).to(DT),
-                write1.to(DT),
-                (weight13_whole * M[n_e]),
-                input_precision="tf32x3",
+                (-(weight18_each * eta)[None, :] * k_each.to(tl.float32)).to(DT), write1.to(DT),
+                (weight13_whole * M[n_e]), input_precision="tf32x3",
             )  # ... + -k^T diag(eta . weight.1.mix_{out.1.(1, 1).False}) write1
             S_next = p6  # weight.1.mix_{in.1.(0, 0).True} S + weight.1.mix_{in.1.(0, 1).True} M + k^T diag(eta . beta . weight.1.mix_{out.1.(0, 0).False}) write1 - k^T diag(eta . weight.1.mix_{out.1.(0, 1).False}) write1
             M_next = p7  # weight.1.mix_{in.1.(1, 1).True} M - k^T diag(eta . weight.1.mix_{out.1.(1, 1).False}) write1
@@ -3725,8 +2566,7 @@ def backward_sweep_5(
         S = S_next2
         t2 = tl.load(matrix10 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p4 = tl.dot(
-            k.to(DT),
-            tl.trans(t2.to(DT)),
+            k.to(DT), tl.trans(t2.to(DT)),
             ((-p) + (weight12_each[None, :] * p2) + (weight11_each[None, :] * p3)),
             input_precision="tf32x3",
         )  # ... + matrix10 k
@@ -3755,54 +2595,14 @@ def backward_sweep_5(
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_6(
-    S_first,
-    M_first,
-    write2_p,
-    write2_b,
-    write2_t,
-    write2_h,
-    write2_g,
-    eta_by_head,
-    weight11,
-    weight12,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    matrix22,
-    matrix21,
-    dp_out,
-    weight14,
-    weight15,
-    weight16,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    beta_by_head,
-    weight17,
-    weight13,
+    S_first, M_first, write2_p, write2_b, write2_t, write2_h, write2_g, eta_by_head, weight11,
+    weight12, k_p, k_b, k_t, k_h, k_g, matrix22, matrix21, dp_out, weight14, weight15, weight16,
+    write1_p, write1_b, write1_t, write1_h, write1_g, beta_by_head, weight17, weight13,
     weight18,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    E: tl.constexpr,
-    D: tl.constexpr,
-    block_e: tl.constexpr,
-    block_d: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    PRODUCTS: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
+    T, H, chunks, starts, parts, length,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of S, M."""
@@ -3826,15 +2626,13 @@ def backward_sweep_6(
         if S_first is not None:
             S_slice += tl.load(
                 S_first + sh * D * E + d[:, None] * E + e_slice[None, :],
-                mask=d_ok[:, None] & e_ok_slice[None, :],
-                other=0.0,
+                mask=d_ok[:, None] & e_ok_slice[None, :], other=0.0,
             )
         M_slice = tl.zeros([block_d, block_e], tl.float32)
         if M_first is not None:
             M_slice += tl.load(
                 M_first + sh * D * E + d[:, None] * E + e_slice[None, :],
-                mask=d_ok[:, None] & e_ok_slice[None, :],
-                other=0.0,
+                mask=d_ok[:, None] & e_ok_slice[None, :], other=0.0,
             )
         M = M + (M_slice,)
         S = S + (S_slice,)
@@ -3876,33 +2674,25 @@ def backward_sweep_6(
         for n_e in tl.static_range((E + block_e - 1) // block_e):
             write2 = tl.load(
                 write2_p + t0 * write2_t + i[:, None] * write2_t + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
             p = tl.dot(S[n_e].to(DT), tl.trans(write2.to(DT)), p, input_precision="tf32x3")  # write2 S^T
             p2 = tl.dot(M[n_e].to(DT), tl.trans(write2.to(DT)), p2, input_precision="tf32x3")  # write2 M^T
             write1 = tl.load(
                 write1_p + t0 * write1_t + i[:, None] * write1_t + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
             p5 = tl.dot(
-                (-(weight16_each * eta)[None, :] * k_each.to(tl.float32)).to(DT),
-                write1.to(DT),
-                ((weight14_whole * S[n_e]) + (weight15_whole * M[n_e])),
-                input_precision="tf32x3",
+                (-(weight16_each * eta)[None, :] * k_each.to(tl.float32)).to(DT), write1.to(DT),
+                ((weight14_whole * S[n_e]) + (weight15_whole * M[n_e])), input_precision="tf32x3",
             )  # ... + -k^T diag(eta . weight.1.mix_{out.1.(0, 1).False}) write1
             p6 = tl.dot(
                 ((eta * beta * weight17_each)[None, :] * k_each.to(tl.float32)).to(DT),
-                write1.to(DT),
-                p5,
-                input_precision="tf32x3",
+                write1.to(DT), p5, input_precision="tf32x3",
             )  # ... + k^T diag(eta . beta . weight.1.mix_{out.1.(0, 0).False}) write1
             p7 = tl.dot(
-                (-(weight18_each * eta)[None, :] * k_each.to(tl.float32)).to(DT),
-                write1.to(DT),
-                (weight13_whole * M[n_e]),
-                input_precision="tf32x3",
+                (-(weight18_each * eta)[None, :] * k_each.to(tl.float32)).to(DT), write1.to(DT),
+                (weight13_whole * M[n_e]), input_precision="tf32x3",
             )  # ... + -k^T diag(eta . weight.1.mix_{out.1.(1, 1).False}) write1
             S_next = p6  # weight.1.mix_{in.1.(0, 0).True} S + weight.1.mix_{in.1.(0, 1).True} M + k^T diag(eta . beta . weight.1.mix_{out.1.(0, 0).False}) write1 - k^T diag(eta . weight.1.mix_{out.1.(0, 1).False}) write1
             M_next = p7  # weight.1.mix_{in.1.(1, 1).True} M - k^T diag(eta . weight.1.mix_{out.1.(1, 1).False}) write1
@@ -3916,8 +2706,7 @@ def backward_sweep_6(
         p3 = tl.dot(k.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix22 k
         t2 = tl.load(matrix21 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p4 = tl.dot(
-            k.to(DT),
-            tl.trans(t2.to(DT)),
+            k.to(DT), tl.trans(t2.to(DT)),
             (((eta * weight11_each)[None, :] * p) + ((eta * weight12_each)[None, :] * p2) + (-p3)),
             input_precision="tf32x3",
         )  # ... + matrix21 k
@@ -3929,65 +2718,15 @@ def backward_sweep_6(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_unroll_1(
-    matrix23,
-    matrix24,
-    p_p,
-    p_b,
-    p_t,
-    p_h,
-    p_g,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    write2_p,
-    write2_b,
-    write2_t,
-    write2_h,
-    write2_g,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    eta_by_head,
-    alpha_by_head,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    M_dS_own_out,
-    matrix25,
-    matrix26,
-    beta_by_head,
-    S_dS_own_out,
-    matrix27,
-    mu_by_head,
-    matrix28,
-    M_dM_own_out,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    D: tl.constexpr,
-    E: tl.constexpr,
-    block_d: tl.constexpr,
-    block_e: tl.constexpr,
-    CHUNK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    matrix23, matrix24, p_p, p_b, p_t, p_h, p_g, k_p, k_b, k_t, k_h, k_g,
+    write2_p, write2_b, write2_t, write2_h, write2_g,
+    write1_p, write1_b, write1_t, write1_h, write1_g, eta_by_head, alpha_by_head,
+    do_p, do_b, do_t, do_h, do_g, q_p, q_b, q_t, q_h, q_g, M_dS_own_out, matrix25, matrix26,
+    beta_by_head, S_dS_own_out, matrix27, mu_by_head, matrix28, M_dM_own_out,
+    T, H, chunks, begins, stops, programs,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
+    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """Products of the states and their gradients at each step, for all blocks at once."""
     i = tl.arange(0, C)
@@ -4078,75 +2817,16 @@ def backward_unroll_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_unroll_2(
-    S_borders,
-    M_borders,
-    dS_borders,
-    dM_borders,
-    matrix23,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    alpha_by_head,
-    eta_by_head,
-    p_p,
-    p_b,
-    p_t,
-    p_h,
-    p_g,
-    write2_p,
-    write2_b,
-    write2_t,
-    write2_h,
-    write2_g,
-    weight19,
-    weight20,
-    matrix24,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    M_dS_out,
-    matrix25,
-    weight21,
-    weight22,
-    matrix26,
-    beta_by_head,
-    S_dS_out,
-    weight23,
-    weight24,
-    matrix28,
-    matrix27,
-    mu_by_head,
-    M_dM_out,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    D: tl.constexpr,
-    E: tl.constexpr,
-    block_d: tl.constexpr,
-    block_e: tl.constexpr,
-    CHUNK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    S_borders, M_borders, dS_borders, dM_borders, matrix23, do_p, do_b, do_t, do_h, do_g,
+    q_p, q_b, q_t, q_h, q_g, alpha_by_head, eta_by_head, p_p, p_b, p_t, p_h, p_g,
+    write2_p, write2_b, write2_t, write2_h, write2_g, weight19, weight20, matrix24,
+    k_p, k_b, k_t, k_h, k_g, write1_p, write1_b, write1_t, write1_h, write1_g, M_dS_out,
+    matrix25, weight21, weight22, matrix26, beta_by_head, S_dS_out, weight23, weight24,
+    matrix28, matrix27, mu_by_head, M_dM_out,
+    T, H, chunks, begins, stops, programs,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
+    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """Products of the states and their gradients at each step, for all blocks at once."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
@@ -4181,8 +2861,7 @@ def backward_unroll_2(
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     s = tl.load(
         M_borders + (bh * chunks + c) * D * E + d[:, None] * E + e[None, :],
-        mask=d_ok[:, None] & e_ok[None, :],
-        other=0.0,
+        mask=d_ok[:, None] & e_ok[None, :], other=0.0,
     )  # M
     p = tl.dot(q.to(DT), s.to(DT), input_precision="tf32x3")  # (q) M
     s2 = tl.sum((do.to(tl.float32) * p), axis=1)  # (((q) M) . (do)) 1
@@ -4200,8 +2879,7 @@ def backward_unroll_2(
     )  # matrix23 ((alpha) . ((((q) M) . (do)) 1) + (eta) . ((((p) M) . (9e3bc115ea)) 1))
     s5 = tl.load(
         dS_borders + (bh * chunks + c) * D * E + d[:, None] * E + e[None, :],
-        mask=d_ok[:, None] & e_ok[None, :],
-        other=0.0,
+        mask=d_ok[:, None] & e_ok[None, :], other=0.0,
     )  # dS
     s6 = tl.sum((s5.to(tl.float32) * s.to(tl.float32)), axis=0)  # (M . dS)^T 1
     s7 = tl.sum(s6, axis=0)  # <M, dS>
@@ -4223,8 +2901,7 @@ def backward_unroll_2(
     s10 = tl.sum(((s8 * x2)[None, :] * t3.to(tl.float32)), axis=1)  # matrix25 ((-eta) . ((((k) dS) . (138bab744b)) 1))
     s11 = tl.load(
         S_borders + (bh * chunks + c) * D * E + d[:, None] * E + e[None, :],
-        mask=d_ok[:, None] & e_ok[None, :],
-        other=0.0,
+        mask=d_ok[:, None] & e_ok[None, :], other=0.0,
     )  # S
     s12 = tl.sum((s11.to(tl.float32) * s5.to(tl.float32)), axis=0)  # (S . dS)^T 1
     s13 = tl.sum(s12, axis=0)  # <S, dS>
@@ -4255,8 +2932,7 @@ def backward_unroll_2(
     )  # S.dS
     s18 = tl.load(
         dM_borders + (bh * chunks + c) * D * E + d[:, None] * E + e[None, :],
-        mask=d_ok[:, None] & e_ok[None, :],
-        other=0.0,
+        mask=d_ok[:, None] & e_ok[None, :], other=0.0,
     )  # dM
     p7 = tl.dot(k.to(DT), s18.to(DT), input_precision="tf32x3")  # (k) dM
     s19 = tl.sum((p7 * write1.to(tl.float32)), axis=1)  # (((k) dM) . (138bab744b)) 1
@@ -4287,33 +2963,10 @@ def backward_unroll_2(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_weights_3(
-    a_0_0_p,
-    a_0_0_b,
-    a_0_0_t,
-    a_0_0_h,
-    a_0_0_g,
-    a_1_1_p,
-    a_1_1_b,
-    a_1_1_t,
-    a_1_1_h,
-    a_1_1_g,
-    a_1_0_p,
-    a_1_0_b,
-    a_1_0_t,
-    a_1_0_h,
-    a_1_0_g,
-    weight20_out,
-    matrix23_out,
-    matrix28_out,
-    matrix27_out,
-    weight24_out,
-    weight23_out,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
+    a_0_0_p, a_0_0_b, a_0_0_t, a_0_0_h, a_0_0_g, a_1_1_p, a_1_1_b, a_1_1_t, a_1_1_h, a_1_1_g,
+    a_1_0_p, a_1_0_b, a_1_0_t, a_1_0_h, a_1_0_g, weight20_out, matrix23_out, matrix28_out,
+    matrix27_out, weight24_out, weight23_out,
+    T, H, chunks, begins, stops, programs,
     C: tl.constexpr,
 ):
     """Weights between states that are added to each other."""
@@ -4362,15 +3015,8 @@ def backward_weights_3(
 
 @triton.jit(do_not_specialize=["T", "count"])
 def backward_rows_8(
-    alpha_p,
-    alpha_b,
-    alpha_t,
-    alpha_h,
-    alpha_g,
-    rows_7_out,
-    T,
-    H,
-    count,
+    alpha_p, alpha_b, alpha_t, alpha_h, alpha_g, rows_7_out,
+    T, H, count,
     ROWS: tl.constexpr,
 ):
     """What is made of each step for itself."""
@@ -4388,15 +3034,8 @@ def backward_rows_8(
 
 @triton.jit(do_not_specialize=["T", "count"])
 def backward_rows_9(
-    mu_p,
-    mu_b,
-    mu_t,
-    mu_h,
-    mu_g,
-    rows_8_out,
-    T,
-    H,
-    count,
+    mu_p, mu_b, mu_t, mu_h, mu_g, rows_8_out,
+    T, H, count,
     ROWS: tl.constexpr,
 ):
     """What is made of each step for itself."""
@@ -4412,20 +3051,8 @@ def backward_rows_9(
 
 @triton.jit(do_not_specialize=["T", "count"])
 def backward_rows_10(
-    beta_p,
-    beta_b,
-    beta_t,
-    beta_h,
-    beta_g,
-    mu_p,
-    mu_b,
-    mu_t,
-    mu_h,
-    mu_g,
-    rows_9_out,
-    T,
-    H,
-    count,
+    beta_p, beta_b, beta_t, beta_h, beta_g, mu_p, mu_b, mu_t, mu_h, mu_g, rows_9_out,
+    T, H, count,
     ROWS: tl.constexpr,
 ):
     """What is made of each step for itself."""
@@ -4442,33 +3069,10 @@ def backward_rows_10(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_weights_4(
-    a_0_0_p,
-    a_0_0_b,
-    a_0_0_t,
-    a_0_0_h,
-    a_0_0_g,
-    a_0_1_p,
-    a_0_1_b,
-    a_0_1_t,
-    a_0_1_h,
-    a_0_1_g,
-    a_1_1_p,
-    a_1_1_b,
-    a_1_1_t,
-    a_1_1_h,
-    a_1_1_g,
-    weight19_out,
-    matrix24_out,
-    weight21_out,
-    matrix26_out,
-    weight22_out,
-    matrix25_out,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
+    a_0_0_p, a_0_0_b, a_0_0_t, a_0_0_h, a_0_0_g, a_0_1_p, a_0_1_b, a_0_1_t, a_0_1_h, a_0_1_g,
+    a_1_1_p, a_1_1_b, a_1_1_t, a_1_1_h, a_1_1_g, weight19_out, matrix24_out, weight21_out,
+    matrix26_out, weight22_out, matrix25_out,
+    T, H, chunks, begins, stops, programs,
     C: tl.constexpr,
 ):
     """Weights between states that are added to each other."""
@@ -4517,15 +3121,8 @@ def backward_weights_4(
 
 @triton.jit(do_not_specialize=["T", "count"])
 def backward_rows_11(
-    alpha_p,
-    alpha_b,
-    alpha_t,
-    alpha_h,
-    alpha_g,
-    rows_10_out,
-    T,
-    H,
-    count,
+    alpha_p, alpha_b, alpha_t, alpha_h, alpha_g, rows_10_out,
+    T, H, count,
     ROWS: tl.constexpr,
 ):
     """What is made of each step for itself."""
@@ -4543,20 +3140,8 @@ def backward_rows_11(
 
 @triton.jit(do_not_specialize=["T", "count"])
 def backward_rows_12(
-    beta_p,
-    beta_b,
-    beta_t,
-    beta_h,
-    beta_g,
-    mu_p,
-    mu_b,
-    mu_t,
-    mu_h,
-    mu_g,
-    rows_11_out,
-    T,
-    H,
-    count,
+    beta_p, beta_b, beta_t, beta_h, beta_g, mu_p, mu_b, mu_t, mu_h, mu_g, rows_11_out,
+    T, H, count,
     ROWS: tl.constexpr,
 ):
     """What is made of each step for itself."""
@@ -4573,15 +3158,8 @@ def backward_rows_12(
 
 @triton.jit(do_not_specialize=["T", "count"])
 def backward_rows_13(
-    mu_p,
-    mu_b,
-    mu_t,
-    mu_h,
-    mu_g,
-    rows_12_out,
-    T,
-    H,
-    count,
+    mu_p, mu_b, mu_t, mu_h, mu_g, rows_12_out,
+    T, H, count,
     ROWS: tl.constexpr,
 ):
     """What is made of each step for itself."""
@@ -4597,90 +3175,19 @@ def backward_rows_13(
 
 @triton.jit(do_not_specialize=["T", "count"])
 def backward_rows_14(
-    eta_p,
-    eta_b,
-    eta_t,
-    eta_h,
-    eta_g,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    read2_p,
-    read2_b,
-    read2_t,
-    read2_h,
-    read2_g,
-    beta_p,
-    beta_b,
-    beta_t,
-    beta_h,
-    beta_g,
-    read1_p,
-    read1_b,
-    read1_t,
-    read1_h,
-    read1_g,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    dbeta_1_sums,
-    dbeta_1_n,
-    dbeta_3_sums,
-    dbeta_3_n,
-    M_dS__pairing_p,
-    M_dS__pairing_b,
-    M_dS__pairing_t,
-    M_dS__pairing_h,
-    M_dS__pairing_g,
-    mu_p,
-    mu_b,
-    mu_t,
-    mu_h,
-    mu_g,
-    alpha_p,
-    alpha_b,
-    alpha_t,
-    alpha_h,
-    alpha_g,
-    S_dS__pairing_p,
-    S_dS__pairing_b,
-    S_dS__pairing_t,
-    S_dS__pairing_h,
-    S_dS__pairing_g,
-    dlog_alpha_4_sums,
-    dlog_alpha_4_n,
-    dlog_mu_3_sums,
-    dlog_mu_3_n,
-    M_dM__pairing_p,
-    M_dM__pairing_b,
-    M_dM__pairing_t,
-    M_dM__pairing_h,
-    M_dM__pairing_g,
-    dk_out,
-    dbeta_out,
-    dlog_alpha_out,
-    dlog_mu_out,
-    T,
-    H,
-    count,
-    D: tl.constexpr,
-    E: tl.constexpr,
-    block_d: tl.constexpr,
-    block_e: tl.constexpr,
+    eta_p, eta_b, eta_t, eta_h, eta_g, q_p, q_b, q_t, q_h, q_g,
+    write1_p, write1_b, write1_t, write1_h, write1_g, do_p, do_b, do_t, do_h, do_g,
+    read2_p, read2_b, read2_t, read2_h, read2_g, beta_p, beta_b, beta_t, beta_h, beta_g,
+    read1_p, read1_b, read1_t, read1_h, read1_g, k_p, k_b, k_t, k_h, k_g,
+    dbeta_1_sums, dbeta_1_n, dbeta_3_sums, dbeta_3_n,
+    M_dS__pairing_p, M_dS__pairing_b, M_dS__pairing_t, M_dS__pairing_h, M_dS__pairing_g,
+    mu_p, mu_b, mu_t, mu_h, mu_g, alpha_p, alpha_b, alpha_t, alpha_h, alpha_g,
+    S_dS__pairing_p, S_dS__pairing_b, S_dS__pairing_t, S_dS__pairing_h, S_dS__pairing_g,
+    dlog_alpha_4_sums, dlog_alpha_4_n, dlog_mu_3_sums, dlog_mu_3_n,
+    M_dM__pairing_p, M_dM__pairing_b, M_dM__pairing_t, M_dM__pairing_h, M_dM__pairing_g, dk_out,
+    dbeta_out, dlog_alpha_out, dlog_mu_out,
+    T, H, count,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
     ROWS: tl.constexpr,
 ):
     """What is made of each step for itself."""
@@ -4697,40 +3204,34 @@ def backward_rows_14(
     eta = tl.load(eta_p + h // eta_g * eta_h + b * eta_b + step * eta_t, mask=i_ok, other=0.0).to(tl.float32)
     q = tl.load(
         q_p + h // q_g * q_h + (b * q_b + step * q_t)[:, None] + d[None, :],
-        mask=i_ok[:, None] & d_ok[None, :],
-        other=0.0,
+        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
     ).to(tl.float32)
     write1 = tl.zeros([ROWS, block_e], tl.float32)
     if write1_p is not None:
         write1 = tl.load(
             write1_p + h // write1_g * write1_h + (b * write1_b + step * write1_t)[:, None] + e[None, :],
-            mask=i_ok[:, None] & e_ok[None, :],
-            other=0.0,
+            mask=i_ok[:, None] & e_ok[None, :], other=0.0,
         ).to(tl.float32)
     do = tl.load(
         do_p + h // do_g * do_h + (b * do_b + step * do_t)[:, None] + e[None, :],
-        mask=i_ok[:, None] & e_ok[None, :],
-        other=0.0,
+        mask=i_ok[:, None] & e_ok[None, :], other=0.0,
     ).to(tl.float32)
     read2 = tl.zeros([ROWS, block_d], tl.float32)
     if read2_p is not None:
         read2 = tl.load(
             read2_p + h // read2_g * read2_h + (b * read2_b + step * read2_t)[:, None] + d[None, :],
-            mask=i_ok[:, None] & d_ok[None, :],
-            other=0.0,
+            mask=i_ok[:, None] & d_ok[None, :], other=0.0,
         ).to(tl.float32)
     beta = tl.load(beta_p + h // beta_g * beta_h + b * beta_b + step * beta_t, mask=i_ok, other=0.0).to(tl.float32)
     read1 = tl.zeros([ROWS, block_d], tl.float32)
     if read1_p is not None:
         read1 = tl.load(
             read1_p + h // read1_g * read1_h + (b * read1_b + step * read1_t)[:, None] + d[None, :],
-            mask=i_ok[:, None] & d_ok[None, :],
-            other=0.0,
+            mask=i_ok[:, None] & d_ok[None, :], other=0.0,
         ).to(tl.float32)
     k = tl.load(
         k_p + h // k_g * k_h + (b * k_b + step * k_t)[:, None] + d[None, :],
-        mask=i_ok[:, None] & d_ok[None, :],
-        other=0.0,
+        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
     ).to(tl.float32)
     dbeta_1 = tl.zeros([ROWS], tl.float32)
     if dbeta_1_sums is not None:
@@ -4744,8 +3245,7 @@ def backward_rows_14(
     if M_dS__pairing_p is not None:
         M_dS__pairing = tl.load(
             M_dS__pairing_p + h // M_dS__pairing_g * M_dS__pairing_h + b * M_dS__pairing_b + step * M_dS__pairing_t,
-            mask=i_ok,
-            other=0.0,
+            mask=i_ok, other=0.0,
         ).to(tl.float32)
     mu = tl.exp(tl.load(mu_p + h // mu_g * mu_h + b * mu_b + step * mu_t, mask=i_ok, other=0.0).to(tl.float32))
     alpha = tl.exp(
@@ -4755,8 +3255,7 @@ def backward_rows_14(
     if S_dS__pairing_p is not None:
         S_dS__pairing = tl.load(
             S_dS__pairing_p + h // S_dS__pairing_g * S_dS__pairing_h + b * S_dS__pairing_b + step * S_dS__pairing_t,
-            mask=i_ok,
-            other=0.0,
+            mask=i_ok, other=0.0,
         ).to(tl.float32)
     dlog_alpha_4 = tl.zeros([ROWS], tl.float32)
     if dlog_alpha_4_sums is not None:
@@ -4772,8 +3271,7 @@ def backward_rows_14(
     if M_dM__pairing_p is not None:
         M_dM__pairing = tl.load(
             M_dM__pairing_p + h // M_dM__pairing_g * M_dM__pairing_h + b * M_dM__pairing_b + step * M_dM__pairing_t,
-            mask=i_ok,
-            other=0.0,
+            mask=i_ok, other=0.0,
         ).to(tl.float32)
     t1 = tl.sum(do * write1, axis=1)
     t2 = tl.sum(q * k, axis=1)
@@ -4820,44 +3318,24 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     do = cotangent(cotangents.get("o"), some, (B, T, H, E))
     rows_1 = some.new_empty((B, T, H), dtype=torch.float32)
     launch(
-        backward_rows_1,
-        (cdiv(B * T, config.rows()) * H,),
-        alpha,
-        *strides(alpha, H),
-        rows_1,
-        T,
-        H,
-        B * T,
-        ROWS=config.rows(),
-        num_warps=4,
+        backward_rows_1, (cdiv(B * T, config.rows()) * H,),
+        alpha, *strides(alpha, H), rows_1,
+        T, H, B * T,
+        ROWS=config.rows(), num_warps=4,
     )
     rows_2 = some.new_empty((B, T, H), dtype=torch.float32)
     launch(
-        backward_rows_2,
-        (cdiv(B * T, config.rows()) * H,),
-        mu,
-        *strides(mu, H),
-        rows_2,
-        T,
-        H,
-        B * T,
-        ROWS=config.rows(),
-        num_warps=4,
+        backward_rows_2, (cdiv(B * T, config.rows()) * H,),
+        mu, *strides(mu, H), rows_2,
+        T, H, B * T,
+        ROWS=config.rows(), num_warps=4,
     )
     rows_3 = some.new_empty((B, T, H), dtype=torch.float32)
     launch(
-        backward_rows_3,
-        (cdiv(B * T, config.rows()) * H,),
-        beta,
-        *strides(beta, H),
-        mu,
-        *strides(mu, H),
-        rows_3,
-        T,
-        H,
-        B * T,
-        ROWS=config.rows(),
-        num_warps=4,
+        backward_rows_3, (cdiv(B * T, config.rows()) * H,),
+        beta, *strides(beta, H), mu, *strides(mu, H), rows_3,
+        T, H, B * T,
+        ROWS=config.rows(), num_warps=4,
     )
     matrix13 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
     weight1 = some.new_empty((B, H, T), dtype=torch.float32)
@@ -4872,72 +3350,34 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     weight6 = some.new_empty((B, H, T), dtype=torch.float32)
     weight7 = some.new_empty((B, H, T), dtype=torch.float32)
     launch(
-        backward_weights_1,
-        (lay.programs,),
-        rows_1,
-        *strides(rows_1, H),
-        rows_2,
-        *strides(rows_2, H),
-        rows_3,
-        *strides(rows_3, H),
-        matrix13,
-        weight1,
-        matrix12,
-        weight3,
-        weight2,
-        matrix14,
-        weight4,
-        weight5,
-        weight9,
-        weight8,
-        weight6,
-        weight7,
-        *lay.at_once,
-        lay.programs,
-        C=config.chunk,
-        num_warps=1,
+        backward_weights_1, (lay.programs,),
+        rows_1, *strides(rows_1, H), rows_2, *strides(rows_2, H), rows_3, *strides(rows_3, H),
+        matrix13, weight1, matrix12, weight3, weight2, matrix14, weight4, weight5, weight9, weight8,
+        weight6, weight7,
+        *lay.at_once, lay.programs,
+        C=config.chunk, num_warps=1,
     )
     rows_1 = rows_2 = rows_3 = None
     rows_4 = some.new_empty((B, T, H), dtype=torch.float32)
     launch(
-        backward_rows_4,
-        (cdiv(B * T, config.rows()) * H,),
-        alpha,
-        *strides(alpha, H),
-        rows_4,
-        T,
-        H,
-        B * T,
-        ROWS=config.rows(),
-        num_warps=4,
+        backward_rows_4, (cdiv(B * T, config.rows()) * H,),
+        alpha, *strides(alpha, H), rows_4,
+        T, H, B * T,
+        ROWS=config.rows(), num_warps=4,
     )
     rows_5 = some.new_empty((B, T, H), dtype=torch.float32)
     launch(
-        backward_rows_5,
-        (cdiv(B * T, config.rows()) * H,),
-        beta,
-        *strides(beta, H),
-        mu,
-        *strides(mu, H),
-        rows_5,
-        T,
-        H,
-        B * T,
-        ROWS=config.rows(),
-        num_warps=4,
+        backward_rows_5, (cdiv(B * T, config.rows()) * H,),
+        beta, *strides(beta, H), mu, *strides(mu, H), rows_5,
+        T, H, B * T,
+        ROWS=config.rows(), num_warps=4,
     )
     rows_6 = some.new_empty((B, T, H), dtype=torch.float32)
     launch(
-        backward_rows_6,
-        (cdiv(B * T, config.rows()) * H,),
-        mu,
-        *strides(mu, H),
-        rows_6,
-        T,
-        H,
-        B * T,
-        ROWS=config.rows(),
-        num_warps=4,
+        backward_rows_6, (cdiv(B * T, config.rows()) * H,),
+        mu, *strides(mu, H), rows_6,
+        T, H, B * T,
+        ROWS=config.rows(), num_warps=4,
     )
     matrix15 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
     weight13 = some.new_empty((B, H, T), dtype=torch.float32)
@@ -4953,31 +3393,12 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     matrix17 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
     weight12 = some.new_empty((B, H, T), dtype=torch.float32)
     launch(
-        backward_weights_2,
-        (lay.programs,),
-        rows_4,
-        *strides(rows_4, H),
-        rows_5,
-        *strides(rows_5, H),
-        rows_6,
-        *strides(rows_6, H),
-        matrix15,
-        weight13,
-        weight16,
-        weight14,
-        weight17,
-        weight15,
-        weight18,
-        weight10,
-        matrix16,
-        weight11,
-        matrix18,
-        matrix17,
-        weight12,
-        *lay.at_once,
-        lay.programs,
-        C=config.chunk,
-        num_warps=1,
+        backward_weights_2, (lay.programs,),
+        rows_4, *strides(rows_4, H), rows_5, *strides(rows_5, H), rows_6, *strides(rows_6, H),
+        matrix15, weight13, weight16, weight14, weight17, weight15, weight18, weight10, matrix16,
+        weight11, matrix18, matrix17, weight12,
+        *lay.at_once, lay.programs,
+        C=config.chunk, num_warps=1,
     )
     rows_4 = rows_5 = rows_6 = None
     if "alpha_by_head" in saved:
@@ -5005,73 +3426,23 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     matrix10 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     matrix11 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     launch(
-        backward_prepare_1,
-        (lay.programs,),
-        matrix3,
-        matrix12,
-        k,
-        *strides(k, H),
-        q,
-        *strides(q, H),
-        alpha_by_head,
-        beta_by_head,
-        matrix2,
-        mu_by_head,
-        matrix13,
-        matrix4,
-        matrix14,
-        matrix1,
-        p,
-        *strides(p, H),
-        eta_by_head,
-        matrix5,
-        write1,
-        *strides(write1, H),
-        do,
-        *strides(do, H),
-        matrix6,
-        matrix7,
-        matrix8,
-        matrix15,
-        matrix9,
-        matrix16,
-        matrix10,
-        matrix17,
-        matrix11,
-        matrix18,
-        *lay.at_once,
-        lay.programs,
-        D=D,
-        E=E,
-        block_d=config.padded(D),
-        block_e=config.padded(E),
-        CHUNK=config.chunk,
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=config.ahead,
-        num_stages=1,
-        maxnreg=config.most,
+        backward_prepare_1, (lay.programs,),
+        matrix3, matrix12, k, *strides(k, H), q, *strides(q, H), alpha_by_head, beta_by_head,
+        matrix2, mu_by_head, matrix13, matrix4, matrix14, matrix1, p, *strides(p, H), eta_by_head,
+        matrix5, write1, *strides(write1, H), do, *strides(do, H), matrix6, matrix7, matrix8,
+        matrix15, matrix9, matrix16, matrix10, matrix17, matrix11, matrix18,
+        *lay.at_once, lay.programs,
+        D=D, E=E, block_d=config.padded(D), block_e=config.padded(E), CHUNK=config.chunk,
+        C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=config.most,
     )
     matrix13 = matrix15 = matrix16 = None
     ahead1 = some.new_empty((B, T, H), dtype=torch.float32)
     launch(
-        backward_rows_7,
-        (cdiv(B * T, config.rows(config.padded(D))) * H,),
-        q,
-        *strides(q, H),
-        k,
-        *strides(k, H),
-        ahead1,
-        T,
-        H,
-        B * T,
-        D=D,
-        block_d=config.padded(D),
-        ROWS=config.rows(config.padded(D)),
-        num_warps=4,
+        backward_rows_7, (cdiv(B * T, config.rows(config.padded(D))) * H,),
+        q, *strides(q, H), k, *strides(k, H), ahead1,
+        T, H, B * T,
+        D=D, block_d=config.padded(D), ROWS=config.rows(config.padded(D)), num_warps=4,
     )
     write2 = some.new_empty((B, T, H, E), dtype=some.dtype)
     dv = some.new_empty((B, T, H, E), dtype=some.dtype)
@@ -5081,8 +3452,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     dS_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if needs & {"S"} else None
     dM_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if needs & {"M"} else None
     walk = config.walk(
-        E,
-        config.padded(D) * (k.element_size() + q.element_size() + p.element_size()),
+        E, config.padded(D) * (k.element_size() + q.element_size() + p.element_size()),
         beta_by_head.element_size()
         + weight1.element_size()
         + weight2.element_size()
@@ -5098,71 +3468,20 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         + weight9.element_size()
         + config.chunk
         * (matrix2.element_size() + matrix3.element_size() + matrix4.element_size() + matrix1.element_size()),
-        do.element_size() + write1.element_size(),
-        elements=True,
+        do.element_size() + write1.element_size(), elements=True,
     )
     launch(
-        backward_sweep_1,
-        (lay.sequences * parts * H * cdiv(E, walk.tile),),
-        dS_starts,
-        dS_last,
-        dM_starts,
-        dM_last,
-        dS_borders,
-        dM_borders,
-        ahead1,
-        *strides(ahead1, H),
-        beta_by_head,
-        do,
-        *strides(do, H),
-        k,
-        *strides(k, H),
-        weight1,
-        weight2,
-        matrix2,
-        matrix3,
-        weight3,
-        matrix4,
-        matrix1,
-        eta_by_head,
-        write1,
-        *strides(write1, H),
-        write2,
-        dv,
-        deta_0,
-        weight4,
-        alpha_by_head,
-        weight5,
-        q,
-        *strides(q, H),
-        p,
-        *strides(p, H),
-        weight6,
-        weight7,
-        weight8,
-        mu_by_head,
-        weight9,
-        *lay.walked,
-        parts,
-        lay.length(parts),
-        blocks.chunks,
-        D=D,
-        E=E,
-        block_d=min(config.slice, config.padded(D)),
-        block_e=walk.tile,
-        YIELD=True,
-        WARPS=walk.warps,
-        STAGES=walk.stages,
-        PRODUCTS=walk.products,
-        BLOCK=config.span,
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=walk.warps,
-        num_stages=2,
-        maxnreg=walk.registers,
+        backward_sweep_1, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+        dS_starts, dS_last, dM_starts, dM_last, dS_borders, dM_borders, ahead1, *strides(ahead1, H),
+        beta_by_head, do, *strides(do, H), k, *strides(k, H), weight1, weight2, matrix2, matrix3,
+        weight3, matrix4, matrix1, eta_by_head, write1, *strides(write1, H), write2, dv, deta_0,
+        weight4, alpha_by_head, weight5, q, *strides(q, H), p, *strides(p, H), weight6, weight7,
+        weight8, mu_by_head, weight9,
+        *lay.walked, parts, lay.length(parts), blocks.chunks,
+        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=True,
+        WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, BLOCK=config.span,
+        C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
         enable_fp_fusion=not config.exact,
     )
     ahead1 = matrix1 = matrix2 = matrix3 = matrix4 = None
@@ -5172,36 +3491,14 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         matrix21 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
         matrix22 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
         launch(
-            backward_prepare_2,
-            (config.queues(lay.programs),),
-            matrix19,
-            eta_by_head,
-            write1,
-            *strides(write1, H),
-            write2,
-            *strides(write2, H),
-            matrix14,
-            matrix20,
-            matrix12,
-            matrix21,
-            beta_by_head,
-            matrix17,
-            matrix22,
-            matrix18,
-            *lay.at_once,
-            lay.programs,
-            E=E,
-            block_e=config.padded(E),
-            CHUNK=config.chunk,
+            backward_prepare_2, (config.queues(lay.programs),),
+            matrix19, eta_by_head, write1, *strides(write1, H), write2, *strides(write2, H), matrix14,
+            matrix20, matrix12, matrix21, beta_by_head, matrix17, matrix22, matrix18,
+            *lay.at_once, lay.programs,
+            E=E, block_e=config.padded(E), CHUNK=config.chunk,
             STAGES=config.queued(config.padded(E) * (write1.element_size() + write2.element_size()), config.chunk),
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.ahead,
-            num_stages=1,
-            maxnreg=255,
+            C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=255,
         )
     matrix12 = matrix14 = matrix17 = matrix18 = None
     if needs & {"alpha", "beta", "k", "mu"}:
@@ -5234,8 +3531,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 + weight8.element_size()
                 + beta_by_head.element_size()
                 + mu_by_head.element_size()
-                + weight9.element_size(),
-                q.element_size() + p.element_size() + k.element_size(),
+                + weight9.element_size(), q.element_size() + p.element_size() + k.element_size(),
             ),
             (
                 config.padded(E) * (write1.element_size() + do.element_size() + write2.element_size()),
@@ -5251,8 +3547,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 + weight8.element_size()
                 + beta_by_head.element_size()
                 + mu_by_head.element_size()
-                + weight9.element_size(),
-                q.element_size() + p.element_size(),
+                + weight9.element_size(), q.element_size() + p.element_size(),
             ),
             (
                 config.padded(E) * (write1.element_size() + do.element_size() + write2.element_size()),
@@ -5270,67 +3565,20 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 + config.chunk * (matrix7.element_size() + matrix20.element_size()),
                 q.element_size() + p.element_size() + k.element_size(),
             ),
-            elements=True,
-            wanted=(bool(needs & {"k"}), bool(needs & {"beta", "k"})),
+            elements=True, wanted=(bool(needs & {"k"}), bool(needs & {"beta", "k"})),
         ):
             launch(
-                backward_sweep_2,
-                (lay.sequences * parts * H * cdiv(D, walk.tile),),
-                dS_starts,
-                dM_starts,
-                q,
-                *strides(q, H),
-                matrix5,
-                write1,
-                *strides(write1, H),
-                weight3,
-                weight1,
-                p,
-                *strides(p, H),
-                matrix19,
-                matrix6,
-                weight2,
-                matrix7,
-                matrix20,
-                eta_by_head,
-                k,
-                *strides(k, H),
-                read1,
-                read2,
-                dbeta_1,
-                weight4,
-                alpha_by_head,
-                weight5,
-                do,
-                *strides(do, H),
-                write2,
-                *strides(write2, H),
-                weight6,
-                weight7,
-                weight8,
-                beta_by_head,
-                mu_by_head,
-                weight9,
-                *lay.walked,
-                parts,
-                lay.length(parts),
-                E=E,
-                D=D,
-                block_e=min(config.slice, config.padded(E)),
-                block_d=walk.tile,
-                YIELD=True,
-                WARPS=walk.warps,
-                STAGES=walk.stages,
-                PRODUCTS=walk.products,
-                READ=read,
-                C=config.chunk,
-                LEVELS=config.levels,
-                EVEN=lay.even,
-                EXACT=config.exact,
-                DT=DTYPES[some.dtype],
-                num_warps=walk.warps,
-                num_stages=2,
-                maxnreg=walk.registers,
+                backward_sweep_2, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+                dS_starts, dM_starts, q, *strides(q, H), matrix5, write1, *strides(write1, H), weight3,
+                weight1, p, *strides(p, H), matrix19, matrix6, weight2, matrix7, matrix20, eta_by_head,
+                k, *strides(k, H), read1, read2, dbeta_1, weight4, alpha_by_head, weight5,
+                do, *strides(do, H), write2, *strides(write2, H), weight6, weight7, weight8, beta_by_head,
+                mu_by_head, weight9,
+                *lay.walked, parts, lay.length(parts),
+                E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=walk.tile, YIELD=True,
+                WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, READ=read, C=config.chunk,
+                LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+                num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
                 enable_fp_fusion=not config.exact,
             )
     matrix19 = matrix20 = matrix5 = matrix6 = matrix7 = weight1 = weight2 = weight3 = weight4 = weight5 = weight6 = (
@@ -5343,8 +3591,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         S_last = some.new_empty((lay.sequences * parts, H, D, E), dtype=torch.float32) if dS_first is not None else None
         M_last = some.new_empty((lay.sequences * parts, H, D, E), dtype=torch.float32) if dM_first is not None else None
         walk = config.walk(
-            D,
-            config.padded(E) * (do.element_size() + write1.element_size()),
+            D, config.padded(E) * (do.element_size() + write1.element_size()),
             config.chunk * matrix8.element_size()
             + beta_by_head.element_size()
             + weight13.element_size()
@@ -5353,56 +3600,18 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             + weight16.element_size()
             + eta_by_head.element_size()
             + weight17.element_size()
-            + weight18.element_size(),
-            k.element_size(),
-            elements=True,
+            + weight18.element_size(), k.element_size(), elements=True,
         )
         launch(
-            backward_sweep_3,
-            (lay.sequences * parts * H * cdiv(D, walk.tile),),
-            S_starts,
-            S_last,
-            M_starts,
-            M_last,
-            S_borders,
-            M_borders,
-            k,
-            *strides(k, H),
-            matrix8,
-            beta_by_head,
-            do,
-            *strides(do, H),
-            weight13,
-            dq_2,
-            weight14,
-            weight15,
-            weight16,
-            eta_by_head,
-            write1,
-            *strides(write1, H),
-            weight17,
-            weight18,
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            blocks.chunks,
-            E=E,
-            D=D,
-            block_e=min(config.slice, config.padded(E)),
-            block_d=walk.tile,
-            YIELD=True,
-            WARPS=walk.warps,
-            STAGES=walk.stages,
-            PRODUCTS=walk.products,
-            BLOCK=config.span,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=walk.warps,
-            num_stages=2,
-            maxnreg=walk.registers,
+            backward_sweep_3, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+            S_starts, S_last, M_starts, M_last, S_borders, M_borders, k, *strides(k, H), matrix8,
+            beta_by_head, do, *strides(do, H), weight13, dq_2, weight14, weight15, weight16,
+            eta_by_head, write1, *strides(write1, H), weight17, weight18,
+            *lay.walked, parts, lay.length(parts), blocks.chunks,
+            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=walk.tile, YIELD=True,
+            WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, BLOCK=config.span,
+            C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
             enable_fp_fusion=not config.exact,
         )
     M_last = S_last = matrix8 = None
@@ -5414,8 +3623,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             (B, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps, T), dtype=torch.float32
         )
         walk = config.walk(
-            D,
-            config.padded(E) * (do.element_size() + write1.element_size()),
+            D, config.padded(E) * (do.element_size() + write1.element_size()),
             weight10.element_size()
             + beta_by_head.element_size()
             + mu_by_head.element_size()
@@ -5426,55 +3634,19 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             + weight17.element_size()
             + weight13.element_size()
             + weight18.element_size()
-            + config.chunk * matrix9.element_size(),
-            k.element_size() + q.element_size(),
+            + config.chunk * matrix9.element_size(), k.element_size() + q.element_size(),
             elements=True,
         )
         launch(
-            backward_sweep_4,
-            (lay.sequences * parts * H * cdiv(D, walk.tile),),
-            S_starts,
-            M_starts,
-            weight10,
-            do,
-            *strides(do, H),
-            k,
-            *strides(k, H),
-            matrix9,
-            q,
-            *strides(q, H),
-            beta_by_head,
-            mu_by_head,
-            dbeta_3,
-            dlog_mu_3,
-            weight14,
-            weight15,
-            weight16,
-            eta_by_head,
-            write1,
-            *strides(write1, H),
-            weight17,
-            weight13,
-            weight18,
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            E=E,
-            D=D,
-            block_e=min(config.slice, config.padded(E)),
-            block_d=walk.tile,
-            YIELD=True,
-            WARPS=walk.warps,
-            STAGES=walk.stages,
-            PRODUCTS=walk.products,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=walk.warps,
-            num_stages=2,
-            maxnreg=walk.registers,
+            backward_sweep_4, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+            S_starts, M_starts, weight10, do, *strides(do, H), k, *strides(k, H), matrix9,
+            q, *strides(q, H), beta_by_head, mu_by_head, dbeta_3, dlog_mu_3, weight14, weight15,
+            weight16, eta_by_head, write1, *strides(write1, H), weight17, weight13, weight18,
+            *lay.walked, parts, lay.length(parts),
+            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=walk.tile, YIELD=True,
+            WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
+            LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
             enable_fp_fusion=not config.exact,
         )
     matrix9 = weight10 = None
@@ -5484,8 +3656,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             (B, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps, T), dtype=torch.float32
         )
         walk = config.walk(
-            D,
-            config.padded(E) * (do.element_size() + write1.element_size()),
+            D, config.padded(E) * (do.element_size() + write1.element_size()),
             config.chunk * (matrix11.element_size() + matrix10.element_size())
             + weight12.element_size()
             + weight11.element_size()
@@ -5497,67 +3668,27 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             + beta_by_head.element_size()
             + weight17.element_size()
             + weight13.element_size()
-            + weight18.element_size(),
-            k.element_size() + dq_2.element_size() + q.element_size(),
+            + weight18.element_size(), k.element_size() + dq_2.element_size() + q.element_size(),
             elements=True,
         )
         launch(
-            backward_sweep_5,
-            (lay.sequences * parts * H * cdiv(D, walk.tile),),
-            S_starts,
-            M_starts,
-            k,
-            *strides(k, H),
-            matrix11,
-            weight12,
-            do,
-            *strides(do, H),
-            weight11,
-            matrix10,
-            dq_2,
-            *strides(dq_2, H),
-            q,
-            *strides(q, H),
-            alpha_by_head,
-            dq,
-            dlog_alpha_4,
-            weight14,
-            weight15,
-            weight16,
-            eta_by_head,
-            write1,
-            *strides(write1, H),
-            beta_by_head,
-            weight17,
-            weight13,
-            weight18,
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            E=E,
-            D=D,
-            block_e=min(config.slice, config.padded(E)),
-            block_d=walk.tile,
-            YIELD=True,
-            WARPS=walk.warps,
-            STAGES=walk.stages,
-            PRODUCTS=walk.products,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=walk.warps,
-            num_stages=2,
-            maxnreg=walk.registers,
+            backward_sweep_5, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+            S_starts, M_starts, k, *strides(k, H), matrix11, weight12, do, *strides(do, H), weight11,
+            matrix10, dq_2, *strides(dq_2, H), q, *strides(q, H), alpha_by_head, dq, dlog_alpha_4,
+            weight14, weight15, weight16, eta_by_head, write1, *strides(write1, H), beta_by_head,
+            weight17, weight13, weight18,
+            *lay.walked, parts, lay.length(parts),
+            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=walk.tile, YIELD=True,
+            WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
+            LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
             enable_fp_fusion=not config.exact,
         )
     dq_2 = matrix10 = matrix11 = None
     if needs & {"alpha", "beta", "mu", "p"}:
         dp = some.new_empty((B, T, H, D), dtype=some.dtype)
         walk = config.walk(
-            D,
-            config.padded(E) * (write2.element_size() + write1.element_size()),
+            D, config.padded(E) * (write2.element_size() + write1.element_size()),
             eta_by_head.element_size()
             + weight11.element_size()
             + weight12.element_size()
@@ -5568,53 +3699,19 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             + weight17.element_size()
             + weight13.element_size()
             + weight18.element_size()
-            + config.chunk * (matrix22.element_size() + matrix21.element_size()),
-            k.element_size(),
+            + config.chunk * (matrix22.element_size() + matrix21.element_size()), k.element_size(),
             elements=True,
         )
         launch(
-            backward_sweep_6,
-            (lay.sequences * parts * H * cdiv(D, walk.tile),),
-            S_starts,
-            M_starts,
-            write2,
-            *strides(write2, H),
-            eta_by_head,
-            weight11,
-            weight12,
-            k,
-            *strides(k, H),
-            matrix22,
-            matrix21,
-            dp,
-            weight14,
-            weight15,
-            weight16,
-            write1,
-            *strides(write1, H),
-            beta_by_head,
-            weight17,
-            weight13,
-            weight18,
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            E=E,
-            D=D,
-            block_e=min(config.slice, config.padded(E)),
-            block_d=walk.tile,
-            YIELD=True,
-            WARPS=walk.warps,
-            STAGES=walk.stages,
-            PRODUCTS=walk.products,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=walk.warps,
-            num_stages=2,
-            maxnreg=walk.registers,
+            backward_sweep_6, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+            S_starts, M_starts, write2, *strides(write2, H), eta_by_head, weight11, weight12,
+            k, *strides(k, H), matrix22, matrix21, dp, weight14, weight15, weight16,
+            write1, *strides(write1, H), beta_by_head, weight17, weight13, weight18,
+            *lay.walked, parts, lay.length(parts),
+            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=walk.tile, YIELD=True,
+            WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
+            LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
             enable_fp_fusion=not config.exact,
         )
     matrix21 = matrix22 = weight11 = weight12 = weight13 = weight14 = weight15 = weight16 = weight17 = weight18 = None
@@ -5622,44 +3719,24 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     if needs & {"alpha", "beta", "mu"}:
         rows_7 = some.new_empty((B, T, H), dtype=torch.float32)
         launch(
-            backward_rows_8,
-            (cdiv(B * T, config.rows()) * H,),
-            alpha,
-            *strides(alpha, H),
-            rows_7,
-            T,
-            H,
-            B * T,
-            ROWS=config.rows(),
-            num_warps=4,
+            backward_rows_8, (cdiv(B * T, config.rows()) * H,),
+            alpha, *strides(alpha, H), rows_7,
+            T, H, B * T,
+            ROWS=config.rows(), num_warps=4,
         )
         rows_8 = some.new_empty((B, T, H), dtype=torch.float32)
         launch(
-            backward_rows_9,
-            (cdiv(B * T, config.rows()) * H,),
-            mu,
-            *strides(mu, H),
-            rows_8,
-            T,
-            H,
-            B * T,
-            ROWS=config.rows(),
-            num_warps=4,
+            backward_rows_9, (cdiv(B * T, config.rows()) * H,),
+            mu, *strides(mu, H), rows_8,
+            T, H, B * T,
+            ROWS=config.rows(), num_warps=4,
         )
         rows_9 = some.new_empty((B, T, H), dtype=torch.float32)
         launch(
-            backward_rows_10,
-            (cdiv(B * T, config.rows()) * H,),
-            beta,
-            *strides(beta, H),
-            mu,
-            *strides(mu, H),
-            rows_9,
-            T,
-            H,
-            B * T,
-            ROWS=config.rows(),
-            num_warps=4,
+            backward_rows_10, (cdiv(B * T, config.rows()) * H,),
+            beta, *strides(beta, H), mu, *strides(mu, H), rows_9,
+            T, H, B * T,
+            ROWS=config.rows(), num_warps=4,
         )
         block_weight20 = some.new_empty((B, H, T), dtype=torch.float32)
         matrix23_blocks = some.new_empty((B, H, blocks.chunks, config.span, config.span), dtype=torch.float32)
@@ -5668,65 +3745,33 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         block_weight24 = some.new_empty((B, H, T), dtype=torch.float32)
         block_weight23 = some.new_empty((B, H, T), dtype=torch.float32)
         launch(
-            backward_weights_3,
-            (blocks.programs,),
-            rows_7,
-            *strides(rows_7, H),
-            rows_8,
-            *strides(rows_8, H),
-            rows_9,
-            *strides(rows_9, H),
-            block_weight20,
-            matrix23_blocks,
-            matrix28_blocks,
-            matrix27_blocks,
-            block_weight24,
+            backward_weights_3, (blocks.programs,),
+            rows_7, *strides(rows_7, H), rows_8, *strides(rows_8, H), rows_9, *strides(rows_9, H),
+            block_weight20, matrix23_blocks, matrix28_blocks, matrix27_blocks, block_weight24,
             block_weight23,
-            *blocks.at_once,
-            blocks.programs,
-            C=config.span,
-            num_warps=1,
+            *blocks.at_once, blocks.programs,
+            C=config.span, num_warps=1,
         )
         rows_10 = some.new_empty((B, T, H), dtype=torch.float32)
         launch(
-            backward_rows_11,
-            (cdiv(B * T, config.rows()) * H,),
-            alpha,
-            *strides(alpha, H),
-            rows_10,
-            T,
-            H,
-            B * T,
-            ROWS=config.rows(),
-            num_warps=4,
+            backward_rows_11, (cdiv(B * T, config.rows()) * H,),
+            alpha, *strides(alpha, H), rows_10,
+            T, H, B * T,
+            ROWS=config.rows(), num_warps=4,
         )
         rows_11 = some.new_empty((B, T, H), dtype=torch.float32)
         launch(
-            backward_rows_12,
-            (cdiv(B * T, config.rows()) * H,),
-            beta,
-            *strides(beta, H),
-            mu,
-            *strides(mu, H),
-            rows_11,
-            T,
-            H,
-            B * T,
-            ROWS=config.rows(),
-            num_warps=4,
+            backward_rows_12, (cdiv(B * T, config.rows()) * H,),
+            beta, *strides(beta, H), mu, *strides(mu, H), rows_11,
+            T, H, B * T,
+            ROWS=config.rows(), num_warps=4,
         )
         rows_12 = some.new_empty((B, T, H), dtype=torch.float32)
         launch(
-            backward_rows_13,
-            (cdiv(B * T, config.rows()) * H,),
-            mu,
-            *strides(mu, H),
-            rows_12,
-            T,
-            H,
-            B * T,
-            ROWS=config.rows(),
-            num_warps=4,
+            backward_rows_13, (cdiv(B * T, config.rows()) * H,),
+            mu, *strides(mu, H), rows_12,
+            T, H, B * T,
+            ROWS=config.rows(), num_warps=4,
         )
         block_weight19 = some.new_empty((B, H, T), dtype=torch.float32)
         matrix24_blocks = some.new_empty((B, H, blocks.chunks, config.span, config.span), dtype=torch.float32)
@@ -5735,129 +3780,44 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         block_weight22 = some.new_empty((B, H, T), dtype=torch.float32)
         matrix25_blocks = some.new_empty((B, H, blocks.chunks, config.span, config.span), dtype=torch.float32)
         launch(
-            backward_weights_4,
-            (blocks.programs,),
-            rows_10,
-            *strides(rows_10, H),
-            rows_11,
-            *strides(rows_11, H),
-            rows_12,
-            *strides(rows_12, H),
-            block_weight19,
-            matrix24_blocks,
-            block_weight21,
-            matrix26_blocks,
-            block_weight22,
+            backward_weights_4, (blocks.programs,),
+            rows_10, *strides(rows_10, H), rows_11, *strides(rows_11, H), rows_12, *strides(rows_12, H),
+            block_weight19, matrix24_blocks, block_weight21, matrix26_blocks, block_weight22,
             matrix25_blocks,
-            *blocks.at_once,
-            blocks.programs,
-            C=config.span,
-            num_warps=1,
+            *blocks.at_once, blocks.programs,
+            C=config.span, num_warps=1,
         )
         M_dS_own = some.new_empty((B, H, 1, T), dtype=torch.float32)
         S_dS_own = some.new_empty((B, H, 1, T), dtype=torch.float32)
         M_dM_own = some.new_empty((B, H, 1, T), dtype=torch.float32)
         launch(
-            backward_unroll_1,
-            (blocks.programs,),
-            matrix23_blocks,
-            matrix24_blocks,
-            p,
-            *strides(p, H),
-            k,
-            *strides(k, H),
-            write2,
-            *strides(write2, H),
-            write1,
-            *strides(write1, H),
-            eta_by_head,
-            alpha_by_head,
-            do,
-            *strides(do, H),
-            q,
-            *strides(q, H),
-            M_dS_own,
-            matrix25_blocks,
-            matrix26_blocks,
-            beta_by_head,
-            S_dS_own,
-            matrix27_blocks,
-            mu_by_head,
-            matrix28_blocks,
-            M_dM_own,
-            *blocks.at_once,
-            blocks.programs,
-            D=D,
-            E=E,
-            block_d=config.padded(D),
-            block_e=config.padded(E),
-            CHUNK=config.chunk,
-            C=config.span,
-            LEVELS=LEVELS,
-            EVEN=blocks.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.read_warps(config.padded(D), config.padded(E)),
-            num_stages=1,
+            backward_unroll_1, (blocks.programs,),
+            matrix23_blocks, matrix24_blocks, p, *strides(p, H), k, *strides(k, H),
+            write2, *strides(write2, H), write1, *strides(write1, H), eta_by_head, alpha_by_head,
+            do, *strides(do, H), q, *strides(q, H), M_dS_own, matrix25_blocks, matrix26_blocks,
+            beta_by_head, S_dS_own, matrix27_blocks, mu_by_head, matrix28_blocks, M_dM_own,
+            *blocks.at_once, blocks.programs,
+            D=D, E=E, block_d=config.padded(D), block_e=config.padded(E), CHUNK=config.chunk,
+            C=config.span, LEVELS=LEVELS, EVEN=blocks.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=config.read_warps(config.padded(D), config.padded(E)), num_stages=1,
             maxnreg=config.most,
         )
         M_dS = some.new_empty((B, H, cdiv(E, min(config.read_tile, config.padded(E))), T), dtype=torch.float32)
         S_dS = some.new_empty((B, H, cdiv(E, min(config.read_tile, config.padded(E))), T), dtype=torch.float32)
         M_dM = some.new_empty((B, H, cdiv(E, min(config.read_tile, config.padded(E))), T), dtype=torch.float32)
         launch(
-            backward_unroll_2,
-            (blocks.programs * cdiv(E, min(config.read_tile, config.padded(E))),),
-            S_borders,
-            M_borders,
-            dS_borders,
-            dM_borders,
-            matrix23_blocks,
-            do,
-            *strides(do, H),
-            q,
-            *strides(q, H),
-            alpha_by_head,
-            eta_by_head,
-            p,
-            *strides(p, H),
-            write2,
-            *strides(write2, H),
-            block_weight19,
-            block_weight20,
-            matrix24_blocks,
-            k,
-            *strides(k, H),
-            write1,
-            *strides(write1, H),
-            M_dS,
-            matrix25_blocks,
-            block_weight21,
-            block_weight22,
-            matrix26_blocks,
-            beta_by_head,
-            S_dS,
-            block_weight23,
-            block_weight24,
-            matrix28_blocks,
-            matrix27_blocks,
-            mu_by_head,
-            M_dM,
-            *blocks.at_once,
-            blocks.programs,
-            D=D,
-            E=E,
-            block_d=config.padded(D),
-            block_e=min(config.read_tile, config.padded(E)),
-            CHUNK=config.chunk,
-            C=config.span,
-            LEVELS=LEVELS,
-            EVEN=blocks.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.read_warps(config.padded(D), many=True),
-            num_stages=1,
-            maxnreg=config.most,
-            enable_fp_fusion=not config.exact,
+            backward_unroll_2, (blocks.programs * cdiv(E, min(config.read_tile, config.padded(E))),),
+            S_borders, M_borders, dS_borders, dM_borders, matrix23_blocks, do, *strides(do, H),
+            q, *strides(q, H), alpha_by_head, eta_by_head, p, *strides(p, H),
+            write2, *strides(write2, H), block_weight19, block_weight20, matrix24_blocks,
+            k, *strides(k, H), write1, *strides(write1, H), M_dS, matrix25_blocks, block_weight21,
+            block_weight22, matrix26_blocks, beta_by_head, S_dS, block_weight23, block_weight24,
+            matrix28_blocks, matrix27_blocks, mu_by_head, M_dM,
+            *blocks.at_once, blocks.programs,
+            D=D, E=E, block_d=config.padded(D), block_e=min(config.read_tile, config.padded(E)),
+            CHUNK=config.chunk, C=config.span, LEVELS=LEVELS, EVEN=blocks.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.read_warps(config.padded(D), many=True),
+            num_stages=1, maxnreg=config.most, enable_fp_fusion=not config.exact,
         )
         M_dS__pairing = total((B, T, H), torch.float32, M_dS_own, M_dS)
         S_dS__pairing = total((B, T, H), torch.float32, S_dS_own, S_dS)
@@ -5875,45 +3835,24 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         dlog_alpha = some.new_empty((B, T, H), dtype=torch.float32) if "alpha" in needs else None
         dlog_mu = some.new_empty((B, T, H), dtype=torch.float32) if "mu" in needs else None
         launch(
-            backward_rows_14,
-            (cdiv(B * T, config.rows(config.padded(D), config.padded(E))) * H,),
-            eta,
-            *strides(eta, H),
-            q,
-            *strides(q, H),
+            backward_rows_14, (cdiv(B * T, config.rows(config.padded(D), config.padded(E))) * H,),
+            eta, *strides(eta, H), q, *strides(q, H),
             *((write1, *strides(write1, H)) if "k" in needs or "beta" in needs else (None, 0, 0, 0, 1)),
-            do,
-            *strides(do, H),
-            *((read2, *strides(read2, H)) if "k" in needs else (None, 0, 0, 0, 1)),
-            beta,
-            *strides(beta, H),
-            *((read1, *strides(read1, H)) if "k" in needs else (None, 0, 0, 0, 1)),
-            k,
-            *strides(k, H),
+            do, *strides(do, H), *((read2, *strides(read2, H)) if "k" in needs else (None, 0, 0, 0, 1)),
+            beta, *strides(beta, H),
+            *((read1, *strides(read1, H)) if "k" in needs else (None, 0, 0, 0, 1)), k, *strides(k, H),
             *((dbeta_1, dbeta_1.shape[2]) if "beta" in needs else (None, 0)),
             *((dbeta_3, dbeta_3.shape[2]) if "beta" in needs else (None, 0)),
             *((M_dS__pairing, *strides(M_dS__pairing, H)) if "beta" in needs or "mu" in needs else (None, 0, 0, 0, 1)),
-            mu,
-            *strides(mu, H),
-            alpha,
-            *strides(alpha, H),
+            mu, *strides(mu, H), alpha, *strides(alpha, H),
             *((S_dS__pairing, *strides(S_dS__pairing, H)) if "alpha" in needs else (None, 0, 0, 0, 1)),
             *((dlog_alpha_4, dlog_alpha_4.shape[2]) if "alpha" in needs else (None, 0)),
             *((dlog_mu_3, dlog_mu_3.shape[2]) if "mu" in needs else (None, 0)),
-            *((M_dM__pairing, *strides(M_dM__pairing, H)) if "mu" in needs else (None, 0, 0, 0, 1)),
-            dk,
-            dbeta,
-            dlog_alpha,
-            dlog_mu,
-            T,
-            H,
-            B * T,
-            D=D,
-            E=E,
-            block_d=config.padded(D),
-            block_e=config.padded(E),
-            ROWS=config.rows(config.padded(D), config.padded(E)),
-            num_warps=4,
+            *((M_dM__pairing, *strides(M_dM__pairing, H)) if "mu" in needs else (None, 0, 0, 0, 1)), dk,
+            dbeta, dlog_alpha, dlog_mu,
+            T, H, B * T,
+            D=D, E=E, block_d=config.padded(D), block_e=config.padded(E),
+            ROWS=config.rows(config.padded(D), config.padded(E)), num_warps=4,
         )
     dbeta_1 = dbeta_3 = dlog_alpha_4 = dlog_mu_3 = read1 = read2 = None
     if "q" in needs:
@@ -5975,24 +3914,15 @@ def torch_step(given, states, constants, outputs, following):
 @triton.jit(do_not_specialize=["heads"])
 def step_kernel(
     q_at, k_at, p_at, v_at, beta_at, eta_at, alpha_at, mu_at, S_at, next_S_at, M_at, next_M_at, o_at, rows_at,
-    q_stride0, q_stride1, q_stride2,
-    k_stride0, k_stride1, k_stride2,
-    p_stride0, p_stride1, p_stride2,
-    v_stride0, v_stride1, v_stride2,
-    beta_stride0, beta_stride1,
-    eta_stride0, eta_stride1,
-    alpha_stride0, alpha_stride1,
-    mu_stride0, mu_stride1,
-    S_stride0, S_stride1,
-    next_S_stride0, next_S_stride1,
-    M_stride0, M_stride1,
-    next_M_stride0, next_M_stride1,
-    o_stride0, o_stride1,
+    q_stride0, q_stride1, q_stride2, k_stride0, k_stride1, k_stride2,
+    p_stride0, p_stride1, p_stride2, v_stride0, v_stride1, v_stride2,
+    beta_stride0, beta_stride1, eta_stride0, eta_stride1, alpha_stride0, alpha_stride1,
+    mu_stride0, mu_stride1, S_stride0, S_stride1, next_S_stride0, next_S_stride1,
+    M_stride0, M_stride1, next_M_stride0, next_M_stride1, o_stride0, o_stride1,
     heads, q_group, k_group, p_group, v_group, beta_group, eta_group, alpha_group, mu_group,
-    size_d: tl.constexpr, block_d: tl.constexpr,
-    size_e: tl.constexpr, block_e: tl.constexpr,
+    size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
     parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
-):  # fmt: skip
+):
     """Each program: one batch entry and head and a tile of e, one step."""
     place = tl.program_id(0) // parts
     if flat:  # more batch entries than a grid is high
@@ -6068,25 +3998,20 @@ def step_kernel(
 @triton.jit(do_not_specialize=["heads", "steps"])
 def steps_kernel(
     q_at, k_at, p_at, v_at, beta_at, eta_at, alpha_at, mu_at, S_at, kept_S_at, M_at, kept_M_at, o_at, rows_at, each_at, counts_at, starts_at,
-    q_stride0, q_stride1, q_stride2, q_stride3,
-    k_stride0, k_stride1, k_stride2, k_stride3,
-    p_stride0, p_stride1, p_stride2, p_stride3,
-    v_stride0, v_stride1, v_stride2, v_stride3,
-    beta_stride0, beta_stride1, beta_stride2,
-    eta_stride0, eta_stride1, eta_stride2,
-    alpha_stride0, alpha_stride1, alpha_stride2,
-    mu_stride0, mu_stride1, mu_stride2,
+    q_stride0, q_stride1, q_stride2, q_stride3, k_stride0, k_stride1, k_stride2, k_stride3,
+    p_stride0, p_stride1, p_stride2, p_stride3, v_stride0, v_stride1, v_stride2, v_stride3,
+    beta_stride0, beta_stride1, beta_stride2, eta_stride0, eta_stride1, eta_stride2,
+    alpha_stride0, alpha_stride1, alpha_stride2, mu_stride0, mu_stride1, mu_stride2,
     S_stride0, S_stride1, S_stride2, S_stride3,
     kept_S_stride0, kept_S_stride1, kept_S_stride2, kept_S_stride3,
     M_stride0, M_stride1, M_stride2, M_stride3,
     kept_M_stride0, kept_M_stride1, kept_M_stride2, kept_M_stride3,
     o_stride0, o_stride1, o_stride2,
     heads, q_group, k_group, p_group, v_group, beta_group, eta_group, alpha_group, mu_group, steps,
-    size_d: tl.constexpr, block_d: tl.constexpr,
-    size_e: tl.constexpr, block_e: tl.constexpr,
+    size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
     parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
     yields: tl.constexpr, keeps: tl.constexpr, ends: tl.constexpr,
-):  # fmt: skip
+):
     """Each program: one sequence and head and a tile of e, one step after the other, with the state in registers."""
     place = tl.program_id(0) // parts
     if flat:  # more batch entries than a grid is high
@@ -6182,18 +4107,14 @@ def steps_kernel(
                         + kept_row * kept_S_stride0
                         + head * kept_S_stride1
                         + at_d[:, None] * kept_S_stride2
-                        + at_e[None, :] * kept_S_stride3,
-                        next_S,
-                        mask=in_d_e,
+                        + at_e[None, :] * kept_S_stride3, next_S, mask=in_d_e,
                     )
                     tl.store(
                         kept_M_at
                         + kept_row * kept_M_stride0
                         + head * kept_M_stride1
                         + at_d[:, None] * kept_M_stride2
-                        + at_e[None, :] * kept_M_stride3,
-                        next_M,
-                        mask=in_d_e,
+                        + at_e[None, :] * kept_M_stride3, next_M, mask=in_d_e,
                     )
             S = next_S.to(tl.float32)
             M = next_M.to(tl.float32)
@@ -6205,86 +4126,32 @@ def steps_kernel(
 SIGNATURE = Signature(
     name="momentum_delta_rule",
     arguments=(
-        Argument("q", "input", ("d",)),
-        Argument("k", "input", ("d",)),
-        Argument("p", "input", ("d",)),
-        Argument("v", "input", ("e",)),
-        Argument("beta", "input", ()),
-        Argument("eta", "input", ()),
-        Argument("alpha", "decay", ()),
+        Argument("q", "input", ("d",)), Argument("k", "input", ("d",)),
+        Argument("p", "input", ("d",)), Argument("v", "input", ("e",)),
+        Argument("beta", "input", ()), Argument("eta", "input", ()), Argument("alpha", "decay", ()),
         Argument("mu", "decay", ()),
     ),
-    states=(
-        ("S", ("d", "e")),
-        ("M", ("d", "e")),
-    ),
-    outputs=(("o", ("e",)),),
+    states=(("S", ("d", "e")), ("M", ("d", "e"))), outputs=(("o", ("e",)),),
 )
 OP = Op(
     SIGNATURE,
     {
         "torch": Backend(
-            torch_forward,
-            torch_backward,
-            frozenset(
-                (
-                    "packed",
-                    "mixed",
-                )
-            ),
-            forward_states=torch_forward_states,
-            backward_states=torch_backward_states,
+            torch_forward, torch_backward, frozenset(("packed", "mixed")),
+            forward_states=torch_forward_states, backward_states=torch_backward_states,
             saved={"138bab744b": (("B", "H", "T", "e"), "wide")},
         ),
         "triton": Backend(
-            triton_forward,
-            triton_backward,
-            frozenset(
-                (
-                    "packed",
-                    "groups",
-                    "inference",
-                    "finals",
-                    "replays",
-                )
-            ),
-            saved={"138bab744b": (("B", "T", "H", "e"), "input")},
-            saved_packed=True,
+            triton_forward, triton_backward,
+            frozenset(("packed", "groups", "inference", "finals", "replays")),
+            saved={"138bab744b": (("B", "T", "H", "e"), "input")}, saved_packed=True,
         ),
     },
     Step(
-        SIGNATURE,
-        torch_step,
+        SIGNATURE, torch_step,
         StepKernel(
-            step_kernel,
-            steps_kernel,
-            reads=(
-                "q",
-                "k",
-                "p",
-                "v",
-                "beta",
-                "eta",
-                "alpha",
-                "mu",
-            ),
-            constants=(),
-            dims=(
-                "d",
-                "e",
-            ),
-            tiled="e",
-            shared=False,
-            held=(
-                (
-                    "d",
-                    "e",
-                ),
-                (
-                    "d",
-                    "e",
-                ),
-            ),
+            step_kernel, steps_kernel, reads=("q", "k", "p", "v", "beta", "eta", "alpha", "mu"),
+            constants=(), dims=("d", "e"), tiled="e", shared=False, held=(("d", "e"), ("d", "e")),
             smallest=1,
         ),
     ),
@@ -6294,23 +4161,12 @@ OP = Op(
 
 @OP.named
 def momentum_delta_rule(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    p: torch.Tensor,
-    v: torch.Tensor,
-    beta: torch.Tensor,
-    eta: torch.Tensor,
-    log_alpha: torch.Tensor,
-    log_mu: torch.Tensor,
+    q: torch.Tensor, k: torch.Tensor, p: torch.Tensor, v: torch.Tensor, beta: torch.Tensor,
+    eta: torch.Tensor, log_alpha: torch.Tensor, log_mu: torch.Tensor,
     initial_state: tuple[torch.Tensor | None, torch.Tensor | None] | None = None,
-    output_final_state: bool = False,
-    cu_seqlens: torch.Tensor | None = None,
-    context_parallel: object = None,
-    recompute: str = "auto",
-    precision: str = "default",
-    state_dtype: torch.dtype | None = None,
-    backend: str | None = None,
-    deterministic: bool = False,
+    output_final_state: bool = False, cu_seqlens: torch.Tensor | None = None,
+    context_parallel: object = None, recompute: str = "auto", precision: str = "default",
+    state_dtype: torch.dtype | None = None, backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor] | None]:
     r"""The delta rule with momentum: the correction goes into a velocity, which decays by itself.
 
@@ -6371,34 +4227,19 @@ def momentum_delta_rule(
     """
     return OP(
         {"q": q, "k": k, "p": p, "v": v, "beta": beta, "eta": eta, "alpha": log_alpha, "mu": log_mu},
-        initial_state=initial_state,
-        output_final_state=output_final_state,
-        cu_seqlens=cu_seqlens,
-        context_parallel=context_parallel,
-        recompute=recompute,
-        precision=precision,
-        state_dtype=state_dtype,
-        backend=backend,
-        deterministic=deterministic,
+        initial_state=initial_state, output_final_state=output_final_state, cu_seqlens=cu_seqlens,
+        context_parallel=context_parallel, recompute=recompute, precision=precision,
+        state_dtype=state_dtype, backend=backend, deterministic=deterministic,
     )
 
 
 @OP.named
 def momentum_delta_rule_step(
-    state: tuple[torch.Tensor | None, torch.Tensor | None] | None,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    p: torch.Tensor,
-    v: torch.Tensor,
-    beta: torch.Tensor,
-    eta: torch.Tensor,
-    log_alpha: torch.Tensor,
-    log_mu: torch.Tensor,
-    inplace: bool = False,
-    out: torch.Tensor | None = None,
-    state_dtype: torch.dtype | None = None,
-    backend: str | None = None,
-    deterministic: bool = False,
+    state: tuple[torch.Tensor | None, torch.Tensor | None] | None, q: torch.Tensor, k: torch.Tensor,
+    p: torch.Tensor, v: torch.Tensor, beta: torch.Tensor, eta: torch.Tensor,
+    log_alpha: torch.Tensor, log_mu: torch.Tensor, inplace: bool = False,
+    out: torch.Tensor | None = None, state_dtype: torch.dtype | None = None,
+    backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]:
     """One step of momentum_delta_rule, for generation: one launch, no gradient.
 
@@ -6431,11 +4272,7 @@ def momentum_delta_rule_step(
     return OP.step(
         state,
         {"q": q, "k": k, "p": p, "v": v, "beta": beta, "eta": eta, "alpha": log_alpha, "mu": log_mu},
-        inplace,
-        out,
-        state_dtype,
-        backend,
-        deterministic,
+        inplace, out, state_dtype, backend, deterministic,
     )
 
 

@@ -120,50 +120,23 @@ written_for("0.1", __file__)
 from chunkform.runtime.chunk_kernels.chunk_layout import parts_for, places
 from chunkform.runtime.chunk_kernels.head_major import by_head
 from chunkform.runtime.chunk_kernels.kernels import (
-    border_sums,
-    chained,
-    chained_matrix,
-    chunk_of,
-    cumulate_beside,
-    inverse,
-    lasting,
-    part_of,
-    place_of,
-    power,
-    span,
+    border_sums, chained, chained_matrix, chunk_of, cumulate_beside, inverse, lasting, part_of,
+    place_of, power, span,
 )
 from chunkform.runtime.chunk_kernels.reductions import pair, total
 from chunkform.runtime.chunk_kernels.segment_maps import map_of_all
 from chunkform.runtime.chunk_kernels.segment_tails import LATE, is_zero, join_pieces, late_pieces
 from chunkform.runtime.chunk_kernels.split_precision import rounded_and_rest, rounded_to
 from chunkform.runtime.launch.launch import (
-    DTYPES,
-    by_launch,
-    cdiv,
-    choose,
-    cotangent,
-    launch,
-    spread,
-    steps,
-    strides,
-    whole,
-    with_heads,
+    DTYPES, by_launch, cdiv, choose, cotangent, launch, spread, steps, strides, whole, with_heads,
 )
 from chunkform.runtime.launch.varlen import backward_by_length, forward_by_length
 from chunkform.runtime.op.decode import Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK,
-    dtype_of,
-    from_chunks,
-    from_heads,
-    from_steps,
-    in_parts,
-    in_segments,
-    per_head,
-    steps_first,
-    to_chunks,
+    CHUNK, dtype_of, from_chunks, from_heads, from_steps, in_parts, in_segments, per_head,
+    steps_first, to_chunks,
 )
 from chunkform.runtime.torch_form.decays import decay_all, decay_in, decay_mask, decay_out, triangular_inverse
 from chunkform.runtime.torch_form.segment_maps import PIECE, Segment, in_pieces, over_chunks
@@ -248,16 +221,8 @@ def torch_forward(given, states, constants, packed=None):
     rate = steps_first(given["rate"], dtype)
     # y: A_(t-1) 1
     y, A_last = in_segments(
-        _forward_sweep_1,
-        (log_forget, k.square() * rate[..., None]),
-        (A_first,),
-        lead,
-        1,
-        CHUNK,
-        dtype,
-        device,
-        size_d,
-        size_e,
+        _forward_sweep_1, (log_forget, k.square() * rate[..., None]), (A_first,), lead, 1, CHUNK,
+        dtype, device, size_d, size_e,
     )
     log_g = steps_first(given["g"], dtype)
     g = log_g.exp()
@@ -275,15 +240,8 @@ def torch_forward(given, states, constants, packed=None):
     # y_2: S_t^T q_t
     w, y_2, S_last = in_segments(
         _forward_sweep_2,
-        (log_g, -k * g[..., None], k * torch.exp(t19 * t20) * beta[..., None], v, q),
-        (S_first,),
-        lead,
-        1,
-        CHUNK,
-        dtype,
-        device,
-        size_d,
-        size_e,
+        (log_g, -k * g[..., None], k * torch.exp(t19 * t20) * beta[..., None], v, q), (S_first,),
+        lead, 1, CHUNK, dtype, device, size_d, size_e,
     )
     return {"o": from_steps(y_2, lead, 1, given["q"].dtype)}, {"A": A_last, "S": S_last}, {"a8c81a3feb": w}
 
@@ -447,9 +405,7 @@ def _backward_sweep_6(s1, s2, s3, s4, s5, S_0, lead, size, dtype, device, size_d
     c1 = x5 @ S_in.mT
     return (
         from_chunks((c0 * a3[..., :, None] + a6), lead, 1),
-        from_chunks((a9 + a10[..., :, None] * c1), lead, 1),
-        S_in,
-        S_now,
+        from_chunks((a9 + a10[..., :, None] * c1), lead, 1), S_in, S_now,
     )
 
 
@@ -532,16 +488,8 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     rate = steps_first(given["rate"], dtype)
     # y: A_(t-1) 1
     y, A_end = in_segments(
-        _backward_sweep_1,
-        (log_forget, k.square() * rate[..., None]),
-        (A_first,),
-        lead,
-        1,
-        CHUNK,
-        dtype,
-        device,
-        size_d,
-        size_e,
+        _backward_sweep_1, (log_forget, k.square() * rate[..., None]), (A_first,), lead, 1, CHUNK,
+        dtype, device, size_d, size_e,
     )
     log_g = steps_first(given["g"], dtype)
     q = steps_first(given["q"], dtype)
@@ -563,15 +511,8 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     # w: dS.mid.row.5bb1590052_t
     w, dS_edges, dS_first = in_segments(
         _backward_sweep_2,
-        (log_g, q, do, -k * beta[..., None] * g[..., None], k * torch.exp(t27 * t28)),
-        (dS_last,),
-        lead,
-        -1,
-        CHUNK,
-        dtype,
-        device,
-        size_d,
-        size_e,
+        (log_g, q, do, -k * beta[..., None] * g[..., None], k * torch.exp(t27 * t28)), (dS_last,),
+        lead, -1, CHUNK, dtype, device, size_d, size_e,
     )
     t31 = -k * beta[..., None] * g[..., None]
     w_2 = saved["a8c81a3feb"]
@@ -591,16 +532,8 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     t44 = t43 - 0.405465108108164 * k * t42 * t27 * beta[..., None] * y_2
     # y_3: dA_t k_t^2
     y_3, dA_first = in_segments(
-        _backward_sweep_4,
-        (log_forget, t36.reciprocal() * t44, t23),
-        (dA_last,),
-        lead,
-        -1,
-        CHUNK,
-        dtype,
-        device,
-        size_d,
-        size_e,
+        _backward_sweep_4, (log_forget, t36.reciprocal() * t44, t23), (dA_last,), lead, -1, CHUNK,
+        dtype, device, size_d, size_e,
     )
     t47 = t36.reciprocal()
     t48 = t47 * t44
@@ -611,29 +544,14 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     # y_5: S_t do_t
     # y_6: S_(t-1) w_t
     y_5, y_6, S_edges, S_end = in_segments(
-        _backward_sweep_6,
-        (log_g, k * t42 * beta[..., None], w_2, do, w),
-        (S_first,),
-        lead,
-        1,
-        CHUNK,
-        dtype,
-        device,
-        size_d,
-        size_e,
+        _backward_sweep_6, (log_g, k * t42 * beta[..., None], w_2, do, w), (S_first,), lead, 1,
+        CHUNK, dtype, device, size_d, size_e,
     )
     t54 = k * t42
     # pairing_S: <S_(t-1), dS_t> at each step, with the scalars that multiply the state
     (pairing_S,) = in_parts(
-        _backward_unroll_7,
-        (g, t54, w_2, beta, log_g, q, do, k, w, -beta * g),
-        (S_edges, dS_edges),
-        lead,
-        CHUNK,
-        dtype,
-        device,
-        size_d,
-        size_e,
+        _backward_unroll_7, (g, t54, w_2, beta, log_g, q, do, k, w, -beta * g), (S_edges, dS_edges),
+        lead, CHUNK, dtype, device, size_d, size_e,
     )
     gradients = {}
     gradients["q"] = from_steps(y_5, lead, 1, given["q"].dtype)
@@ -664,36 +582,14 @@ def _forward_states_1_chunks(s1, s2, lead, size, dtype, device, size_d, size_e):
     a1 = decay_out(x2, True, 1)
     a2 = torch.einsum("...a,...ab->...b", a1, x1)
     return (
-        over_chunks(
-            a0,
-            (
-                lead[0],
-                lead[1],
-                count,
-            ),
-            dtype,
-            device,
-        ),
-        over_chunks(
-            a2,
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_d,
-            ),
-            dtype,
-            device,
-        ),
+        over_chunks(a0, (lead[0], lead[1], count), dtype, device),
+        over_chunks(a2, (lead[0], lead[1], count, size_d), dtype, device),
     )
 
 
 def _forward_states_1_law(later, earlier):
     """The map of two segments from the map of each."""
-    return (
-        later[0] * earlier[0],
-        (earlier[1] * (later[0])[..., None] + later[1]),
-    )
+    return (later[0] * earlier[0], (earlier[1] * (later[0])[..., None] + later[1]))
 
 
 def _forward_states_1_apply(parts, states):
@@ -740,30 +636,8 @@ def _forward_states_2_chunks(s1, s2, s3, s4, lead, size, dtype, device, size_d, 
     a9 = a5 @ x1
     a10 = x3.mT @ (a2[..., :, None] * a9)
     return (
-        over_chunks(
-            (a0[..., None, None] * a1 + a8),
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_d,
-                size_d,
-            ),
-            dtype,
-            device,
-        ),
-        over_chunks(
-            a10,
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_d,
-                size_e,
-            ),
-            dtype,
-            device,
-        ),
+        over_chunks((a0[..., None, None] * a1 + a8), (lead[0], lead[1], count, size_d, size_d), dtype, device),
+        over_chunks(a10, (lead[0], lead[1], count, size_d, size_e), dtype, device),
     )
 
 
@@ -771,10 +645,7 @@ def _forward_states_2_law(later, earlier):
     """The map of two segments from the map of each."""
     a0 = (later[0]) @ (earlier[0].mT).mT
     a1 = (later[0]) @ (earlier[1])
-    return (
-        a0,
-        (later[1] + a1),
-    )
+    return (a0, (later[1] + a1))
 
 
 def _forward_states_2_apply(parts, states):
@@ -804,16 +675,8 @@ def torch_forward_states(given, states, constants, exchange):
     rate = steps_first(given["rate"], dtype)
     log_forget = steps_first(given["forget"], dtype)
     map_3 = in_pieces(
-        _forward_states_1_chunks,
-        _forward_states_1_law,
-        (k.square() * rate[..., None], log_forget),
-        lead,
-        1,
-        PIECE,
-        dtype,
-        device,
-        size_d,
-        size_e,
+        _forward_states_1_chunks, _forward_states_1_law, (k.square() * rate[..., None], log_forget),
+        lead, 1, PIECE, dtype, device, size_d, size_e,
     )
     # what enters, of A
     ((A_first,),) = exchange(
@@ -835,16 +698,9 @@ def torch_forward_states(given, states, constants, exchange):
     beta = steps_first(given["beta"], dtype)
     g = log_g.exp()
     map_7 = in_pieces(
-        _forward_states_2_chunks,
-        _forward_states_2_law,
-        (v, log_g, k * torch.exp(t22 * t23) * beta[..., None], -k * g[..., None]),
-        lead,
-        1,
-        CHUNK,
-        dtype,
-        device,
-        size_d,
-        size_e,
+        _forward_states_2_chunks, _forward_states_2_law,
+        (v, log_g, k * torch.exp(t22 * t23) * beta[..., None], -k * g[..., None]), lead, 1, CHUNK,
+        dtype, device, size_d, size_e,
     )
     # what enters, of S
     ((S_first,),) = exchange(
@@ -898,30 +754,8 @@ def _backward_states_1_chunks(s1, s2, s3, s4, s5, lead, size, dtype, device, siz
     a14 = a5 @ a13
     a15 = (a2[..., :, None] * x3).mT @ a14
     return (
-        over_chunks(
-            (a0[..., None, None] * a1 + a8),
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_d,
-                size_d,
-            ),
-            dtype,
-            device,
-        ),
-        over_chunks(
-            (a10 + a15),
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_d,
-                size_e,
-            ),
-            dtype,
-            device,
-        ),
+        over_chunks((a0[..., None, None] * a1 + a8), (lead[0], lead[1], count, size_d, size_d), dtype, device),
+        over_chunks((a10 + a15), (lead[0], lead[1], count, size_d, size_e), dtype, device),
     )
 
 
@@ -929,10 +763,7 @@ def _backward_states_1_law(later, earlier):
     """The map of two segments from the map of each."""
     a0 = (later[0]) @ (earlier[0].mT).mT
     a1 = (later[0]) @ (earlier[1])
-    return (
-        a0,
-        (later[1] + a1),
-    )
+    return (a0, (later[1] + a1))
 
 
 def _backward_states_1_apply(parts, states):
@@ -1016,36 +847,14 @@ def _backward_states_2_chunks(s1, s2, lead, size, dtype, device, size_d, size_e)
     a1 = decay_out(x2, False, -1)
     a2 = torch.einsum("...a,...ab->...b", a1, x1)
     return (
-        over_chunks(
-            a0,
-            (
-                lead[0],
-                lead[1],
-                count,
-            ),
-            dtype,
-            device,
-        ),
-        over_chunks(
-            a2,
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_d,
-            ),
-            dtype,
-            device,
-        ),
+        over_chunks(a0, (lead[0], lead[1], count), dtype, device),
+        over_chunks(a2, (lead[0], lead[1], count, size_d), dtype, device),
     )
 
 
 def _backward_states_2_law(later, earlier):
     """The map of two segments from the map of each."""
-    return (
-        earlier[0] * later[0],
-        (later[1] + (later[0])[..., None] * earlier[1]),
-    )
+    return (earlier[0] * later[0], (later[1] + (later[0])[..., None] * earlier[1]))
 
 
 def _backward_states_2_apply(parts, states):
@@ -1085,16 +894,8 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
     rate = steps_first(given["rate"], dtype)
     # y: A_(t-1) 1
     y, A_end = in_segments(
-        _backward_states_sweep_1,
-        (log_forget, k.square() * rate[..., None]),
-        (A_first,),
-        lead,
-        1,
-        CHUNK,
-        dtype,
-        device,
-        size_d,
-        size_e,
+        _backward_states_sweep_1, (log_forget, k.square() * rate[..., None]), (A_first,), lead, 1,
+        CHUNK, dtype, device, size_d, size_e,
     )
     center = per_head(given["center"], dtype)
     t17 = k.square()
@@ -1114,16 +915,9 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
         else steps_first(do, dtype)
     )
     map_4 = in_pieces(
-        _backward_states_1_chunks,
-        _backward_states_1_law,
-        (k * torch.exp(t21 * t22), log_g, -k * beta[..., None] * g[..., None], q, do),
-        lead,
-        -1,
-        CHUNK,
-        dtype,
-        device,
-        size_d,
-        size_e,
+        _backward_states_1_chunks, _backward_states_1_law,
+        (k * torch.exp(t21 * t22), log_g, -k * beta[..., None] * g[..., None], q, do), lead, -1,
+        CHUNK, dtype, device, size_d, size_e,
     )
     # what enters, of dS
     ((dS_last,),) = exchange(
@@ -1140,16 +934,8 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
     w_2 = saved["a8c81a3feb"]
     # y_2: dS_t w_{2,t}
     y_2, dS_first = in_segments(
-        _backward_states_sweep_6,
-        (log_g, q, do, w, t32, w_2),
-        (dS_last,),
-        lead,
-        -1,
-        CHUNK,
-        dtype,
-        device,
-        size_d,
-        size_e,
+        _backward_states_sweep_6, (log_g, q, do, w, t32, w_2), (dS_last,), lead, -1, CHUNK, dtype,
+        device, size_d, size_e,
     )
     t41 = forget[..., None] * y
     t42 = 1e-06 + t18 + t41
@@ -1160,16 +946,8 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
     t47 = -(t46**-2) * k * t34 * beta[..., None] * y_2 * torch.sign(t44) * t22
     t48 = t47 - 0.405465108108164 * k * t34 * t21 * beta[..., None] * y_2
     map_9 = in_pieces(
-        _backward_states_2_chunks,
-        _backward_states_2_law,
-        (t42.reciprocal() * t48, log_forget),
-        lead,
-        -1,
-        PIECE,
-        dtype,
-        device,
-        size_d,
-        size_e,
+        _backward_states_2_chunks, _backward_states_2_law, (t42.reciprocal() * t48, log_forget),
+        lead, -1, PIECE, dtype, device, size_d, size_e,
     )
     # what enters, of dA
     ((dA_last,),) = exchange(
@@ -1180,34 +958,12 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def forward_sweep_1(
-    A_first,
-    A_last,
-    forget_sums,
-    forget_rests,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    rate_by_head,
+    A_first, A_last, forget_sums, forget_rests, k_p, k_b, k_t, k_h, k_g, rate_by_head,
     read1_out,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    D: tl.constexpr,
-    block_d: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    PRODUCTS: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    T, H, chunks, starts, parts, length,
+    D: tl.constexpr, block_d: tl.constexpr, YIELD: tl.constexpr, WARPS: tl.constexpr,
+    STAGES: tl.constexpr, PRODUCTS: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
+    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of A."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
@@ -1225,16 +981,8 @@ def forward_sweep_1(
     k_p += b * k_b + h // k_g * k_h
     if not YIELD:
         reached = lasting(
-            forget_sums + bh * T,
-            forget_rests + bh * T if EXACT else None,
-            1,
-            tl.arange(0, 1),
-            tl.full([1], 1, tl.int1),
-            begin,
-            stop,
-            count,
-            C,
-            True,
+            forget_sums + bh * T, forget_rests + bh * T if EXACT else None, 1, tl.arange(0, 1),
+            tl.full([1], 1, tl.int1), begin, stop, count, C, True,
         )
         begin, first, count = begin + (count - reached) * C, first + (count - reached), reached
     identity = tl.where(i[:, None] == i[None, :], 1.0, 0.0).to(DT)
@@ -1286,34 +1034,11 @@ def forward_sweep_1(
 
 @triton.jit(do_not_specialize=["T", "count"])
 def forward_rows_1(
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    center_p,
-    rate_p,
-    rate_b,
-    rate_t,
-    rate_h,
-    rate_g,
-    forget_p,
-    forget_b,
-    forget_t,
-    forget_h,
-    forget_g,
-    read1_p,
-    read1_b,
-    read1_t,
-    read1_h,
-    read1_g,
-    ahead1_out,
-    T,
-    H,
-    count,
-    D: tl.constexpr,
-    block_d: tl.constexpr,
-    ROWS: tl.constexpr,
+    k_p, k_b, k_t, k_h, k_g, center_p, rate_p, rate_b, rate_t, rate_h, rate_g,
+    forget_p, forget_b, forget_t, forget_h, forget_g,
+    read1_p, read1_b, read1_t, read1_h, read1_g, ahead1_out,
+    T, H, count,
+    D: tl.constexpr, block_d: tl.constexpr, ROWS: tl.constexpr,
 ):
     """What is made of each step for itself."""
     h = (tl.program_id(0) % H).to(tl.int64)
@@ -1326,8 +1051,7 @@ def forward_rows_1(
     d_ok = d < D
     k = tl.load(
         k_p + h // k_g * k_h + (b * k_b + step * k_t)[:, None] + d[None, :],
-        mask=i_ok[:, None] & d_ok[None, :],
-        other=0.0,
+        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
     ).to(tl.float32)
     center = tl.load(center_p + h).to(tl.float32)
     rate = tl.load(rate_p + h // rate_g * rate_h + b * rate_b + step * rate_t, mask=i_ok, other=0.0).to(tl.float32)
@@ -1338,8 +1062,7 @@ def forward_rows_1(
     )
     read1 = tl.load(
         read1_p + h // read1_g * read1_h + (b * read1_b + step * read1_t)[:, None] + d[None, :],
-        mask=i_ok[:, None] & d_ok[None, :],
-        other=0.0,
+        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
     ).to(tl.float32)
     t1 = tl.log(1e-06 + rate[:, None] * (k * k) + forget[:, None] * read1)
     t2 = tl.exp((0.405465108108164 * center - 0.405465108108164 * t1) / (1.0 + tl.abs(t1 - center)))
@@ -1348,40 +1071,11 @@ def forward_rows_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def forward_prepare_2(
-    matrix1,
-    g_sums,
-    g_rests,
-    beta_by_head,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    ahead1_p,
-    ahead1_b,
-    ahead1_t,
-    ahead1_h,
-    ahead1_g,
-    matrix2,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    D: tl.constexpr,
-    block_d: tl.constexpr,
-    CHUNK: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
+    matrix1, g_sums, g_rests, beta_by_head, k_p, k_b, k_t, k_h, k_g,
+    ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g, matrix2, q_p, q_b, q_t, q_h, q_g,
+    T, H, chunks, begins, stops, programs,
+    D: tl.constexpr, block_d: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
@@ -1434,59 +1128,14 @@ def forward_prepare_2(
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def forward_sweep_2(
-    S_first,
-    S_last,
-    S_linear,
-    S_late,
-    S_late_map,
-    S_live,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    g_sums,
-    g_rests,
-    v_p,
-    v_b,
-    v_t,
-    v_h,
-    v_g,
-    matrix1,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    matrix2,
-    write1_out,
-    o_out,
-    beta_by_head,
-    ahead1_p,
-    ahead1_b,
-    ahead1_t,
-    ahead1_h,
-    ahead1_g,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    D: tl.constexpr,
-    E: tl.constexpr,
-    block_d: tl.constexpr,
-    block_e: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    PRODUCTS: tl.constexpr,
-    PIECE: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    S_first, S_last, S_linear, S_late, S_late_map, S_live, k_p, k_b, k_t, k_h, k_g, g_sums,
+    g_rests, v_p, v_b, v_t, v_h, v_g, matrix1, q_p, q_b, q_t, q_h, q_g, matrix2, write1_out,
+    o_out, beta_by_head, ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g,
+    T, H, chunks, starts, parts, length,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
+    PIECE: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of S."""
     tiles = tl.cdiv(E, block_e)
@@ -1516,8 +1165,7 @@ def forward_sweep_2(
         if S_first is not None:
             S_slice += tl.load(
                 S_first + sh * D * E + d_slice[None, :] * E + e[:, None],
-                mask=d_ok_slice[None, :] & e_ok[:, None],
-                other=0.0,
+                mask=d_ok_slice[None, :] & e_ok[:, None], other=0.0,
             )
         if S_linear is not None:
             S_slice += tl.where(column[:, None] == d_slice[None, :], 1.0, 0.0)
@@ -1565,8 +1213,7 @@ def forward_sweep_2(
             p3 = tl.dot(S[n_d].to(DT), tl.trans(q.to(DT)), p3, input_precision="tf32x3")  # q S
             ahead1_slice = tl.load(
                 ahead1_p + t0 * ahead1_t + i[:, None] * ahead1_t + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
             ahead1 = ahead1 + (ahead1_slice,)
         since = span(g_a, g_n, 0.0, 0)
@@ -1604,8 +1251,7 @@ def forward_sweep_2(
                 if part == parts - 1:
                     tl.store(
                         S_last + (sh // H // parts * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
-                        S[n_d],
-                        mask=d_ok[n_d][None, :] & e_ok[:, None],
+                        S[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         elif S_last is not None:
             tl.store(
@@ -1613,8 +1259,7 @@ def forward_sweep_2(
             )
         if S_linear is not None:
             tl.store(
-                S_linear + sh * D * D + d[n_d][None, :] * D + column[:, None],
-                S[n_d],
+                S_linear + sh * D * D + d[n_d][None, :] * D + column[:, None], S[n_d],
                 mask=column_ok[:, None] & d_ok[n_d][None, :],
             )
         if PIECE == 1 and S_last is not None:
@@ -1623,8 +1268,7 @@ def forward_sweep_2(
             )
         if PIECE == 1 and S_linear is not None:
             tl.store(
-                S_late_map + sh * D * D + d[n_d][None, :] * D + column[:, None],
-                S[n_d],
+                S_late_map + sh * D * D + d[n_d][None, :] * D + column[:, None], S[n_d],
                 mask=column_ok[:, None] & d_ok[n_d][None, :],
             )
             live = tl.maximum(live, tl.max(tl.where(S[n_d] != 0.0, 1, 0)))
@@ -1649,15 +1293,8 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     some = q
     B, T = q.shape[:2]
     H = max(
-        q.shape[2],
-        k.shape[2],
-        v.shape[2],
-        beta.shape[2],
-        rate.shape[2],
-        g.shape[2],
-        forget.shape[2],
-        center.shape[0],
-        0,
+        q.shape[2], k.shape[2], v.shape[2], beta.shape[2], rate.shape[2], g.shape[2],
+        forget.shape[2], center.shape[0], 0,
     )
     center = with_heads(center, H)
     D = q.shape[-1]
@@ -1674,54 +1311,25 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     if parts > 1 or exchange is not None:
         A_ends = some.new_empty((B * parts, H, D), dtype=torch.float32)
         walk = config.walk(
-            D,
-            0,
+            D, 0,
             forget_sums.element_size() + forget_sums.element_size() + rate_by_head.element_size(),
-            k.element_size(),
-            elements=True,
+            k.element_size(), elements=True,
         )
         launch(
-            forward_sweep_1,
-            (lay.sequences * parts * H * cdiv(D, walk.tile),),
-            None,
-            A_ends,
-            forget_sums,
-            forget_rests,
-            k,
-            *strides(k, H),
-            rate_by_head,
-            None,
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            D=D,
-            block_d=walk.tile,
-            YIELD=False,
-            WARPS=walk.warps,
-            STAGES=walk.stages,
-            PRODUCTS=walk.products,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=walk.warps,
-            num_stages=2,
+            forward_sweep_1, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+            None, A_ends, forget_sums, forget_rests, k, *strides(k, H), rate_by_head, None,
+            *lay.walked, parts, lay.length(parts),
+            D=D, block_d=walk.tile, YIELD=False, WARPS=walk.warps, STAGES=walk.stages,
+            PRODUCTS=walk.products, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2,
             maxnreg=walk.registers,
         )
         if exchange is not None:  # other parts of the sequence are elsewhere
             A_coming = exchange.begin(
                 (
                     map_of_all(
-                        "A",
-                        A_first,
-                        A_ends,
-                        lay,
-                        parts,
-                        True,
-                        decay=(forget_sums, forget_rests),
-                        axis=0,
-                        exact=config.exact,
+                        "A", A_first, A_ends, lay, parts, True, decay=(forget_sums, forget_rests),
+                        axis=0, exact=config.exact,
                     ),
                 )
             )
@@ -1734,63 +1342,26 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     read1 = some.new_empty((B, T, H, D), dtype=some.dtype)
     A_last = some.new_empty((lay.sequences, H, D), dtype=torch.float32) if finals else None
     walk = config.walk(
-        D,
-        0,
-        forget_sums.element_size() + forget_sums.element_size() + rate_by_head.element_size(),
-        k.element_size(),
-        elements=True,
+        D, 0, forget_sums.element_size() + forget_sums.element_size() + rate_by_head.element_size(),
+        k.element_size(), elements=True,
     )
     launch(
-        forward_sweep_1,
-        (lay.sequences * parts * H * cdiv(D, walk.tile),),
-        A_starts,
-        A_last,
-        forget_sums,
-        forget_rests,
-        k,
-        *strides(k, H),
-        rate_by_head,
-        read1,
-        *lay.walked,
-        parts,
-        lay.length(parts),
-        D=D,
-        block_d=walk.tile,
-        YIELD=True,
-        WARPS=walk.warps,
-        STAGES=walk.stages,
-        PRODUCTS=walk.products,
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=walk.warps,
-        num_stages=2,
+        forward_sweep_1, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+        A_starts, A_last, forget_sums, forget_rests, k, *strides(k, H), rate_by_head, read1,
+        *lay.walked, parts, lay.length(parts),
+        D=D, block_d=walk.tile, YIELD=True, WARPS=walk.warps, STAGES=walk.stages,
+        PRODUCTS=walk.products, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
+        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2,
         maxnreg=walk.registers,
     )
     forget_rests = None
     ahead1 = some.new_empty((B, T, H, D), dtype=torch.float32)
     launch(
-        forward_rows_1,
-        (cdiv(B * T, config.rows(config.padded(D))) * H,),
-        k,
-        *strides(k, H),
-        center,
-        rate,
-        *strides(rate, H),
-        forget,
-        *strides(forget, H),
-        read1,
-        *strides(read1, H),
-        ahead1,
-        T,
-        H,
-        B * T,
-        D=D,
-        block_d=config.padded(D),
-        ROWS=config.rows(config.padded(D)),
-        num_warps=4,
+        forward_rows_1, (cdiv(B * T, config.rows(config.padded(D))) * H,),
+        k, *strides(k, H), center, rate, *strides(rate, H), forget, *strides(forget, H),
+        read1, *strides(read1, H), ahead1,
+        T, H, B * T,
+        D=D, block_d=config.padded(D), ROWS=config.rows(config.padded(D)), num_warps=4,
     )
     read1 = None
     g_sums, g_rests, g_extents, beta_by_head = cumulate_beside(g, beta, lay, config.exact)
@@ -1798,98 +1369,35 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     launch(
-        forward_prepare_2,
-        (config.queues(lay.programs),),
-        matrix1,
-        g_sums,
-        g_rests,
-        beta_by_head,
-        k,
-        *strides(k, H),
-        ahead1,
-        *strides(ahead1, H),
-        matrix2,
-        q,
-        *strides(q, H),
-        *lay.at_once,
-        lay.programs,
-        D=D,
-        block_d=config.padded(D),
-        CHUNK=config.chunk,
-        STAGES=config.queued(
-            config.padded(D) * (k.element_size() + ahead1.element_size() + q.element_size()), config.chunk
-        ),
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=config.ahead,
-        num_stages=1,
-        maxnreg=255,
+        forward_prepare_2, (config.queues(lay.programs),),
+        matrix1, g_sums, g_rests, beta_by_head, k, *strides(k, H), ahead1, *strides(ahead1, H),
+        matrix2, q, *strides(q, H),
+        *lay.at_once, lay.programs,
+        D=D, block_d=config.padded(D), CHUNK=config.chunk,
+        STAGES=config.queued(config.padded(D) * (k.element_size() + ahead1.element_size() + q.element_size()), config.chunk),
+        C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=255,
     )
     if parts > 1 or exchange is not None:
         S_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
         S_linear = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
         walk = config.walk(
-            E,
-            config.padded(D) * (k.element_size() + ahead1.element_size()),
+            E, config.padded(D) * (k.element_size() + ahead1.element_size()),
             g_sums.element_size() + beta_by_head.element_size() + config.chunk * matrix1.element_size(),
-            v.element_size(),
-            elements=True,
-            programs=config.crowd(config.padded(D)),
+            v.element_size(), elements=True, programs=config.crowd(config.padded(D)),
         )
         late = late_pieces(S_ends, S_linear, lay.length(parts), walk.tile)
         for piece, ends, linear in by_launch(S_ends, S_linear, walk.programs, late):
             launch(
-                forward_sweep_2,
-                (
-                    lay.sequences
-                    * parts
-                    * H
-                    * (cdiv(E, walk.tile) * (ends is not None) + cdiv(D, walk.tile) * (linear is not None)),
-                ),
-                None,
-                ends,
-                linear,
-                late and late.ends,
-                late and late.linear,
-                late and late.live,
-                k,
-                *strides(k, H),
-                g_sums,
-                g_rests,
-                v,
-                *strides(v, H),
-                matrix1,
-                q,
-                *strides(q, H),
-                matrix2,
-                None,
-                None,
-                beta_by_head,
-                ahead1,
-                *strides(ahead1, H),
-                *lay.walked,
-                parts,
-                lay.length(parts),
-                D=D,
-                E=E,
-                block_d=min(config.slice, config.padded(D)),
-                block_e=walk.tile,
-                YIELD=False,
-                WARPS=walk.warps,
-                STAGES=walk.stages,
-                PRODUCTS=walk.products,
-                PIECE=piece,
-                C=config.chunk,
-                LEVELS=config.levels,
-                EVEN=lay.even,
-                EXACT=config.exact,
-                DT=DTYPES[some.dtype],
-                num_warps=walk.warps,
-                num_stages=2,
-                maxnreg=walk.registers,
+                forward_sweep_2, (lay.sequences * parts * H * (cdiv(E, walk.tile) * (ends is not None) + cdiv(D, walk.tile) * (linear is not None)),),
+                None, ends, linear, late and late.ends, late and late.linear, late and late.live,
+                k, *strides(k, H), g_sums, g_rests, v, *strides(v, H), matrix1, q, *strides(q, H), matrix2,
+                None, None, beta_by_head, ahead1, *strides(ahead1, H),
+                *lay.walked, parts, lay.length(parts),
+                D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=False,
+                WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, PIECE=piece, C=config.chunk,
+                LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+                num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
             )
         join_pieces(late, S_ends, S_linear, 0)
         late = None
@@ -1905,66 +1413,28 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     o = some.new_empty((B, T, H, E), dtype=some.dtype)
     S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if finals else None
     walk = config.walk(
-        E,
-        config.padded(D) * (k.element_size() + q.element_size() + ahead1.element_size()),
+        E, config.padded(D) * (k.element_size() + q.element_size() + ahead1.element_size()),
         g_sums.element_size()
         + beta_by_head.element_size()
-        + config.chunk * (matrix1.element_size() + matrix2.element_size()),
-        v.element_size(),
+        + config.chunk * (matrix1.element_size() + matrix2.element_size()), v.element_size(),
         elements=True,
     )
     launch(
-        forward_sweep_2,
-        (lay.sequences * parts * H * cdiv(E, walk.tile),),
-        S_starts,
-        S_last,
-        None,
-        None,
-        None,
-        None,
-        k,
-        *strides(k, H),
-        g_sums,
-        g_rests,
-        v,
-        *strides(v, H),
-        matrix1,
-        q,
-        *strides(q, H),
-        matrix2,
-        write1,
-        o,
-        beta_by_head,
-        ahead1,
-        *strides(ahead1, H),
-        *lay.walked,
-        parts,
-        lay.length(parts),
-        D=D,
-        E=E,
-        block_d=min(config.slice, config.padded(D)),
-        block_e=walk.tile,
-        YIELD=True,
-        WARPS=walk.warps,
-        STAGES=walk.stages,
-        PRODUCTS=walk.products,
-        PIECE=0,
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=walk.warps,
-        num_stages=2,
-        maxnreg=walk.registers,
+        forward_sweep_2, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+        S_starts, S_last, None, None, None, None, k, *strides(k, H), g_sums, g_rests,
+        v, *strides(v, H), matrix1, q, *strides(q, H), matrix2, write1, o, beta_by_head,
+        ahead1, *strides(ahead1, H),
+        *lay.walked, parts, lay.length(parts),
+        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=True,
+        WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, PIECE=0, C=config.chunk,
+        LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
     )
     ahead1 = g_rests = matrix1 = matrix2 = None
     saved = {}
     if needs_backward is True and not config.exact:
         saved |= {
-            "forget_sums": forget_sums,
-            "rate_by_head": rate_by_head,
-            "g_sums": g_sums,
+            "forget_sums": forget_sums, "rate_by_head": rate_by_head, "g_sums": g_sums,
             "beta_by_head": beta_by_head,
         }
     beta_by_head = forget_sums = g_sums = rate_by_head = None
@@ -1981,40 +1451,12 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prepare_1(
-    matrix1,
-    forget_sums,
-    forget_rests,
-    rate_by_head,
-    matrix2,
-    g_sums,
-    g_rests,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    matrix3,
-    matrix4,
-    beta_by_head,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    E: tl.constexpr,
-    block_e: tl.constexpr,
-    CHUNK: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
+    matrix1, forget_sums, forget_rests, rate_by_head, matrix2, g_sums, g_rests,
+    do_p, do_b, do_t, do_h, do_g, write1_p, write1_b, write1_t, write1_h, write1_g, matrix3,
+    matrix4, beta_by_head,
+    T, H, chunks, begins, stops, programs,
+    E: tl.constexpr, block_e: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
@@ -2073,35 +1515,12 @@ def backward_prepare_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_1(
-    A_first,
-    A_last,
-    forget_sums,
-    forget_rests,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    matrix1,
-    read1_out,
+    A_first, A_last, forget_sums, forget_rests, k_p, k_b, k_t, k_h, k_g, matrix1, read1_out,
     rate_by_head,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    D: tl.constexpr,
-    block_d: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    PRODUCTS: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    T, H, chunks, starts, parts, length,
+    D: tl.constexpr, block_d: tl.constexpr, YIELD: tl.constexpr, WARPS: tl.constexpr,
+    STAGES: tl.constexpr, PRODUCTS: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
+    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of A."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
@@ -2158,34 +1577,11 @@ def backward_sweep_1(
 
 @triton.jit(do_not_specialize=["T", "count"])
 def backward_rows_1(
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    center_p,
-    rate_p,
-    rate_b,
-    rate_t,
-    rate_h,
-    rate_g,
-    forget_p,
-    forget_b,
-    forget_t,
-    forget_h,
-    forget_g,
-    read1_p,
-    read1_b,
-    read1_t,
-    read1_h,
-    read1_g,
-    ahead1_out,
-    T,
-    H,
-    count,
-    D: tl.constexpr,
-    block_d: tl.constexpr,
-    ROWS: tl.constexpr,
+    k_p, k_b, k_t, k_h, k_g, center_p, rate_p, rate_b, rate_t, rate_h, rate_g,
+    forget_p, forget_b, forget_t, forget_h, forget_g,
+    read1_p, read1_b, read1_t, read1_h, read1_g, ahead1_out,
+    T, H, count,
+    D: tl.constexpr, block_d: tl.constexpr, ROWS: tl.constexpr,
 ):
     """What is made of each step for itself."""
     h = (tl.program_id(0) % H).to(tl.int64)
@@ -2198,8 +1594,7 @@ def backward_rows_1(
     d_ok = d < D
     k = tl.load(
         k_p + h // k_g * k_h + (b * k_b + step * k_t)[:, None] + d[None, :],
-        mask=i_ok[:, None] & d_ok[None, :],
-        other=0.0,
+        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
     ).to(tl.float32)
     center = tl.load(center_p + h).to(tl.float32)
     rate = tl.load(rate_p + h // rate_g * rate_h + b * rate_b + step * rate_t, mask=i_ok, other=0.0).to(tl.float32)
@@ -2210,8 +1605,7 @@ def backward_rows_1(
     )
     read1 = tl.load(
         read1_p + h // read1_g * read1_h + (b * read1_b + step * read1_t)[:, None] + d[None, :],
-        mask=i_ok[:, None] & d_ok[None, :],
-        other=0.0,
+        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
     ).to(tl.float32)
     t1 = tl.log(1e-06 + rate[:, None] * (k * k) + forget[:, None] * read1)
     t2 = tl.exp((0.405465108108164 * center - 0.405465108108164 * t1) / (1.0 + tl.abs(t1 - center)))
@@ -2220,40 +1614,12 @@ def backward_rows_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prepare_2(
-    matrix6,
-    g_sums,
-    g_rests,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    ahead1_p,
-    ahead1_b,
-    ahead1_t,
-    ahead1_h,
-    ahead1_g,
-    matrix5,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
+    matrix6, g_sums, g_rests, q_p, q_b, q_t, q_h, q_g,
+    ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g, matrix5, k_p, k_b, k_t, k_h, k_g,
     beta_by_head,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    D: tl.constexpr,
-    block_d: tl.constexpr,
-    CHUNK: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
+    T, H, chunks, begins, stops, programs,
+    D: tl.constexpr, block_d: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
@@ -2304,58 +1670,14 @@ def backward_prepare_2(
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_2(
-    dS_first,
-    dS_last,
-    ahead1_p,
-    ahead1_b,
-    ahead1_t,
-    ahead1_h,
-    ahead1_g,
-    g_sums,
-    g_rests,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    matrix6,
-    matrix5,
-    beta_by_head,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    dv_out,
-    dbeta_1_out,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    D: tl.constexpr,
-    E: tl.constexpr,
-    block_d: tl.constexpr,
-    block_e: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    PRODUCTS: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
+    dS_first, dS_last, ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g, g_sums, g_rests,
+    do_p, do_b, do_t, do_h, do_g, matrix6, matrix5, beta_by_head,
+    write1_p, write1_b, write1_t, write1_h, write1_g, dv_out, dbeta_1_out,
+    k_p, k_b, k_t, k_h, k_g, q_p, q_b, q_t, q_h, q_g,
+    T, H, chunks, starts, parts, length,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk backwards over chunks, carrying a tile of dS."""
@@ -2378,8 +1700,7 @@ def backward_sweep_2(
         if dS_first is not None:
             dS_slice += tl.load(
                 dS_first + sh * D * E + d_slice[None, :] * E + e[:, None],
-                mask=d_ok_slice[None, :] & e_ok[:, None],
-                other=0.0,
+                mask=d_ok_slice[None, :] & e_ok[:, None], other=0.0,
             )
         d = d + (d_slice,)
         dS = dS + (dS_slice,)
@@ -2417,8 +1738,7 @@ def backward_sweep_2(
         for n_d in tl.static_range((D + block_d - 1) // block_d):
             ahead1 = tl.load(
                 ahead1_p + t0 * ahead1_t + i[:, None] * ahead1_t + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
             p = tl.dot(dS[n_d].to(DT), tl.trans(ahead1.to(DT)), p, input_precision="tf32x3")  # (aebf646f05e6) dS
             k_slice = tl.load(
@@ -2438,8 +1758,7 @@ def backward_sweep_2(
         p3 = tl.dot(p2.to(DT), tl.trans(t2.to(DT)), input_precision="tf32x3")  # matrix5 p2
         if YIELD:
             tl.store(
-                dv_out + step * E + i[None, :] * (H * E) + e[:, None],
-                (beta[None, :] * p3),
+                dv_out + step * E + i[None, :] * (H * E) + e[:, None], (beta[None, :] * p3),
                 mask=e_ok[:, None] & i_ok[None, :],
             )  # dv
             tl.store(
@@ -2477,48 +1796,22 @@ def backward_sweep_2(
                 if part == 0:
                     tl.store(
                         dS_last + (sh // H // parts * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
-                        dS[n_d],
-                        mask=d_ok[n_d][None, :] & e_ok[:, None],
+                        dS[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         else:
             tl.store(
-                dS_last + sh * D * E + d[n_d][None, :] * E + e[:, None],
-                dS[n_d],
+                dS_last + sh * D * E + d[n_d][None, :] * E + e[:, None], dS[n_d],
                 mask=d_ok[n_d][None, :] & e_ok[:, None],
             )
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prepare_3(
-    matrix7,
-    g_sums,
-    g_rests,
-    dv_p,
-    dv_b,
-    dv_t,
-    dv_h,
-    dv_g,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    matrix8,
-    beta_by_head,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    E: tl.constexpr,
-    block_e: tl.constexpr,
-    CHUNK: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
+    matrix7, g_sums, g_rests, dv_p, dv_b, dv_t, dv_h, dv_g,
+    write1_p, write1_b, write1_t, write1_h, write1_g, matrix8, beta_by_head,
+    T, H, chunks, begins, stops, programs,
+    E: tl.constexpr, block_e: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
@@ -2560,72 +1853,15 @@ def backward_prepare_3(
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_3(
-    dS_first,
-    beta_by_head,
-    ahead1_p,
-    ahead1_b,
-    ahead1_t,
-    ahead1_h,
-    ahead1_g,
-    g_sums,
-    g_rests,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    S_out_late__out,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    matrix7,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    matrix2,
-    rate_by_head,
-    read1_p,
-    read1_b,
-    read1_t,
-    read1_h,
-    read1_g,
-    read2_out,
-    center_p,
-    forget_by_head,
-    dk_2_out,
-    dcenter_2_out,
-    dv_p,
-    dv_b,
-    dv_t,
-    dv_h,
-    dv_g,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    E: tl.constexpr,
-    D: tl.constexpr,
-    block_e: tl.constexpr,
-    block_d: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    PRODUCTS: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
+    dS_first, beta_by_head, ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g, g_sums, g_rests,
+    write1_p, write1_b, write1_t, write1_h, write1_g, S_out_late__out, k_p, k_b, k_t, k_h, k_g,
+    matrix7, q_p, q_b, q_t, q_h, q_g, matrix2, rate_by_head,
+    read1_p, read1_b, read1_t, read1_h, read1_g, read2_out, center_p, forget_by_head, dk_2_out,
+    dcenter_2_out, dv_p, dv_b, dv_t, dv_h, dv_g, do_p, do_b, do_t, do_h, do_g,
+    T, H, chunks, starts, parts, length,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk backwards over chunks, carrying a tile of dS."""
@@ -2648,8 +1884,7 @@ def backward_sweep_3(
         if dS_first is not None:
             dS_slice += tl.load(
                 dS_first + sh * D * E + d[:, None] * E + e_slice[None, :],
-                mask=d_ok[:, None] & e_ok_slice[None, :],
-                other=0.0,
+                mask=d_ok[:, None] & e_ok_slice[None, :], other=0.0,
             )
         dS = dS + (dS_slice,)
         e_ = e_ + (e_slice,)
@@ -2713,8 +1948,7 @@ def backward_sweep_3(
         for n_e in tl.static_range((E + block_e - 1) // block_e):
             write1 = tl.load(
                 write1_p + t0 * write1_t + i[:, None] * write1_t + e_[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
             rounded, rest = rounded_and_rest(dS[n_e], DT)
             p = tl.dot(rounded.to(DT), tl.trans(write1.to(DT)), p, input_precision="tf32x3")  # write1 dS^T
@@ -2722,16 +1956,14 @@ def backward_sweep_3(
                 p = tl.dot(rest.to(DT), tl.trans(write1.to(DT)), p)
             dv = tl.load(
                 dv_p + t0 * dv_t + i[:, None] * dv_t + e_[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
             p4 = tl.dot(
                 (-until[None, :] * k_each.to(tl.float32)).to(DT), dv.to(DT), (kept * dS[n_e]), input_precision="tf32x3"
             )  # ... + -k^T diag(until) dv
             do = tl.load(
                 do_p + t0 * do_t + i[:, None] * do_t + e_[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
             p5 = tl.dot(
                 (until[None, :] * q_each.to(tl.float32)).to(DT), do.to(DT), p4, input_precision="tf32x3"
@@ -2966,8 +2198,7 @@ def backward_sweep_3(
                                                         )
                                                     )
                                                 )
-                                                > 0,
-                                                1.0,
+                                                > 0, 1.0,
                                                 tl.where(
                                                     (
                                                         (-center)
@@ -2987,9 +2218,7 @@ def backward_sweep_3(
                                                             )
                                                         )
                                                     )
-                                                    < 0,
-                                                    -1.0,
-                                                    0.0,
+                                                    < 0, -1.0, 0.0,
                                                 ),
                                             )
                                         )
@@ -3121,52 +2350,19 @@ def backward_sweep_3(
                 S_out_late__out
                 + ((bh * tl.cdiv(D, block_d) + tile) * WARPS + tl.arange(0, WARPS))[:, None] * T
                 + t0
-                + i[None, :],
-                sums,
-                mask=i_ok[None, :],
+                + i[None, :], sums, mask=i_ok[None, :],
             )  # S: out.late
 
 
 @triton.jit(do_not_specialize=["T", "count"])
 def backward_rows_2(
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    rate_p,
-    rate_b,
-    rate_t,
-    rate_h,
-    rate_g,
-    forget_p,
-    forget_b,
-    forget_t,
-    forget_h,
-    forget_g,
-    read1_p,
-    read1_b,
-    read1_t,
-    read1_h,
-    read1_g,
-    center_p,
-    beta_p,
-    beta_b,
-    beta_t,
-    beta_h,
-    beta_g,
-    read2_p,
-    read2_b,
-    read2_t,
-    read2_h,
-    read2_g,
+    k_p, k_b, k_t, k_h, k_g, rate_p, rate_b, rate_t, rate_h, rate_g,
+    forget_p, forget_b, forget_t, forget_h, forget_g,
+    read1_p, read1_b, read1_t, read1_h, read1_g, center_p,
+    beta_p, beta_b, beta_t, beta_h, beta_g, read2_p, read2_b, read2_t, read2_h, read2_g,
     ahead2_out,
-    T,
-    H,
-    count,
-    D: tl.constexpr,
-    block_d: tl.constexpr,
-    ROWS: tl.constexpr,
+    T, H, count,
+    D: tl.constexpr, block_d: tl.constexpr, ROWS: tl.constexpr,
 ):
     """What is made of each step for itself."""
     h = (tl.program_id(0) % H).to(tl.int64)
@@ -3179,8 +2375,7 @@ def backward_rows_2(
     d_ok = d < D
     k = tl.load(
         k_p + h // k_g * k_h + (b * k_b + step * k_t)[:, None] + d[None, :],
-        mask=i_ok[:, None] & d_ok[None, :],
-        other=0.0,
+        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
     ).to(tl.float32)
     rate = tl.load(rate_p + h // rate_g * rate_h + b * rate_b + step * rate_t, mask=i_ok, other=0.0).to(tl.float32)
     forget = tl.exp(
@@ -3190,15 +2385,13 @@ def backward_rows_2(
     )
     read1 = tl.load(
         read1_p + h // read1_g * read1_h + (b * read1_b + step * read1_t)[:, None] + d[None, :],
-        mask=i_ok[:, None] & d_ok[None, :],
-        other=0.0,
+        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
     ).to(tl.float32)
     center = tl.load(center_p + h).to(tl.float32)
     beta = tl.load(beta_p + h // beta_g * beta_h + b * beta_b + step * beta_t, mask=i_ok, other=0.0).to(tl.float32)
     read2 = tl.load(
         read2_p + h // read2_g * read2_h + (b * read2_b + step * read2_t)[:, None] + d[None, :],
-        mask=i_ok[:, None] & d_ok[None, :],
-        other=0.0,
+        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
     ).to(tl.float32)
     t1 = 1e-06 + rate[:, None] * (k * k) + forget[:, None] * read1
     t2 = tl.log(t1)
@@ -3217,33 +2410,11 @@ def backward_rows_2(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prepare_4(
-    matrix9,
-    ahead2_p,
-    ahead2_b,
-    ahead2_t,
-    ahead2_h,
-    ahead2_g,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    forget_sums,
-    forget_rests,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    D: tl.constexpr,
-    block_d: tl.constexpr,
-    CHUNK: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
+    matrix9, ahead2_p, ahead2_b, ahead2_t, ahead2_h, ahead2_g, k_p, k_b, k_t, k_h, k_g,
+    forget_sums, forget_rests,
+    T, H, chunks, begins, stops, programs,
+    D: tl.constexpr, block_d: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
@@ -3284,38 +2455,12 @@ def backward_prepare_4(
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_4(
-    dA_first,
-    dA_last,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    forget_sums,
-    forget_rests,
-    matrix9,
-    drate_out,
-    ahead2_p,
-    ahead2_b,
-    ahead2_t,
-    ahead2_h,
-    ahead2_g,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    D: tl.constexpr,
-    block_d: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    dA_first, dA_last, k_p, k_b, k_t, k_h, k_g, forget_sums, forget_rests, matrix9, drate_out,
+    ahead2_p, ahead2_b, ahead2_t, ahead2_h, ahead2_g,
+    T, H, chunks, starts, parts, length,
+    D: tl.constexpr, block_d: tl.constexpr, YIELD: tl.constexpr, WARPS: tl.constexpr,
+    STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """A walk backwards over chunks, carrying a tile of dA."""
     sh = tl.program_id(0).to(tl.int64)
@@ -3340,16 +2485,8 @@ def backward_sweep_4(
     ahead2_p += b * ahead2_b + h // ahead2_g * ahead2_h
     if not YIELD:
         reached = lasting(
-            forget_sums + bh * T,
-            forget_rests + bh * T if EXACT else None,
-            1,
-            tl.arange(0, 1),
-            tl.full([1], 1, tl.int1),
-            begin,
-            stop,
-            count,
-            C,
-            False,
+            forget_sums + bh * T, forget_rests + bh * T if EXACT else None, 1, tl.arange(0, 1),
+            tl.full([1], 1, tl.int1), begin, stop, count, C, False,
         )
         stop, count = tl.minimum(stop, begin + reached * C), reached
     for n in tl.range(0, count, num_stages=STAGES):
@@ -3380,8 +2517,7 @@ def backward_sweep_4(
             s += tl.sum((dA[n_d][None, :] * x), axis=1)  # (k^2) dA
             ahead2 = tl.load(
                 ahead2_p + t0 * ahead2_t + i[:, None] * ahead2_t + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
             ahead2_each = tl.where(i_ok[:, None] & d_ok[n_d][None, :], ahead2, 0.0)
             s3 = tl.sum((until[:, None] * ahead2_each.to(tl.float32)), axis=0)  # (6c5b1b90ef60)^T until
@@ -3405,51 +2541,13 @@ def backward_sweep_4(
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_5(
-    dA_first,
-    forget_sums,
-    forget_rests,
-    ahead2_p,
-    ahead2_b,
-    ahead2_t,
-    ahead2_h,
-    ahead2_g,
-    matrix3,
-    rate_by_head,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    dk_2_p,
-    dk_2_b,
-    dk_2_t,
-    dk_2_h,
-    dk_2_g,
-    read1_p,
-    read1_b,
-    read1_t,
-    read1_h,
-    read1_g,
-    dk_4_out,
-    forget_by_head,
-    dlog_forget_4_out,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    D: tl.constexpr,
-    block_d: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    PRODUCTS: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    dA_first, forget_sums, forget_rests, ahead2_p, ahead2_b, ahead2_t, ahead2_h, ahead2_g,
+    matrix3, rate_by_head, k_p, k_b, k_t, k_h, k_g, dk_2_p, dk_2_b, dk_2_t, dk_2_h, dk_2_g,
+    read1_p, read1_b, read1_t, read1_h, read1_g, dk_4_out, forget_by_head, dlog_forget_4_out,
+    T, H, chunks, starts, parts, length,
+    D: tl.constexpr, block_d: tl.constexpr, YIELD: tl.constexpr, WARPS: tl.constexpr,
+    STAGES: tl.constexpr, PRODUCTS: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
+    EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """A walk backwards over chunks, carrying a tile of dA."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
@@ -3547,57 +2645,14 @@ def backward_sweep_5(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prepare_6(
-    g_sums,
-    g_rests,
-    beta_by_head,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    ahead1_p,
-    ahead1_b,
-    ahead1_t,
-    ahead1_h,
-    ahead1_g,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    dv_p,
-    dv_b,
-    dv_t,
-    dv_h,
-    dv_g,
-    own1_out,
-    own2_out,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    E: tl.constexpr,
-    D: tl.constexpr,
-    block_e: tl.constexpr,
-    block_d: tl.constexpr,
-    CHUNK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    g_sums, g_rests, beta_by_head, q_p, q_b, q_t, q_h, q_g,
+    ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g, do_p, do_b, do_t, do_h, do_g,
+    write1_p, write1_b, write1_t, write1_h, write1_g, k_p, k_b, k_t, k_h, k_g,
+    dv_p, dv_b, dv_t, dv_h, dv_g, own1_out, own2_out,
+    T, H, chunks, begins, stops, programs,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
+    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -3666,72 +2721,16 @@ def backward_prepare_6(
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_6(
-    S_first,
-    S_last,
-    g_sums,
-    g_rests,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    dv_p,
-    dv_b,
-    dv_t,
-    dv_h,
-    dv_g,
-    S_in_late__out,
-    S_in_early__out,
-    ahead1_p,
-    ahead1_b,
-    ahead1_t,
-    ahead1_h,
-    ahead1_g,
-    matrix4,
-    matrix8,
-    dk_4_p,
-    dk_4_b,
-    dk_4_t,
-    dk_4_h,
-    dk_4_g,
-    dq_out,
-    dk_out,
-    beta_by_head,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    E: tl.constexpr,
-    D: tl.constexpr,
-    block_e: tl.constexpr,
-    block_d: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    PRODUCTS: tl.constexpr,
-    READ: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    S_first, S_last, g_sums, g_rests, q_p, q_b, q_t, q_h, q_g, do_p, do_b, do_t, do_h, do_g,
+    k_p, k_b, k_t, k_h, k_g, dv_p, dv_b, dv_t, dv_h, dv_g, S_in_late__out, S_in_early__out,
+    ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g, matrix4, matrix8,
+    dk_4_p, dk_4_b, dk_4_t, dk_4_h, dk_4_g, dq_out, dk_out, beta_by_head,
+    write1_p, write1_b, write1_t, write1_h, write1_g,
+    T, H, chunks, starts, parts, length,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
+    READ: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of S."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
@@ -3753,8 +2752,7 @@ def backward_sweep_6(
         if S_first is not None:
             S_slice += tl.load(
                 S_first + sh * D * E + d[:, None] * E + e_slice[None, :],
-                mask=d_ok[:, None] & e_ok_slice[None, :],
-                other=0.0,
+                mask=d_ok[:, None] & e_ok_slice[None, :], other=0.0,
             )
         S = S + (S_slice,)
         e = e + (e_slice,)
@@ -3812,8 +2810,7 @@ def backward_sweep_6(
         for n_e in tl.static_range((E + block_e - 1) // block_e):
             do = tl.load(
                 do_p + t0 * do_t + i[:, None] * do_t + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
             rounded, rest = rounded_and_rest(S[n_e], DT)
             p = tl.dot(rounded.to(DT), tl.trans(do.to(DT)), p, input_precision="tf32x3")  # do S^T
@@ -3821,22 +2818,18 @@ def backward_sweep_6(
                 p = tl.dot(rest.to(DT), tl.trans(do.to(DT)), p)
             dv = tl.load(
                 dv_p + t0 * dv_t + i[:, None] * dv_t + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
             p2 = tl.dot(rounded.to(DT), tl.trans(dv.to(DT)), p2, input_precision="tf32x3")  # dv S^T
             if not EXACT:
                 p2 = tl.dot(rest.to(DT), tl.trans(dv.to(DT)), p2)
             write1 = tl.load(
                 write1_p + t0 * write1_t + i[:, None] * write1_t + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
             p5 = tl.dot(
-                ((until * beta)[None, :] * ahead1_each.to(tl.float32)).to(DT),
-                write1.to(DT),
-                (kept * S[n_e]),
-                input_precision="tf32x3",
+                ((until * beta)[None, :] * ahead1_each.to(tl.float32)).to(DT), write1.to(DT),
+                (kept * S[n_e]), input_precision="tf32x3",
             )  # ... + (aebf646f05e6)^T diag(beta . until) write1
             S_slice2 = p5  # kept S + (aebf646f05e6)^T diag(beta . until) write1
             S_next = S_next + (S_slice2,)
@@ -3875,23 +2868,18 @@ def backward_sweep_6(
                 S_in_late__out
                 + ((bh * tl.cdiv(D, block_d) + tile) * WARPS + tl.arange(0, WARPS))[:, None] * T
                 + t0
-                + i[None, :],
-                sums,
-                mask=i_ok[None, :],
+                + i[None, :], sums, mask=i_ok[None, :],
             )  # S: in.late
         if YIELD and (READ == 0 or READ == 2):
             tl.store(
                 dk_out + step * D + i[None, :] * (H * D) + d[:, None],
-                ((-p4) + dk_4_each.to(tl.float32)),
-                mask=d_ok[:, None] & i_ok[None, :],
+                ((-p4) + dk_4_each.to(tl.float32)), mask=d_ok[:, None] & i_ok[None, :],
             )  # dk
             tl.store(
                 S_in_early__out
                 + ((bh * tl.cdiv(D, block_d) + tile) * WARPS + tl.arange(0, WARPS))[:, None] * T
                 + t0
-                + i[None, :],
-                sums2,
-                mask=i_ok[None, :],
+                + i[None, :], sums2, mask=i_ok[None, :],
             )  # S: in.early
     for n_e in tl.static_range((E + block_e - 1) // block_e):
         if S_last is not None:
@@ -3902,12 +2890,8 @@ def backward_sweep_6(
 
 @triton.jit(do_not_specialize=["T", "count"])
 def backward_rows_3(
-    dcenter_2_sums,
-    dcenter_2_n,
-    dcenter_summed_out,
-    T,
-    H,
-    count,
+    dcenter_2_sums, dcenter_2_n, dcenter_summed_out,
+    T, H, count,
     ROWS: tl.constexpr,
 ):
     """What is made of each step for itself."""
@@ -3939,15 +2923,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     some = q
     B, T = q.shape[:2]
     H = max(
-        q.shape[2],
-        k.shape[2],
-        v.shape[2],
-        beta.shape[2],
-        rate.shape[2],
-        g.shape[2],
-        forget.shape[2],
-        center.shape[0],
-        0,
+        q.shape[2], k.shape[2], v.shape[2], beta.shape[2], rate.shape[2], g.shape[2],
+        forget.shape[2], center.shape[0], 0,
     )
     center = with_heads(center, H)
     D = q.shape[-1]
@@ -3965,10 +2942,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     do = cotangent(cotangents.get("o"), some, (B, T, H, E))
     if "forget_sums" in saved:
         forget_sums, forget_rests, forget_extents, rate_by_head = (
-            saved["forget_sums"],
-            None,
-            None,
-            saved["rate_by_head"],
+            saved["forget_sums"], None, None, saved["rate_by_head"],
         )
     else:
         forget_sums, forget_rests, forget_extents, rate_by_head = cumulate_beside(forget, rate, lay, config.exact)
@@ -3983,36 +2957,14 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     matrix3 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     matrix4 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     launch(
-        backward_prepare_1,
-        (config.queues(lay.programs),),
-        matrix1,
-        forget_sums,
-        forget_rests,
-        rate_by_head,
-        matrix2,
-        g_sums,
-        g_rests,
-        do,
-        *strides(do, H),
-        write1,
-        *strides(write1, H),
-        matrix3,
-        matrix4,
-        beta_by_head,
-        *lay.at_once,
-        lay.programs,
-        E=E,
-        block_e=config.padded(E),
-        CHUNK=config.chunk,
+        backward_prepare_1, (config.queues(lay.programs),),
+        matrix1, forget_sums, forget_rests, rate_by_head, matrix2, g_sums, g_rests,
+        do, *strides(do, H), write1, *strides(write1, H), matrix3, matrix4, beta_by_head,
+        *lay.at_once, lay.programs,
+        E=E, block_e=config.padded(E), CHUNK=config.chunk,
         STAGES=config.queued(config.padded(E) * (do.element_size() + write1.element_size()), config.chunk),
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=config.ahead,
-        num_stages=1,
-        maxnreg=255,
+        C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=255,
     )
     read1 = some.new_empty((B, T, H, D), dtype=some.dtype)
     A_last = (
@@ -4021,154 +2973,63 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         else None
     )
     walk = config.walk(
-        D,
-        0,
+        D, 0,
         forget_sums.element_size()
         + forget_sums.element_size()
         + rate_by_head.element_size()
-        + config.chunk * matrix1.element_size(),
-        k.element_size(),
-        elements=True,
+        + config.chunk * matrix1.element_size(), k.element_size(), elements=True,
     )
     launch(
-        backward_sweep_1,
-        (lay.sequences * parts * H * cdiv(D, walk.tile),),
-        A_starts,
-        A_last,
-        forget_sums,
-        forget_rests,
-        k,
-        *strides(k, H),
-        matrix1,
-        read1,
+        backward_sweep_1, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+        A_starts, A_last, forget_sums, forget_rests, k, *strides(k, H), matrix1, read1,
         rate_by_head,
-        *lay.walked,
-        parts,
-        lay.length(parts),
-        D=D,
-        block_d=walk.tile,
-        YIELD=True,
-        WARPS=walk.warps,
-        STAGES=walk.stages,
-        PRODUCTS=walk.products,
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=walk.warps,
-        num_stages=2,
+        *lay.walked, parts, lay.length(parts),
+        D=D, block_d=walk.tile, YIELD=True, WARPS=walk.warps, STAGES=walk.stages,
+        PRODUCTS=walk.products, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
+        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2,
         maxnreg=walk.registers,
     )
     A_last = matrix1 = None
     ahead1 = some.new_empty((B, T, H, D), dtype=torch.float32)
     launch(
-        backward_rows_1,
-        (cdiv(B * T, config.rows(config.padded(D))) * H,),
-        k,
-        *strides(k, H),
-        center,
-        rate,
-        *strides(rate, H),
-        forget,
-        *strides(forget, H),
-        read1,
-        *strides(read1, H),
-        ahead1,
-        T,
-        H,
-        B * T,
-        D=D,
-        block_d=config.padded(D),
-        ROWS=config.rows(config.padded(D)),
-        num_warps=4,
+        backward_rows_1, (cdiv(B * T, config.rows(config.padded(D))) * H,),
+        k, *strides(k, H), center, rate, *strides(rate, H), forget, *strides(forget, H),
+        read1, *strides(read1, H), ahead1,
+        T, H, B * T,
+        D=D, block_d=config.padded(D), ROWS=config.rows(config.padded(D)), num_warps=4,
     )
     matrix6 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     matrix5 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     launch(
-        backward_prepare_2,
-        (config.queues(lay.programs),),
-        matrix6,
-        g_sums,
-        g_rests,
-        q,
-        *strides(q, H),
-        ahead1,
-        *strides(ahead1, H),
-        matrix5,
-        k,
-        *strides(k, H),
-        beta_by_head,
-        *lay.at_once,
-        lay.programs,
-        D=D,
-        block_d=config.padded(D),
-        CHUNK=config.chunk,
-        STAGES=config.queued(
-            config.padded(D) * (q.element_size() + ahead1.element_size() + k.element_size()), config.chunk
-        ),
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=config.ahead,
-        num_stages=1,
-        maxnreg=255,
+        backward_prepare_2, (config.queues(lay.programs),),
+        matrix6, g_sums, g_rests, q, *strides(q, H), ahead1, *strides(ahead1, H), matrix5,
+        k, *strides(k, H), beta_by_head,
+        *lay.at_once, lay.programs,
+        D=D, block_d=config.padded(D), CHUNK=config.chunk,
+        STAGES=config.queued(config.padded(D) * (q.element_size() + ahead1.element_size() + k.element_size()), config.chunk),
+        C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=255,
     )
     if parts > 1 or exchange is not None:
         dS_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
         dS_linear = saved["S linear"].mT
         walk = config.walk(
-            E,
-            config.padded(D) * (ahead1.element_size() + k.element_size() + q.element_size()),
+            E, config.padded(D) * (ahead1.element_size() + k.element_size() + q.element_size()),
             g_sums.element_size()
             + beta_by_head.element_size()
-            + config.chunk * (matrix6.element_size() + matrix5.element_size()),
-            do.element_size(),
+            + config.chunk * (matrix6.element_size() + matrix5.element_size()), do.element_size(),
             elements=True,
         )
         launch(
-            backward_sweep_2,
-            (lay.sequences * parts * H * cdiv(E, walk.tile),),
-            None,
-            dS_ends,
-            ahead1,
-            *strides(ahead1, H),
-            g_sums,
-            g_rests,
-            do,
-            *strides(do, H),
-            matrix6,
-            matrix5,
-            beta_by_head,
-            write1,
-            *strides(write1, H),
-            None,
-            None,
-            k,
-            *strides(k, H),
-            q,
-            *strides(q, H),
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            D=D,
-            E=E,
-            block_d=min(config.slice, config.padded(D)),
-            block_e=walk.tile,
-            YIELD=False,
-            WARPS=walk.warps,
-            STAGES=walk.stages,
-            PRODUCTS=walk.products,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=walk.warps,
-            num_stages=2,
-            maxnreg=walk.registers,
+            backward_sweep_2, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+            None, dS_ends, ahead1, *strides(ahead1, H), g_sums, g_rests, do, *strides(do, H), matrix6,
+            matrix5, beta_by_head, write1, *strides(write1, H), None, None, k, *strides(k, H),
+            q, *strides(q, H),
+            *lay.walked, parts, lay.length(parts),
+            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=False,
+            WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
+            LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
         )
         if exchange is not None:  # other parts of the sequence are elsewhere
             dS_coming = exchange.begin(
@@ -4184,86 +3045,36 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     dbeta_1 = some.new_empty((B, H, cdiv(E, min(config.tile, config.padded(E))) * config.warps, T), dtype=torch.float32)
     dS_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if needs & {"S"} else None
     walk = config.walk(
-        E,
-        config.padded(D) * (ahead1.element_size() + k.element_size() + q.element_size()),
+        E, config.padded(D) * (ahead1.element_size() + k.element_size() + q.element_size()),
         g_sums.element_size()
         + beta_by_head.element_size()
         + config.chunk * (matrix6.element_size() + matrix5.element_size()),
-        do.element_size() + write1.element_size(),
-        elements=True,
+        do.element_size() + write1.element_size(), elements=True,
     )
     launch(
-        backward_sweep_2,
-        (lay.sequences * parts * H * cdiv(E, walk.tile),),
-        dS_starts,
-        dS_last,
-        ahead1,
-        *strides(ahead1, H),
-        g_sums,
-        g_rests,
-        do,
-        *strides(do, H),
-        matrix6,
-        matrix5,
-        beta_by_head,
-        write1,
-        *strides(write1, H),
-        dv,
-        dbeta_1,
-        k,
-        *strides(k, H),
-        q,
-        *strides(q, H),
-        *lay.walked,
-        parts,
-        lay.length(parts),
-        D=D,
-        E=E,
-        block_d=min(config.slice, config.padded(D)),
-        block_e=walk.tile,
-        YIELD=True,
-        WARPS=walk.warps,
-        STAGES=walk.stages,
-        PRODUCTS=walk.products,
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=walk.warps,
-        num_stages=2,
-        maxnreg=walk.registers,
+        backward_sweep_2, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+        dS_starts, dS_last, ahead1, *strides(ahead1, H), g_sums, g_rests, do, *strides(do, H),
+        matrix6, matrix5, beta_by_head, write1, *strides(write1, H), dv, dbeta_1, k, *strides(k, H),
+        q, *strides(q, H),
+        *lay.walked, parts, lay.length(parts),
+        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=True,
+        WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
+        LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
     )
     matrix5 = matrix6 = None
     if needs & {"A", "center", "forget", "g", "k", "q", "rate"}:
         matrix7 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
         matrix8 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
         launch(
-            backward_prepare_3,
-            (config.queues(lay.programs),),
-            matrix7,
-            g_sums,
-            g_rests,
-            dv,
-            *strides(dv, H),
-            write1,
-            *strides(write1, H),
-            matrix8,
+            backward_prepare_3, (config.queues(lay.programs),),
+            matrix7, g_sums, g_rests, dv, *strides(dv, H), write1, *strides(write1, H), matrix8,
             beta_by_head,
-            *lay.at_once,
-            lay.programs,
-            E=E,
-            block_e=config.padded(E),
-            CHUNK=config.chunk,
+            *lay.at_once, lay.programs,
+            E=E, block_e=config.padded(E), CHUNK=config.chunk,
             STAGES=config.queued(config.padded(E) * (dv.element_size() + write1.element_size()), config.chunk),
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.ahead,
-            num_stages=1,
-            maxnreg=255,
+            C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=255,
         )
     forget_by_head = by_head(forget, H)
     if needs & {"A", "center", "forget", "g", "k", "q", "rate"}:
@@ -4276,8 +3087,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             (B, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps, T), dtype=torch.float32
         )
         walk = config.walk(
-            D,
-            config.padded(E) * (write1.element_size() + dv.element_size() + do.element_size()),
+            D, config.padded(E) * (write1.element_size() + dv.element_size() + do.element_size()),
             beta_by_head.element_size()
             + g_sums.element_size()
             + rate_by_head.element_size()
@@ -4287,158 +3097,59 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             elements=True,
         )
         launch(
-            backward_sweep_3,
-            (lay.sequences * parts * H * cdiv(D, walk.tile),),
-            dS_starts,
-            beta_by_head,
-            ahead1,
-            *strides(ahead1, H),
-            g_sums,
-            g_rests,
-            write1,
-            *strides(write1, H),
-            S_out_late_,
-            k,
-            *strides(k, H),
-            matrix7,
-            q,
-            *strides(q, H),
-            matrix2,
-            rate_by_head,
-            read1,
-            *strides(read1, H),
-            read2,
-            center,
-            forget_by_head,
-            dk_2,
-            dcenter_2,
-            dv,
-            *strides(dv, H),
-            do,
-            *strides(do, H),
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            E=E,
-            D=D,
-            block_e=min(config.slice, config.padded(E)),
-            block_d=walk.tile,
-            YIELD=True,
-            WARPS=walk.warps,
-            STAGES=walk.stages,
-            PRODUCTS=walk.products,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=walk.warps,
-            num_stages=2,
-            maxnreg=walk.registers,
+            backward_sweep_3, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+            dS_starts, beta_by_head, ahead1, *strides(ahead1, H), g_sums, g_rests,
+            write1, *strides(write1, H), S_out_late_, k, *strides(k, H), matrix7, q, *strides(q, H),
+            matrix2, rate_by_head, read1, *strides(read1, H), read2, center, forget_by_head, dk_2,
+            dcenter_2, dv, *strides(dv, H), do, *strides(do, H),
+            *lay.walked, parts, lay.length(parts),
+            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=walk.tile, YIELD=True,
+            WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
+            LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
         )
     matrix2 = matrix7 = None
     if needs & {"A", "center", "forget", "g", "k", "q", "rate"}:
         ahead2 = some.new_empty((B, T, H, D), dtype=torch.float32)
         launch(
-            backward_rows_2,
-            (cdiv(B * T, config.rows(config.padded(D))) * H,),
-            k,
-            *strides(k, H),
-            rate,
-            *strides(rate, H),
-            forget,
-            *strides(forget, H),
-            read1,
-            *strides(read1, H),
-            center,
-            beta,
-            *strides(beta, H),
-            read2,
-            *strides(read2, H),
+            backward_rows_2, (cdiv(B * T, config.rows(config.padded(D))) * H,),
+            k, *strides(k, H), rate, *strides(rate, H), forget, *strides(forget, H),
+            read1, *strides(read1, H), center, beta, *strides(beta, H), read2, *strides(read2, H),
             ahead2,
-            T,
-            H,
-            B * T,
-            D=D,
-            block_d=config.padded(D),
-            ROWS=config.rows(config.padded(D)),
-            num_warps=4,
+            T, H, B * T,
+            D=D, block_d=config.padded(D), ROWS=config.rows(config.padded(D)), num_warps=4,
         )
     read2 = None
     if needs & {"A", "forget", "g", "k", "q", "rate"}:
         matrix9 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
         launch(
-            backward_prepare_4,
-            (config.queues(lay.programs),),
-            matrix9,
-            ahead2,
-            *strides(ahead2, H),
-            k,
-            *strides(k, H),
-            forget_sums,
-            forget_rests,
-            *lay.at_once,
-            lay.programs,
-            D=D,
-            block_d=config.padded(D),
-            CHUNK=config.chunk,
+            backward_prepare_4, (config.queues(lay.programs),),
+            matrix9, ahead2, *strides(ahead2, H), k, *strides(k, H), forget_sums, forget_rests,
+            *lay.at_once, lay.programs,
+            D=D, block_d=config.padded(D), CHUNK=config.chunk,
             STAGES=config.queued(config.padded(D) * (ahead2.element_size() + k.element_size()), config.chunk),
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.ahead,
-            num_stages=1,
-            maxnreg=255,
+            C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=255,
         )
     if needs & {"A", "forget", "g", "k", "q", "rate"}:
         if parts > 1 or exchange is not None:
             dA_ends = some.new_empty((B * parts, H, D), dtype=torch.float32)
             walk = config.walk(None, config.padded(D) * ahead2.element_size(), forget_sums.element_size(), 0)
             launch(
-                backward_sweep_4,
-                (lay.sequences * parts * H,),
-                None,
-                dA_ends,
-                k,
-                *strides(k, H),
-                forget_sums,
-                forget_rests,
-                matrix9,
-                None,
-                ahead2,
-                *strides(ahead2, H),
-                *lay.walked,
-                parts,
-                lay.length(parts),
-                D=D,
-                block_d=min(config.slice, config.padded(D)),
-                YIELD=False,
-                WARPS=walk.warps,
-                STAGES=walk.stages,
-                C=config.chunk,
-                LEVELS=config.levels,
-                EVEN=lay.even,
-                EXACT=config.exact,
-                DT=DTYPES[some.dtype],
-                num_warps=walk.warps,
-                num_stages=2,
-                maxnreg=walk.registers,
+                backward_sweep_4, (lay.sequences * parts * H,),
+                None, dA_ends, k, *strides(k, H), forget_sums, forget_rests, matrix9, None,
+                ahead2, *strides(ahead2, H),
+                *lay.walked, parts, lay.length(parts),
+                D=D, block_d=min(config.slice, config.padded(D)), YIELD=False, WARPS=walk.warps,
+                STAGES=walk.stages, C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+                DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
             )
             if exchange is not None:  # other parts of the sequence are elsewhere
                 dA_coming = exchange.begin(
                     (
                         map_of_all(
-                            "A",
-                            dA_first,
-                            dA_ends,
-                            lay,
-                            parts,
-                            False,
-                            decay=(forget_sums, forget_rests),
-                            axis=0,
-                            exact=config.exact,
+                            "A", dA_first, dA_ends, lay, parts, False,
+                            decay=(forget_sums, forget_rests), axis=0, exact=config.exact,
                         ),
                     )
                 )
@@ -4455,40 +3166,17 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         drate = some.new_empty((B, T, H), dtype=some.dtype)
         dA_last = some.new_empty((lay.sequences, H, D), dtype=torch.float32) if needs & {"A"} else None
         walk = config.walk(
-            None,
-            config.padded(D) * (k.element_size() + ahead2.element_size()),
-            forget_sums.element_size() + config.chunk * matrix9.element_size(),
-            0,
+            None, config.padded(D) * (k.element_size() + ahead2.element_size()),
+            forget_sums.element_size() + config.chunk * matrix9.element_size(), 0,
         )
         launch(
-            backward_sweep_4,
-            (lay.sequences * parts * H,),
-            dA_starts,
-            dA_last,
-            k,
-            *strides(k, H),
-            forget_sums,
-            forget_rests,
-            matrix9,
-            drate,
-            ahead2,
-            *strides(ahead2, H),
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            D=D,
-            block_d=min(config.slice, config.padded(D)),
-            YIELD=True,
-            WARPS=walk.warps,
-            STAGES=walk.stages,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=walk.warps,
-            num_stages=2,
-            maxnreg=walk.registers,
+            backward_sweep_4, (lay.sequences * parts * H,),
+            dA_starts, dA_last, k, *strides(k, H), forget_sums, forget_rests, matrix9, drate,
+            ahead2, *strides(ahead2, H),
+            *lay.walked, parts, lay.length(parts),
+            D=D, block_d=min(config.slice, config.padded(D)), YIELD=True, WARPS=walk.warps,
+            STAGES=walk.stages, C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
         )
     matrix9 = None
     if needs & {"forget", "g", "k", "q"}:
@@ -4497,8 +3185,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             (B, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps, T), dtype=torch.float32
         )
         walk = config.walk(
-            D,
-            0,
+            D, 0,
             forget_sums.element_size()
             + rate_by_head.element_size()
             + forget_by_head.element_size()
@@ -4507,40 +3194,14 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             elements=True,
         )
         launch(
-            backward_sweep_5,
-            (lay.sequences * parts * H * cdiv(D, walk.tile),),
-            dA_starts,
-            forget_sums,
-            forget_rests,
-            ahead2,
-            *strides(ahead2, H),
-            matrix3,
-            rate_by_head,
-            k,
-            *strides(k, H),
-            dk_2,
-            *strides(dk_2, H),
-            read1,
-            *strides(read1, H),
-            dk_4,
-            forget_by_head,
+            backward_sweep_5, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+            dA_starts, forget_sums, forget_rests, ahead2, *strides(ahead2, H), matrix3, rate_by_head,
+            k, *strides(k, H), dk_2, *strides(dk_2, H), read1, *strides(read1, H), dk_4, forget_by_head,
             dlog_forget_4,
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            D=D,
-            block_d=walk.tile,
-            YIELD=True,
-            WARPS=walk.warps,
-            STAGES=walk.stages,
-            PRODUCTS=walk.products,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=walk.warps,
-            num_stages=2,
+            *lay.walked, parts, lay.length(parts),
+            D=D, block_d=walk.tile, YIELD=True, WARPS=walk.warps, STAGES=walk.stages,
+            PRODUCTS=walk.products, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2,
             maxnreg=walk.registers,
         )
     ahead2 = dk_2 = forget_rests = forget_sums = matrix3 = rate_by_head = read1 = None
@@ -4548,40 +3209,14 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         own1 = some.new_empty((B, H, 3, T), dtype=torch.float32)
         own2 = some.new_empty((B, H, 1, T), dtype=torch.float32)
         launch(
-            backward_prepare_6,
-            (lay.programs,),
-            g_sums,
-            g_rests,
-            beta_by_head,
-            q,
-            *strides(q, H),
-            ahead1,
-            *strides(ahead1, H),
-            do,
-            *strides(do, H),
-            write1,
-            *strides(write1, H),
-            k,
-            *strides(k, H),
-            dv,
-            *strides(dv, H),
-            own1,
-            own2,
-            *lay.at_once,
-            lay.programs,
-            E=E,
-            D=D,
-            block_e=config.padded(E),
-            block_d=config.padded(D),
-            CHUNK=config.chunk,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.ahead,
-            num_stages=1,
-            maxnreg=config.most,
+            backward_prepare_6, (lay.programs,),
+            g_sums, g_rests, beta_by_head, q, *strides(q, H), ahead1, *strides(ahead1, H),
+            do, *strides(do, H), write1, *strides(write1, H), k, *strides(k, H), dv, *strides(dv, H),
+            own1, own2,
+            *lay.at_once, lay.programs,
+            E=E, D=D, block_e=config.padded(E), block_d=config.padded(D), CHUNK=config.chunk,
+            C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=config.most,
         )
     if needs & {"g", "k", "q"}:
         dq = some.new_empty((B, T, H, D), dtype=some.dtype)
@@ -4616,57 +3251,19 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 g_sums.element_size() + beta_by_head.element_size() + config.chunk * matrix8.element_size(),
                 k.element_size() + ahead1.element_size() + dk_4.element_size(),
             ),
-            elements=True,
-            wanted=(bool(needs & {"g", "q"}), bool(needs & {"g", "k"})),
+            elements=True, wanted=(bool(needs & {"g", "q"}), bool(needs & {"g", "k"})),
         ):
             launch(
-                backward_sweep_6,
-                (lay.sequences * parts * H * cdiv(D, walk.tile),),
-                S_starts,
-                S_last if keeps else None,
-                g_sums,
-                g_rests,
-                q,
-                *strides(q, H),
-                do,
-                *strides(do, H),
-                k,
-                *strides(k, H),
-                dv,
-                *strides(dv, H),
-                S_in_late_,
-                S_in_early_,
-                ahead1,
-                *strides(ahead1, H),
-                matrix4,
-                matrix8,
-                dk_4,
-                *strides(dk_4, H),
-                dq,
-                dk,
-                beta_by_head,
-                write1,
-                *strides(write1, H),
-                *lay.walked,
-                parts,
-                lay.length(parts),
-                E=E,
-                D=D,
-                block_e=min(config.slice, config.padded(E)),
-                block_d=walk.tile,
-                YIELD=True,
-                WARPS=walk.warps,
-                STAGES=walk.stages,
-                PRODUCTS=walk.products,
-                READ=read,
-                C=config.chunk,
-                LEVELS=config.levels,
-                EVEN=lay.even,
-                EXACT=config.exact,
-                DT=DTYPES[some.dtype],
-                num_warps=walk.warps,
-                num_stages=2,
-                maxnreg=walk.registers,
+                backward_sweep_6, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+                S_starts, S_last if keeps else None, g_sums, g_rests, q, *strides(q, H),
+                do, *strides(do, H), k, *strides(k, H), dv, *strides(dv, H), S_in_late_, S_in_early_,
+                ahead1, *strides(ahead1, H), matrix4, matrix8, dk_4, *strides(dk_4, H), dq, dk,
+                beta_by_head, write1, *strides(write1, H),
+                *lay.walked, parts, lay.length(parts),
+                E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=walk.tile, YIELD=True,
+                WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, READ=read, C=config.chunk,
+                LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+                num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
             )
     ahead1 = beta_by_head = matrix4 = matrix8 = None
     if needs & {"g"}:
@@ -4675,18 +3272,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     gradients, initial = {}, {}
     if needs & {"g"}:  # the decay times <S_(t-1), dS_t>
         S_pairing = border_sums(
-            g_sums,
-            g_rests,
-            S_at_ends,
-            lay,
-            parts,
-            config.exact,
-            out_late=S_out_late_,
-            in_late=S_in_late_,
-            in_early=S_in_early_,
-            own_late=own1,
-            own_early=own2,
-            at_once=True,
+            g_sums, g_rests, S_at_ends, lay, parts, config.exact, out_late=S_out_late_,
+            in_late=S_in_late_, in_early=S_in_early_, own_late=own1, own_early=own2, at_once=True,
         )
     S_in_early_ = S_in_late_ = S_out_late_ = g_rests = g_sums = own1 = own2 = None
     if needs & {"center"}:
@@ -4694,15 +3281,10 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             some.new_empty((cdiv(B * T, config.rows()), H), dtype=torch.float32) if "center" in needs else None
         )
         launch(
-            backward_rows_3,
-            (cdiv(B * T, config.rows()) * H,),
-            *((dcenter_2, dcenter_2.shape[2]) if "center" in needs else (None, 0)),
-            dcenter_summed,
-            T,
-            H,
-            B * T,
-            ROWS=config.rows(),
-            num_warps=4,
+            backward_rows_3, (cdiv(B * T, config.rows()) * H,),
+            *((dcenter_2, dcenter_2.shape[2]) if "center" in needs else (None, 0)), dcenter_summed,
+            T, H, B * T,
+            ROWS=config.rows(), num_warps=4,
         )
     dcenter_2 = None
     if "q" in needs:
@@ -4767,24 +3349,15 @@ def torch_step(given, states, constants, outputs, following):
 @triton.jit(do_not_specialize=["heads"])
 def step_kernel(
     q_at, k_at, v_at, beta_at, rate_at, g_at, forget_at, center_at, A_at, next_A_at, S_at, next_S_at, o_at, rows_at,
-    q_stride0, q_stride1, q_stride2,
-    k_stride0, k_stride1, k_stride2,
-    v_stride0, v_stride1, v_stride2,
-    beta_stride0, beta_stride1,
-    rate_stride0, rate_stride1,
-    g_stride0, g_stride1,
-    forget_stride0, forget_stride1,
-    center_stride0,
-    A_stride0, A_stride1,
-    next_A_stride0, next_A_stride1,
-    S_stride0, S_stride1,
-    next_S_stride0, next_S_stride1,
+    q_stride0, q_stride1, q_stride2, k_stride0, k_stride1, k_stride2,
+    v_stride0, v_stride1, v_stride2, beta_stride0, beta_stride1, rate_stride0, rate_stride1,
+    g_stride0, g_stride1, forget_stride0, forget_stride1, center_stride0, A_stride0, A_stride1,
+    next_A_stride0, next_A_stride1, S_stride0, S_stride1, next_S_stride0, next_S_stride1,
     o_stride0, o_stride1,
     heads, q_group, k_group, v_group, beta_group, rate_group, g_group, forget_group, center_group,
-    size_d: tl.constexpr, block_d: tl.constexpr,
-    size_e: tl.constexpr, block_e: tl.constexpr,
+    size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
     parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
-):  # fmt: skip
+):
     """Each program: one batch entry and head and a tile of e, one step."""
     place = tl.program_id(0) // parts
     if flat:  # more batch entries than a grid is high
@@ -4866,25 +3439,19 @@ def step_kernel(
 @triton.jit(do_not_specialize=["heads", "steps"])
 def steps_kernel(
     q_at, k_at, v_at, beta_at, rate_at, g_at, forget_at, center_at, A_at, kept_A_at, S_at, kept_S_at, o_at, rows_at, each_at, counts_at, starts_at,
-    q_stride0, q_stride1, q_stride2, q_stride3,
-    k_stride0, k_stride1, k_stride2, k_stride3,
-    v_stride0, v_stride1, v_stride2, v_stride3,
-    beta_stride0, beta_stride1, beta_stride2,
-    rate_stride0, rate_stride1, rate_stride2,
-    g_stride0, g_stride1, g_stride2,
-    forget_stride0, forget_stride1, forget_stride2,
-    center_stride0,
-    A_stride0, A_stride1, A_stride2,
-    kept_A_stride0, kept_A_stride1, kept_A_stride2,
+    q_stride0, q_stride1, q_stride2, q_stride3, k_stride0, k_stride1, k_stride2, k_stride3,
+    v_stride0, v_stride1, v_stride2, v_stride3, beta_stride0, beta_stride1, beta_stride2,
+    rate_stride0, rate_stride1, rate_stride2, g_stride0, g_stride1, g_stride2,
+    forget_stride0, forget_stride1, forget_stride2, center_stride0,
+    A_stride0, A_stride1, A_stride2, kept_A_stride0, kept_A_stride1, kept_A_stride2,
     S_stride0, S_stride1, S_stride2, S_stride3,
     kept_S_stride0, kept_S_stride1, kept_S_stride2, kept_S_stride3,
     o_stride0, o_stride1, o_stride2,
     heads, q_group, k_group, v_group, beta_group, rate_group, g_group, forget_group, center_group, steps,
-    size_d: tl.constexpr, block_d: tl.constexpr,
-    size_e: tl.constexpr, block_e: tl.constexpr,
+    size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
     parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
     yields: tl.constexpr, keeps: tl.constexpr, ends: tl.constexpr,
-):  # fmt: skip
+):
     """Each program: one sequence and head and a tile of e, one step after the other, with the state in registers."""
     place = tl.program_id(0) // parts
     if flat:  # more batch entries than a grid is high
@@ -4981,17 +3548,14 @@ def steps_kernel(
                 if kept_row >= 0:
                     tl.store(
                         kept_A_at + kept_row * kept_A_stride0 + head * kept_A_stride1 + at_d * kept_A_stride2,
-                        next_A,
-                        mask=first & in_d,
+                        next_A, mask=first & in_d,
                     )
                     tl.store(
                         kept_S_at
                         + kept_row * kept_S_stride0
                         + head * kept_S_stride1
                         + at_d[:, None] * kept_S_stride2
-                        + at_e[None, :] * kept_S_stride3,
-                        next_S,
-                        mask=in_d_e,
+                        + at_e[None, :] * kept_S_stride3, next_S, mask=in_d_e,
                     )
             A = next_A.to(tl.float32)
             S = next_S.to(tl.float32)
@@ -5003,85 +3567,33 @@ def steps_kernel(
 SIGNATURE = Signature(
     name="precond_gated_delta_rule",
     arguments=(
-        Argument("q", "input", ("d",)),
-        Argument("k", "input", ("d",)),
-        Argument("v", "input", ("e",)),
-        Argument("beta", "input", ()),
-        Argument("rate", "input", ()),
-        Argument("g", "decay", ()),
-        Argument("forget", "decay", ()),
+        Argument("q", "input", ("d",)), Argument("k", "input", ("d",)),
+        Argument("v", "input", ("e",)), Argument("beta", "input", ()),
+        Argument("rate", "input", ()), Argument("g", "decay", ()), Argument("forget", "decay", ()),
         Argument("center", "parameter", ()),
     ),
-    states=(
-        ("A", ("d",)),
-        ("S", ("d", "e")),
-    ),
-    outputs=(("o", ("e",)),),
+    states=(("A", ("d",)), ("S", ("d", "e"))), outputs=(("o", ("e",)),),
 )
 OP = Op(
     SIGNATURE,
     {
         "torch": Backend(
-            torch_forward,
-            torch_backward,
-            frozenset(
-                (
-                    "packed",
-                    "mixed",
-                )
-            ),
-            forward_states=torch_forward_states,
-            backward_states=torch_backward_states,
+            torch_forward, torch_backward, frozenset(("packed", "mixed")),
+            forward_states=torch_forward_states, backward_states=torch_backward_states,
             saved={"a8c81a3feb": (("B", "H", "T", "e"), "wide")},
         ),
         "triton": Backend(
-            triton_forward,
-            triton_backward,
-            frozenset(
-                (
-                    "packed",
-                    "groups",
-                    "inference",
-                    "finals",
-                    "replays",
-                    "exchange",
-                )
-            ),
-            saved={"a8c81a3feb": (("B", "T", "H", "e"), "input")},
-            saved_packed=True,
+            triton_forward, triton_backward,
+            frozenset(("packed", "groups", "inference", "finals", "replays", "exchange")),
+            saved={"a8c81a3feb": (("B", "T", "H", "e"), "input")}, saved_packed=True,
         ),
     },
     Step(
-        SIGNATURE,
-        torch_step,
+        SIGNATURE, torch_step,
         StepKernel(
-            step_kernel,
-            steps_kernel,
-            reads=(
-                "q",
-                "k",
-                "v",
-                "beta",
-                "rate",
-                "g",
-                "forget",
-                "center",
-            ),
-            constants=(),
-            dims=(
-                "d",
-                "e",
-            ),
-            tiled="e",
-            shared=True,
-            held=(
-                ("d",),
-                (
-                    "d",
-                    "e",
-                ),
-            ),
-            smallest=1,
+            step_kernel, steps_kernel,
+            reads=("q", "k", "v", "beta", "rate", "g", "forget", "center"), constants=(),
+            dims=("d", "e"), tiled="e", shared=True, held=(("d",), ("d", "e")), smallest=1,
         ),
     ),
     __name__,
@@ -5090,23 +3602,12 @@ OP = Op(
 
 @OP.named
 def precond_gated_delta_rule(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    beta: torch.Tensor,
-    rate: torch.Tensor,
-    log_g: torch.Tensor,
-    log_forget: torch.Tensor,
-    center: torch.Tensor,
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, beta: torch.Tensor, rate: torch.Tensor,
+    log_g: torch.Tensor, log_forget: torch.Tensor, center: torch.Tensor,
     initial_state: tuple[torch.Tensor | None, torch.Tensor | None] | None = None,
-    output_final_state: bool = False,
-    cu_seqlens: torch.Tensor | None = None,
-    context_parallel: object = None,
-    recompute: str = "auto",
-    precision: str = "default",
-    state_dtype: torch.dtype | None = None,
-    backend: str | None = None,
-    deterministic: bool = False,
+    output_final_state: bool = False, cu_seqlens: torch.Tensor | None = None,
+    context_parallel: object = None, recompute: str = "auto", precision: str = "default",
+    state_dtype: torch.dtype | None = None, backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor] | None]:
     r"""The gated delta rule with a preconditioner: a running mean of squared keys scales the key that is written with.
 
@@ -5171,34 +3672,19 @@ def precond_gated_delta_rule(
     """
     return OP(
         {"q": q, "k": k, "v": v, "beta": beta, "rate": rate, "g": log_g, "forget": log_forget, "center": center},
-        initial_state=initial_state,
-        output_final_state=output_final_state,
-        cu_seqlens=cu_seqlens,
-        context_parallel=context_parallel,
-        recompute=recompute,
-        precision=precision,
-        state_dtype=state_dtype,
-        backend=backend,
-        deterministic=deterministic,
+        initial_state=initial_state, output_final_state=output_final_state, cu_seqlens=cu_seqlens,
+        context_parallel=context_parallel, recompute=recompute, precision=precision,
+        state_dtype=state_dtype, backend=backend, deterministic=deterministic,
     )
 
 
 @OP.named
 def precond_gated_delta_rule_step(
-    state: tuple[torch.Tensor | None, torch.Tensor | None] | None,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    beta: torch.Tensor,
-    rate: torch.Tensor,
-    log_g: torch.Tensor,
-    log_forget: torch.Tensor,
-    center: torch.Tensor,
-    inplace: bool = False,
-    out: torch.Tensor | None = None,
-    state_dtype: torch.dtype | None = None,
-    backend: str | None = None,
-    deterministic: bool = False,
+    state: tuple[torch.Tensor | None, torch.Tensor | None] | None, q: torch.Tensor, k: torch.Tensor,
+    v: torch.Tensor, beta: torch.Tensor, rate: torch.Tensor, log_g: torch.Tensor,
+    log_forget: torch.Tensor, center: torch.Tensor, inplace: bool = False,
+    out: torch.Tensor | None = None, state_dtype: torch.dtype | None = None,
+    backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]:
     """One step of precond_gated_delta_rule, for generation: one launch, no gradient.
 
@@ -5233,11 +3719,7 @@ def precond_gated_delta_rule_step(
     return OP.step(
         state,
         {"q": q, "k": k, "v": v, "beta": beta, "rate": rate, "g": log_g, "forget": log_forget, "center": center},
-        inplace,
-        out,
-        state_dtype,
-        backend,
-        deterministic,
+        inplace, out, state_dtype, backend, deterministic,
     )
 
 

@@ -125,14 +125,7 @@ written_for("0.1", __file__)
 
 from chunkform.runtime.chunk_kernels.chunk_layout import places
 from chunkform.runtime.chunk_kernels.elementwise_scan import (
-    SCAN,
-    one_after_other,
-    scan_parts,
-    scan_stages,
-    scan_width,
-    scanned,
-    times,
-    with_those_before,
+    SCAN, one_after_other, scan_parts, scan_stages, scan_width, scanned, times, with_those_before,
 )
 from chunkform.runtime.chunk_kernels.kernels import part_of
 from chunkform.runtime.launch.launch import cdiv, choose, cotangent, launch, steps, strides, whole, with_heads
@@ -141,14 +134,7 @@ from chunkform.runtime.op.decode import Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK,
-    dtype_of,
-    from_chunks,
-    from_heads,
-    from_steps,
-    in_segments,
-    per_head,
-    steps_first,
+    CHUNK, dtype_of, from_chunks, from_heads, from_steps, in_segments, per_head, steps_first,
     to_chunks,
 )
 from chunkform.runtime.torch_form.decays import channel_apply, decay_all, decay_in, decay_out
@@ -199,15 +185,8 @@ def torch_forward(given, states, constants, packed=None):
     t13 = torch.nn.functional.logsigmoid((16.0 * t10 * t11 + torch.log1p(torch.exp(t7)) + t12))
     # y: h_t 1
     y, h_last = in_segments(
-        _forward_sweep_1,
-        (t7, x * torch.sigmoid(write) * torch.exp(0.5 * t13)),
-        (h_first,),
-        lead,
-        1,
-        CHUNK,
-        dtype,
-        device,
-        size_d,
+        _forward_sweep_1, (t7, x * torch.sigmoid(write) * torch.exp(0.5 * t13)), (h_first,), lead,
+        1, CHUNK, dtype, device, size_d,
     )
     return {"y": from_steps(y, lead, 1, given["x"].dtype)}, {"h": h_last}, {}
 
@@ -281,15 +260,8 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     t15 = torch.nn.functional.logsigmoid((16.0 * t12 * t13 + torch.log1p(torch.exp(t9)) + t14))
     # y: h_(t-1) 1
     y, h_end = in_segments(
-        _backward_sweep_1,
-        (t9, x * torch.sigmoid(write) * torch.exp(0.5 * t15)),
-        (h_first,),
-        lead,
-        1,
-        CHUNK,
-        dtype,
-        device,
-        size_d,
+        _backward_sweep_1, (t9, x * torch.sigmoid(write) * torch.exp(0.5 * t15)), (h_first,), lead,
+        1, CHUNK, dtype, device, size_d,
     )
     dy = cotangents.get("y")
     dy = (
@@ -336,37 +308,14 @@ def _forward_states_1_chunks(s1, s2, lead, size, dtype, device, size_d):
     a1 = decay_out(x2, True, 1, dim=-2)
     a2 = (a1 * x1).sum(-2)
     return (
-        over_chunks(
-            a0,
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_d,
-            ),
-            dtype,
-            device,
-        ),
-        over_chunks(
-            a2,
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_d,
-            ),
-            dtype,
-            device,
-        ),
+        over_chunks(a0, (lead[0], lead[1], count, size_d), dtype, device),
+        over_chunks(a2, (lead[0], lead[1], count, size_d), dtype, device),
     )
 
 
 def _forward_states_1_law(later, earlier):
     """The map of two segments from the map of each."""
-    return (
-        earlier[0] * later[0],
-        (later[0] * earlier[1] + later[1]),
-    )
+    return (earlier[0] * later[0], (later[0] * earlier[1] + later[1]))
 
 
 def _forward_states_1_apply(parts, states):
@@ -395,14 +344,8 @@ def torch_forward_states(given, states, constants, exchange):
     t12 = torch.nn.functional.logsigmoid((torch.log(-torch.expm1(t11)) + 8.0 * t8 * t10))
     t13 = torch.nn.functional.logsigmoid((16.0 * t8 * t10 + torch.log1p(torch.exp(t11)) + t12))
     map_3 = in_pieces(
-        _forward_states_1_chunks,
-        _forward_states_1_law,
-        (x * torch.sigmoid(write) * torch.exp(0.5 * t13), t11),
-        lead,
-        1,
-        PIECE,
-        dtype,
-        device,
+        _forward_states_1_chunks, _forward_states_1_law,
+        (x * torch.sigmoid(write) * torch.exp(0.5 * t13), t11), lead, 1, PIECE, dtype, device,
         size_d,
     )
     # what enters, of h
@@ -421,37 +364,14 @@ def _backward_states_1_chunks(s1, s2, lead, size, dtype, device, size_d):
     a1 = decay_out(x2, False, -1, dim=-2)
     a2 = (a1 * x1).sum(-2)
     return (
-        over_chunks(
-            a0,
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_d,
-            ),
-            dtype,
-            device,
-        ),
-        over_chunks(
-            a2,
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_d,
-            ),
-            dtype,
-            device,
-        ),
+        over_chunks(a0, (lead[0], lead[1], count, size_d), dtype, device),
+        over_chunks(a2, (lead[0], lead[1], count, size_d), dtype, device),
     )
 
 
 def _backward_states_1_law(later, earlier):
     """The map of two segments from the map of each."""
-    return (
-        later[0] * earlier[0],
-        (later[1] + later[0] * earlier[1]),
-    )
+    return (later[0] * earlier[0], (later[1] + later[0] * earlier[1]))
 
 
 def _backward_states_1_apply(parts, states):
@@ -495,36 +415,10 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def forward_scan_1(
-    h__first,
-    h__last,
-    h__linear,
-    lam_p,
-    gate_p,
-    gate_b,
-    gate_t,
-    gate_h,
-    gate_g,
-    x_p,
-    x_b,
-    x_t,
-    x_h,
-    x_g,
-    write__p,
-    write__b,
-    write__t,
-    write__h,
-    write__g,
-    y_out,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    D: tl.constexpr,
-    block_d: tl.constexpr,
-    C: tl.constexpr,
-    RESULTS: tl.constexpr,
+    h__first, h__last, h__linear, lam_p, gate_p, gate_b, gate_t, gate_h, gate_g,
+    x_p, x_b, x_t, x_h, x_g, write__p, write__b, write__t, write__h, write__g, y_out,
+    T, H, chunks, starts, parts, length,
+    D: tl.constexpr, block_d: tl.constexpr, C: tl.constexpr, RESULTS: tl.constexpr,
     STAGES: tl.constexpr,
 ):
     """A scan of h, forwards, and what is made of each step there."""
@@ -549,22 +443,18 @@ def forward_scan_1(
         lam = tl.load(lam_p + h * D + d, mask=d_ok, other=0.0).to(tl.float32)
         gate = tl.load(
             gate_p + h // gate_g * gate_h + (b * gate_b + step * gate_t)[:, None] + d[None, :],
-            mask=i_ok[:, None] & d_ok[None, :],
-            other=0.0,
+            mask=i_ok[:, None] & d_ok[None, :], other=0.0,
         ).to(tl.float32)
         x = tl.load(
             x_p + h // x_g * x_h + (b * x_b + step * x_t)[:, None] + d[None, :],
-            mask=i_ok[:, None] & d_ok[None, :],
-            other=0.0,
+            mask=i_ok[:, None] & d_ok[None, :], other=0.0,
         ).to(tl.float32)
         write_ = tl.load(
             write__p + h // write__g * write__h + (b * write__b + step * write__t)[:, None] + d[None, :],
-            mask=i_ok[:, None] & d_ok[None, :],
-            other=0.0,
+            mask=i_ok[:, None] & d_ok[None, :], other=0.0,
         ).to(tl.float32)
         t1 = tl.maximum(lam, 0.0) + tl.where(
-            tl.abs(lam) > 16.0,
-            tl.exp(-tl.abs(lam)),
+            tl.abs(lam) > 16.0, tl.exp(-tl.abs(lam)),
             tl.log(1.0 + tl.exp(-tl.abs(lam))) * tl.exp(-tl.abs(lam)) / ((1.0 + tl.exp(-tl.abs(lam))) - 1.0),
         )
         t2 = tl.sigmoid(gate)
@@ -593,14 +483,12 @@ def forward_scan_1(
         )
         t7 = (8.0 * t1)[None, :] * t2 + tl.log(-t6)
         t8 = tl.minimum(t7, 0.0) - tl.where(
-            tl.abs(t7) > 16.0,
-            tl.exp(-tl.abs(t7)),
+            tl.abs(t7) > 16.0, tl.exp(-tl.abs(t7)),
             tl.log(1.0 + tl.exp(-tl.abs(t7))) * tl.exp(-tl.abs(t7)) / ((1.0 + tl.exp(-tl.abs(t7))) - 1.0),
         )
         t9 = t5 + t8 + (16.0 * t1)[None, :] * t2
         t10 = tl.minimum(t9, 0.0) - tl.where(
-            tl.abs(t9) > 16.0,
-            tl.exp(-tl.abs(t9)),
+            tl.abs(t9) > 16.0, tl.exp(-tl.abs(t9)),
             tl.log(1.0 + tl.exp(-tl.abs(t9))) * tl.exp(-tl.abs(t9)) / ((1.0 + tl.exp(-tl.abs(t9))) - 1.0),
         )
         f = tl.zeros([C, block_d], tl.float32) + tl.where(i_ok[:, None], t4, 1.0)
@@ -627,36 +515,10 @@ def forward_scan_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_scan_1(
-    h__first,
-    h__last,
-    h__linear,
-    lam_p,
-    gate_p,
-    gate_b,
-    gate_t,
-    gate_h,
-    gate_g,
-    x_p,
-    x_b,
-    x_t,
-    x_h,
-    x_g,
-    write__p,
-    write__b,
-    write__t,
-    write__h,
-    write__g,
-    h_before__out,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    D: tl.constexpr,
-    block_d: tl.constexpr,
-    C: tl.constexpr,
-    RESULTS: tl.constexpr,
+    h__first, h__last, h__linear, lam_p, gate_p, gate_b, gate_t, gate_h, gate_g,
+    x_p, x_b, x_t, x_h, x_g, write__p, write__b, write__t, write__h, write__g, h_before__out,
+    T, H, chunks, starts, parts, length,
+    D: tl.constexpr, block_d: tl.constexpr, C: tl.constexpr, RESULTS: tl.constexpr,
     STAGES: tl.constexpr,
 ):
     """A scan of h, forwards, and what is made of each step there."""
@@ -681,22 +543,18 @@ def backward_scan_1(
         lam = tl.load(lam_p + h * D + d, mask=d_ok, other=0.0).to(tl.float32)
         gate = tl.load(
             gate_p + h // gate_g * gate_h + (b * gate_b + step * gate_t)[:, None] + d[None, :],
-            mask=i_ok[:, None] & d_ok[None, :],
-            other=0.0,
+            mask=i_ok[:, None] & d_ok[None, :], other=0.0,
         ).to(tl.float32)
         x = tl.load(
             x_p + h // x_g * x_h + (b * x_b + step * x_t)[:, None] + d[None, :],
-            mask=i_ok[:, None] & d_ok[None, :],
-            other=0.0,
+            mask=i_ok[:, None] & d_ok[None, :], other=0.0,
         ).to(tl.float32)
         write_ = tl.load(
             write__p + h // write__g * write__h + (b * write__b + step * write__t)[:, None] + d[None, :],
-            mask=i_ok[:, None] & d_ok[None, :],
-            other=0.0,
+            mask=i_ok[:, None] & d_ok[None, :], other=0.0,
         ).to(tl.float32)
         t1 = tl.maximum(lam, 0.0) + tl.where(
-            tl.abs(lam) > 16.0,
-            tl.exp(-tl.abs(lam)),
+            tl.abs(lam) > 16.0, tl.exp(-tl.abs(lam)),
             tl.log(1.0 + tl.exp(-tl.abs(lam))) * tl.exp(-tl.abs(lam)) / ((1.0 + tl.exp(-tl.abs(lam))) - 1.0),
         )
         t2 = tl.sigmoid(gate)
@@ -725,14 +583,12 @@ def backward_scan_1(
         )
         t7 = (8.0 * t1)[None, :] * t2 + tl.log(-t6)
         t8 = tl.minimum(t7, 0.0) - tl.where(
-            tl.abs(t7) > 16.0,
-            tl.exp(-tl.abs(t7)),
+            tl.abs(t7) > 16.0, tl.exp(-tl.abs(t7)),
             tl.log(1.0 + tl.exp(-tl.abs(t7))) * tl.exp(-tl.abs(t7)) / ((1.0 + tl.exp(-tl.abs(t7))) - 1.0),
         )
         t9 = t5 + t8 + (16.0 * t1)[None, :] * t2
         t10 = tl.minimum(t9, 0.0) - tl.where(
-            tl.abs(t9) > 16.0,
-            tl.exp(-tl.abs(t9)),
+            tl.abs(t9) > 16.0, tl.exp(-tl.abs(t9)),
             tl.log(1.0 + tl.exp(-tl.abs(t9))) * tl.exp(-tl.abs(t9)) / ((1.0 + tl.exp(-tl.abs(t9))) - 1.0),
         )
         f = tl.zeros([C, block_d], tl.float32) + tl.where(i_ok[:, None], t4, 1.0)
@@ -767,49 +623,12 @@ def backward_scan_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_scan_2(
-    dh_first,
-    dh_last,
-    dh_linear,
-    lam_p,
-    gate_p,
-    gate_b,
-    gate_t,
-    gate_h,
-    gate_g,
-    dy_p,
-    dy_b,
-    dy_t,
-    dy_h,
-    dy_g,
-    write__p,
-    write__b,
-    write__t,
-    write__h,
-    write__g,
-    x_p,
-    x_b,
-    x_t,
-    x_h,
-    x_g,
-    h_before__p,
-    h_before__b,
-    h_before__t,
-    h_before__h,
-    h_before__g,
-    dx_out,
-    dgate_out,
-    dwrite_out,
-    dh_before__out,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    D: tl.constexpr,
-    block_d: tl.constexpr,
-    C: tl.constexpr,
-    RESULTS: tl.constexpr,
+    dh_first, dh_last, dh_linear, lam_p, gate_p, gate_b, gate_t, gate_h, gate_g,
+    dy_p, dy_b, dy_t, dy_h, dy_g, write__p, write__b, write__t, write__h, write__g,
+    x_p, x_b, x_t, x_h, x_g, h_before__p, h_before__b, h_before__t, h_before__h, h_before__g,
+    dx_out, dgate_out, dwrite_out, dh_before__out,
+    T, H, chunks, starts, parts, length,
+    D: tl.constexpr, block_d: tl.constexpr, C: tl.constexpr, RESULTS: tl.constexpr,
     STAGES: tl.constexpr,
 ):
     """A scan of dh, backwards, and what is made of each step there."""
@@ -834,23 +653,19 @@ def backward_scan_2(
         lam = tl.load(lam_p + h * D + d, mask=d_ok, other=0.0).to(tl.float32)
         gate = tl.load(
             gate_p + h // gate_g * gate_h + (b * gate_b + step * gate_t)[:, None] + d[None, :],
-            mask=i_ok[:, None] & d_ok[None, :],
-            other=0.0,
+            mask=i_ok[:, None] & d_ok[None, :], other=0.0,
         ).to(tl.float32)
         dy = tl.load(
             dy_p + h // dy_g * dy_h + (b * dy_b + step * dy_t)[:, None] + d[None, :],
-            mask=i_ok[:, None] & d_ok[None, :],
-            other=0.0,
+            mask=i_ok[:, None] & d_ok[None, :], other=0.0,
         ).to(tl.float32)
         write_ = tl.load(
             write__p + h // write__g * write__h + (b * write__b + step * write__t)[:, None] + d[None, :],
-            mask=i_ok[:, None] & d_ok[None, :],
-            other=0.0,
+            mask=i_ok[:, None] & d_ok[None, :], other=0.0,
         ).to(tl.float32)
         x = tl.load(
             x_p + h // x_g * x_h + (b * x_b + step * x_t)[:, None] + d[None, :],
-            mask=i_ok[:, None] & d_ok[None, :],
-            other=0.0,
+            mask=i_ok[:, None] & d_ok[None, :], other=0.0,
         ).to(tl.float32)
         h_before_ = tl.zeros([C, block_d], tl.float32)
         if h_before__p is not None:
@@ -858,13 +673,10 @@ def backward_scan_2(
                 h_before__p
                 + h // h_before__g * h_before__h
                 + (b * h_before__b + step * h_before__t)[:, None]
-                + d[None, :],
-                mask=i_ok[:, None] & d_ok[None, :],
-                other=0.0,
+                + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0,
             ).to(tl.float32)
         t1 = tl.maximum(lam, 0.0) + tl.where(
-            tl.abs(lam) > 16.0,
-            tl.exp(-tl.abs(lam)),
+            tl.abs(lam) > 16.0, tl.exp(-tl.abs(lam)),
             tl.log(1.0 + tl.exp(-tl.abs(lam))) * tl.exp(-tl.abs(lam)) / ((1.0 + tl.exp(-tl.abs(lam))) - 1.0),
         )
         f = tl.zeros([C, block_d], tl.float32) + tl.where(
@@ -890,16 +702,14 @@ def backward_scan_2(
         if RESULTS:
             t2 = tl.sigmoid(write_)
             t3 = tl.maximum(lam, 0.0) + tl.where(
-                tl.abs(lam) > 16.0,
-                tl.exp(-tl.abs(lam)),
+                tl.abs(lam) > 16.0, tl.exp(-tl.abs(lam)),
                 tl.log(1.0 + tl.exp(-tl.abs(lam))) * tl.exp(-tl.abs(lam)) / ((1.0 + tl.exp(-tl.abs(lam))) - 1.0),
             )
             t4 = tl.sigmoid(gate)
             t5 = -(8.0 * t3)[None, :] * t4
             t6 = tl.exp(t5)
             t7 = tl.where(
-                1.0 + (t6) == 1.0,
-                t6,
+                1.0 + (t6) == 1.0, t6,
                 tl.log(1.0 + (t6)) * ((t6) / tl.where(1.0 + (t6) == 1.0, 1.0, (1.0 + (t6)) - 1.0)),
             )
             t8 = tl.where(
@@ -924,14 +734,12 @@ def backward_scan_2(
             t10 = tl.log(t9)
             t11 = (8.0 * t3)[None, :] * t4 + t10
             t12 = tl.minimum(t11, 0.0) - tl.where(
-                tl.abs(t11) > 16.0,
-                tl.exp(-tl.abs(t11)),
+                tl.abs(t11) > 16.0, tl.exp(-tl.abs(t11)),
                 tl.log(1.0 + tl.exp(-tl.abs(t11))) * tl.exp(-tl.abs(t11)) / ((1.0 + tl.exp(-tl.abs(t11))) - 1.0),
             )
             t13 = t7 + t12 + (16.0 * t3)[None, :] * t4
             t14 = tl.minimum(t13, 0.0) - tl.where(
-                tl.abs(t13) > 16.0,
-                tl.exp(-tl.abs(t13)),
+                tl.abs(t13) > 16.0, tl.exp(-tl.abs(t13)),
                 tl.log(1.0 + tl.exp(-tl.abs(t13))) * tl.exp(-tl.abs(t13)) / ((1.0 + tl.exp(-tl.abs(t13))) - 1.0),
             )
             t15 = tl.exp(0.5 * t14)
@@ -955,8 +763,7 @@ def backward_scan_2(
                 )
             if dwrite_out is not None:
                 tl.store(
-                    dwrite_out + at[:, None] * D + d[None, :],
-                    t2 * t15 * t16 * x * (1.0 - t2),
+                    dwrite_out + at[:, None] * D + d[None, :], t2 * t15 * t16 * x * (1.0 - t2),
                     mask=i_ok[:, None] & d_ok[None, :],
                 )
             tl.store(dh_before__out + at[:, None] * D + d[None, :], dh_before_, mask=i_ok[:, None] & d_ok[None, :])
@@ -970,44 +777,12 @@ def backward_scan_2(
 
 @triton.jit(do_not_specialize=["T", "count"])
 def backward_rows_3(
-    lam_p,
-    x_p,
-    x_b,
-    x_t,
-    x_h,
-    x_g,
-    gate_p,
-    gate_b,
-    gate_t,
-    gate_h,
-    gate_g,
-    write__p,
-    write__b,
-    write__t,
-    write__h,
-    write__g,
-    dy_p,
-    dy_b,
-    dy_t,
-    dy_h,
-    dy_g,
-    dh_before__p,
-    dh_before__b,
-    dh_before__t,
-    dh_before__h,
-    dh_before__g,
-    h_before__p,
-    h_before__b,
-    h_before__t,
-    h_before__h,
-    h_before__g,
-    dlam_summed_out,
-    T,
-    H,
-    count,
-    D: tl.constexpr,
-    block_d: tl.constexpr,
-    ROWS: tl.constexpr,
+    lam_p, x_p, x_b, x_t, x_h, x_g, gate_p, gate_b, gate_t, gate_h, gate_g,
+    write__p, write__b, write__t, write__h, write__g, dy_p, dy_b, dy_t, dy_h, dy_g,
+    dh_before__p, dh_before__b, dh_before__t, dh_before__h, dh_before__g,
+    h_before__p, h_before__b, h_before__t, h_before__h, h_before__g, dlam_summed_out,
+    T, H, count,
+    D: tl.constexpr, block_d: tl.constexpr, ROWS: tl.constexpr,
 ):
     """What is made of each step for itself."""
     h = (tl.program_id(0) % H).to(tl.int64)
@@ -1021,23 +796,19 @@ def backward_rows_3(
     lam = tl.load(lam_p + h * D + d, mask=d_ok, other=0.0).to(tl.float32)
     x = tl.load(
         x_p + h // x_g * x_h + (b * x_b + step * x_t)[:, None] + d[None, :],
-        mask=i_ok[:, None] & d_ok[None, :],
-        other=0.0,
+        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
     ).to(tl.float32)
     gate = tl.load(
         gate_p + h // gate_g * gate_h + (b * gate_b + step * gate_t)[:, None] + d[None, :],
-        mask=i_ok[:, None] & d_ok[None, :],
-        other=0.0,
+        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
     ).to(tl.float32)
     write_ = tl.load(
         write__p + h // write__g * write__h + (b * write__b + step * write__t)[:, None] + d[None, :],
-        mask=i_ok[:, None] & d_ok[None, :],
-        other=0.0,
+        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
     ).to(tl.float32)
     dy = tl.load(
         dy_p + h // dy_g * dy_h + (b * dy_b + step * dy_t)[:, None] + d[None, :],
-        mask=i_ok[:, None] & d_ok[None, :],
-        other=0.0,
+        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
     ).to(tl.float32)
     dh_before_ = tl.zeros([ROWS, block_d], tl.float32)
     if dh_before__p is not None:
@@ -1045,22 +816,18 @@ def backward_rows_3(
             dh_before__p
             + h // dh_before__g * dh_before__h
             + (b * dh_before__b + step * dh_before__t)[:, None]
-            + d[None, :],
-            mask=i_ok[:, None] & d_ok[None, :],
-            other=0.0,
+            + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0,
         ).to(tl.float32)
     h_before_ = tl.zeros([ROWS, block_d], tl.float32)
     if h_before__p is not None:
         h_before_ = tl.load(
             h_before__p + h // h_before__g * h_before__h + (b * h_before__b + step * h_before__t)[:, None] + d[None, :],
-            mask=i_ok[:, None] & d_ok[None, :],
-            other=0.0,
+            mask=i_ok[:, None] & d_ok[None, :], other=0.0,
         ).to(tl.float32)
     t1 = tl.sigmoid(write_)
     t2 = tl.sigmoid(gate)
     t3 = tl.maximum(lam, 0.0) + tl.where(
-        tl.abs(lam) > 16.0,
-        tl.exp(-tl.abs(lam)),
+        tl.abs(lam) > 16.0, tl.exp(-tl.abs(lam)),
         tl.log(1.0 + tl.exp(-tl.abs(lam))) * tl.exp(-tl.abs(lam)) / ((1.0 + tl.exp(-tl.abs(lam))) - 1.0),
     )
     t4 = -(8.0 * t3)[None, :] * t2
@@ -1085,8 +852,7 @@ def backward_rows_3(
     t7 = tl.log(t6)
     t8 = (8.0 * t3)[None, :] * t2 + t7
     t9 = tl.minimum(t8, 0.0) - tl.where(
-        tl.abs(t8) > 16.0,
-        tl.exp(-tl.abs(t8)),
+        tl.abs(t8) > 16.0, tl.exp(-tl.abs(t8)),
         tl.log(1.0 + tl.exp(-tl.abs(t8))) * tl.exp(-tl.abs(t8)) / ((1.0 + tl.exp(-tl.abs(t8))) - 1.0),
     )
     t10 = tl.exp(t4)
@@ -1096,8 +862,7 @@ def backward_rows_3(
     t12 = tl.sigmoid(-t9 - (16.0 * t3)[None, :] * t2 - t11)
     t13 = t9 + t11 + (16.0 * t3)[None, :] * t2
     t14 = tl.minimum(t13, 0.0) - tl.where(
-        tl.abs(t13) > 16.0,
-        tl.exp(-tl.abs(t13)),
+        tl.abs(t13) > 16.0, tl.exp(-tl.abs(t13)),
         tl.log(1.0 + tl.exp(-tl.abs(t13))) * tl.exp(-tl.abs(t13)) / ((1.0 + tl.exp(-tl.abs(t13))) - 1.0),
     )
     t15 = tl.exp(0.5 * t14)
@@ -1141,54 +906,20 @@ def triton_forward(given, states, constants, packed=None, needs_backward=True, f
     if parts > 1:
         h__ends, h__linear = (some.new_empty((B * parts, H, D), dtype=torch.float32) for _ in range(2))
         launch(
-            forward_scan_1,
-            (lay.sequences * parts * H * cdiv(D, scan_width(D)),),
-            None,
-            h__ends,
-            h__linear,
-            lam,
-            gate,
-            *strides(gate, H),
-            x,
-            *strides(x, H),
-            write_,
-            *strides(write_, H),
-            None,
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            D=D,
-            block_d=scan_width(D),
-            C=SCAN,
-            RESULTS=False,
-            STAGES=scan_stages(parts),
-            num_warps=1,
+            forward_scan_1, (lay.sequences * parts * H * cdiv(D, scan_width(D)),),
+            None, h__ends, h__linear, lam, gate, *strides(gate, H), x, *strides(x, H),
+            write_, *strides(write_, H), None,
+            *lay.walked, parts, lay.length(parts),
+            D=D, block_d=scan_width(D), C=SCAN, RESULTS=False, STAGES=scan_stages(parts), num_warps=1,
         )
         h__starts = scanned(h__first, h__ends, h__linear, lay, parts, True)
     h__last = some.new_empty((lay.sequences * parts, H, D), dtype=torch.float32) if finals else None
     launch(
-        forward_scan_1,
-        (lay.sequences * parts * H * cdiv(D, scan_width(D)),),
-        h__starts,
-        h__last,
-        None,
-        lam,
-        gate,
-        *strides(gate, H),
-        x,
-        *strides(x, H),
-        write_,
-        *strides(write_, H),
-        y,
-        *lay.walked,
-        parts,
-        lay.length(parts),
-        D=D,
-        block_d=scan_width(D),
-        C=SCAN,
-        RESULTS=True,
-        STAGES=scan_stages(parts),
-        num_warps=1,
+        forward_scan_1, (lay.sequences * parts * H * cdiv(D, scan_width(D)),),
+        h__starts, h__last, None, lam, gate, *strides(gate, H), x, *strides(x, H),
+        write_, *strides(write_, H), y,
+        *lay.walked, parts, lay.length(parts),
+        D=D, block_d=scan_width(D), C=SCAN, RESULTS=True, STAGES=scan_stages(parts), num_warps=1,
     )
     if parts > 1 and h__last is not None:
         h__last = h__last.unflatten(0, (B, parts))[:, -1]
@@ -1219,54 +950,20 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     if parts > 1:
         h__ends, h__linear = (some.new_empty((B * parts, H, D), dtype=torch.float32) for _ in range(2))
         launch(
-            backward_scan_1,
-            (lay.sequences * parts * H * cdiv(D, scan_width(D)),),
-            None,
-            h__ends,
-            h__linear,
-            lam,
-            gate,
-            *strides(gate, H),
-            x,
-            *strides(x, H),
-            write_,
-            *strides(write_, H),
-            None,
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            D=D,
-            block_d=scan_width(D),
-            C=SCAN,
-            RESULTS=False,
-            STAGES=scan_stages(parts),
-            num_warps=1,
+            backward_scan_1, (lay.sequences * parts * H * cdiv(D, scan_width(D)),),
+            None, h__ends, h__linear, lam, gate, *strides(gate, H), x, *strides(x, H),
+            write_, *strides(write_, H), None,
+            *lay.walked, parts, lay.length(parts),
+            D=D, block_d=scan_width(D), C=SCAN, RESULTS=False, STAGES=scan_stages(parts), num_warps=1,
         )
         h__starts = scanned(h__first, h__ends, h__linear, lay, parts, True)
     h__last = None
     launch(
-        backward_scan_1,
-        (lay.sequences * parts * H * cdiv(D, scan_width(D)),),
-        h__starts,
-        h__last,
-        None,
-        lam,
-        gate,
-        *strides(gate, H),
-        x,
-        *strides(x, H),
-        write_,
-        *strides(write_, H),
-        h_before_,
-        *lay.walked,
-        parts,
-        lay.length(parts),
-        D=D,
-        block_d=scan_width(D),
-        C=SCAN,
-        RESULTS=True,
-        STAGES=scan_stages(parts),
-        num_warps=1,
+        backward_scan_1, (lay.sequences * parts * H * cdiv(D, scan_width(D)),),
+        h__starts, h__last, None, lam, gate, *strides(gate, H), x, *strides(x, H),
+        write_, *strides(write_, H), h_before_,
+        *lay.walked, parts, lay.length(parts),
+        D=D, block_d=scan_width(D), C=SCAN, RESULTS=True, STAGES=scan_stages(parts), num_warps=1,
     )
     parts = scan_parts(lay, cdiv(D, scan_width(D)))
     dx = some.new_empty((B, T, H, D), dtype=some.dtype) if "x" in needs else None
@@ -1277,66 +974,24 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     if parts > 1:
         dh_ends, dh_linear = (some.new_empty((B * parts, H, D), dtype=torch.float32) for _ in range(2))
         launch(
-            backward_scan_2,
-            (lay.sequences * parts * H * cdiv(D, scan_width(D)),),
-            None,
-            dh_ends,
-            dh_linear,
-            lam,
-            gate,
-            *strides(gate, H),
-            dy,
-            *strides(dy, H),
-            write_,
-            *strides(write_, H),
-            x,
-            *strides(x, H),
-            *((h_before_, *strides(h_before_, H)) if "gate" in needs else (None, 0, 0, 0, 1)),
-            None,
-            None,
-            None,
-            None,
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            D=D,
-            block_d=scan_width(D),
-            C=SCAN,
-            RESULTS=False,
-            STAGES=scan_stages(parts),
-            num_warps=1,
+            backward_scan_2, (lay.sequences * parts * H * cdiv(D, scan_width(D)),),
+            None, dh_ends, dh_linear, lam, gate, *strides(gate, H), dy, *strides(dy, H),
+            write_, *strides(write_, H), x, *strides(x, H),
+            *((h_before_, *strides(h_before_, H)) if "gate" in needs else (None, 0, 0, 0, 1)), None,
+            None, None, None,
+            *lay.walked, parts, lay.length(parts),
+            D=D, block_d=scan_width(D), C=SCAN, RESULTS=False, STAGES=scan_stages(parts), num_warps=1,
         )
         dh_starts = scanned(dh_first, dh_ends, dh_linear, lay, parts, False)
     dh_last = some.new_empty((lay.sequences * parts, H, D), dtype=torch.float32)
     launch(
-        backward_scan_2,
-        (lay.sequences * parts * H * cdiv(D, scan_width(D)),),
-        dh_starts,
-        dh_last,
-        None,
-        lam,
-        gate,
-        *strides(gate, H),
-        dy,
-        *strides(dy, H),
-        write_,
-        *strides(write_, H),
-        x,
-        *strides(x, H),
-        *((h_before_, *strides(h_before_, H)) if "gate" in needs else (None, 0, 0, 0, 1)),
-        dx,
-        dgate,
-        dwrite,
-        dh_before_,
-        *lay.walked,
-        parts,
-        lay.length(parts),
-        D=D,
-        block_d=scan_width(D),
-        C=SCAN,
-        RESULTS=True,
-        STAGES=scan_stages(parts),
-        num_warps=1,
+        backward_scan_2, (lay.sequences * parts * H * cdiv(D, scan_width(D)),),
+        dh_starts, dh_last, None, lam, gate, *strides(gate, H), dy, *strides(dy, H),
+        write_, *strides(write_, H), x, *strides(x, H),
+        *((h_before_, *strides(h_before_, H)) if "gate" in needs else (None, 0, 0, 0, 1)), dx,
+        dgate, dwrite, dh_before_,
+        *lay.walked, parts, lay.length(parts),
+        D=D, block_d=scan_width(D), C=SCAN, RESULTS=True, STAGES=scan_stages(parts), num_warps=1,
     )
     if parts > 1 and dh_last is not None:
         dh_last = dh_last.unflatten(0, (B, parts))[:, 0]
@@ -1348,27 +1003,14 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             else None
         )
         launch(
-            backward_rows_3,
-            (cdiv(B * T, config.rows(config.padded(D))) * H,),
-            lam,
-            x,
-            *strides(x, H),
-            gate,
-            *strides(gate, H),
-            write_,
-            *strides(write_, H),
-            dy,
-            *strides(dy, H),
+            backward_rows_3, (cdiv(B * T, config.rows(config.padded(D))) * H,),
+            lam, x, *strides(x, H), gate, *strides(gate, H), write_, *strides(write_, H),
+            dy, *strides(dy, H),
             *((dh_before_, *strides(dh_before_, H)) if "lam" in needs else (None, 0, 0, 0, 1)),
             *((h_before_, *strides(h_before_, H)) if "lam" in needs else (None, 0, 0, 0, 1)),
             dlam_summed,
-            T,
-            H,
-            B * T,
-            D=D,
-            block_d=config.padded(D),
-            ROWS=config.rows(config.padded(D)),
-            num_warps=4,
+            T, H, B * T,
+            D=D, block_d=config.padded(D), ROWS=config.rows(config.padded(D)), num_warps=4,
         )
     dh_before_ = h_before_ = None
     if "x" in needs:
@@ -1413,17 +1055,13 @@ def torch_step(given, states, constants, outputs, following):
 @triton.jit(do_not_specialize=["heads"])
 def step_kernel(
     x_at, gate_at, write_at, lam_at, h_at, next_h_at, y_at, rows_at,
-    x_stride0, x_stride1, x_stride2,
-    gate_stride0, gate_stride1, gate_stride2,
-    write_stride0, write_stride1, write_stride2,
-    lam_stride0, lam_stride1,
-    h_stride0, h_stride1,
-    next_h_stride0, next_h_stride1,
-    y_stride0, y_stride1,
+    x_stride0, x_stride1, x_stride2, gate_stride0, gate_stride1, gate_stride2,
+    write_stride0, write_stride1, write_stride2, lam_stride0, lam_stride1, h_stride0, h_stride1,
+    next_h_stride0, next_h_stride1, y_stride0, y_stride1,
     heads, x_group, gate_group, write_group, lam_group,
     size_d: tl.constexpr, block_d: tl.constexpr,
     parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
-):  # fmt: skip
+):
     """Each program: one batch entry and head and a tile of d, one step."""
     place = tl.program_id(0) // parts
     if flat:  # more batch entries than a grid is high
@@ -1466,8 +1104,7 @@ def step_kernel(
         write = write.to(tl.float32)
         lam = lam.to(tl.float32)
         t1 = tl.maximum(lam, 0.0) + tl.where(
-            tl.abs(lam) > 16.0,
-            tl.exp(-tl.abs(lam)),
+            tl.abs(lam) > 16.0, tl.exp(-tl.abs(lam)),
             tl.log(1.0 + tl.exp(-tl.abs(lam))) * tl.exp(-tl.abs(lam)) / ((1.0 + tl.exp(-tl.abs(lam))) - 1.0),
         )
         t2 = tl.sigmoid(gate)
@@ -1496,14 +1133,12 @@ def step_kernel(
         )
         t6 = tl.log(-t5) + 8.0 * t1 * t2
         t7 = tl.minimum(t6, 0.0) - tl.where(
-            tl.abs(t6) > 16.0,
-            tl.exp(-tl.abs(t6)),
+            tl.abs(t6) > 16.0, tl.exp(-tl.abs(t6)),
             tl.log(1.0 + tl.exp(-tl.abs(t6))) * tl.exp(-tl.abs(t6)) / ((1.0 + tl.exp(-tl.abs(t6))) - 1.0),
         )
         t8 = 16.0 * t1 * t2 + t4 + t7
         t9 = tl.minimum(t8, 0.0) - tl.where(
-            tl.abs(t8) > 16.0,
-            tl.exp(-tl.abs(t8)),
+            tl.abs(t8) > 16.0, tl.exp(-tl.abs(t8)),
             tl.log(1.0 + tl.exp(-tl.abs(t8))) * tl.exp(-tl.abs(t8)) / ((1.0 + tl.exp(-tl.abs(t8))) - 1.0),
         )
         t10 = h * a + x * tl.sigmoid(write) * tl.exp(0.5 * t9)
@@ -1516,16 +1151,13 @@ def steps_kernel(
     x_at, gate_at, write_at, lam_at, h_at, kept_h_at, y_at, rows_at, each_at, counts_at, starts_at,
     x_stride0, x_stride1, x_stride2, x_stride3,
     gate_stride0, gate_stride1, gate_stride2, gate_stride3,
-    write_stride0, write_stride1, write_stride2, write_stride3,
-    lam_stride0, lam_stride1,
-    h_stride0, h_stride1, h_stride2,
-    kept_h_stride0, kept_h_stride1, kept_h_stride2,
-    y_stride0, y_stride1, y_stride2,
-    heads, x_group, gate_group, write_group, lam_group, steps,
+    write_stride0, write_stride1, write_stride2, write_stride3, lam_stride0, lam_stride1,
+    h_stride0, h_stride1, h_stride2, kept_h_stride0, kept_h_stride1, kept_h_stride2,
+    y_stride0, y_stride1, y_stride2, heads, x_group, gate_group, write_group, lam_group, steps,
     size_d: tl.constexpr, block_d: tl.constexpr,
     parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
     yields: tl.constexpr, keeps: tl.constexpr, ends: tl.constexpr,
-):  # fmt: skip
+):
     """Each program: one sequence and head and a tile of d, one step after the other, with the state in registers."""
     place = tl.program_id(0) // parts
     if flat:  # more batch entries than a grid is high
@@ -1577,8 +1209,7 @@ def steps_kernel(
             write = write_ahead.to(tl.float32)
             write_ahead = tl.load(write_at + then * write_stride1 + wide_d * write_stride3, mask=in_d, other=0.0)
             t1 = tl.maximum(lam, 0.0) + tl.where(
-                tl.abs(lam) > 16.0,
-                tl.exp(-tl.abs(lam)),
+                tl.abs(lam) > 16.0, tl.exp(-tl.abs(lam)),
                 tl.log(1.0 + tl.exp(-tl.abs(lam))) * tl.exp(-tl.abs(lam)) / ((1.0 + tl.exp(-tl.abs(lam))) - 1.0),
             )
             t2 = tl.sigmoid(gate)
@@ -1607,14 +1238,12 @@ def steps_kernel(
             )
             t6 = tl.log(-t5) + 8.0 * t1 * t2
             t7 = tl.minimum(t6, 0.0) - tl.where(
-                tl.abs(t6) > 16.0,
-                tl.exp(-tl.abs(t6)),
+                tl.abs(t6) > 16.0, tl.exp(-tl.abs(t6)),
                 tl.log(1.0 + tl.exp(-tl.abs(t6))) * tl.exp(-tl.abs(t6)) / ((1.0 + tl.exp(-tl.abs(t6))) - 1.0),
             )
             t8 = 16.0 * t1 * t2 + t4 + t7
             t9 = tl.minimum(t8, 0.0) - tl.where(
-                tl.abs(t8) > 16.0,
-                tl.exp(-tl.abs(t8)),
+                tl.abs(t8) > 16.0, tl.exp(-tl.abs(t8)),
                 tl.log(1.0 + tl.exp(-tl.abs(t8))) * tl.exp(-tl.abs(t8)) / ((1.0 + tl.exp(-tl.abs(t8))) - 1.0),
             )
             t10 = h * a + x * tl.sigmoid(write) * tl.exp(0.5 * t9)
@@ -1629,8 +1258,7 @@ def steps_kernel(
                 if kept_row >= 0:
                     tl.store(
                         kept_h_at + kept_row * kept_h_stride0 + head * kept_h_stride1 + at_d * kept_h_stride2,
-                        next_h,
-                        mask=in_d,
+                        next_h, mask=in_d,
                     )
             h = next_h.to(tl.float32)
         if ends:
@@ -1640,64 +1268,29 @@ def steps_kernel(
 SIGNATURE = Signature(
     name="rg_lru",
     arguments=(
-        Argument("x", "input", ("d",)),
-        Argument("gate", "input", ("d",)),
-        Argument("write", "input", ("d",)),
-        Argument("lam", "parameter", ("d",)),
+        Argument("x", "input", ("d",)), Argument("gate", "input", ("d",)),
+        Argument("write", "input", ("d",)), Argument("lam", "parameter", ("d",)),
     ),
-    states=(("h", ("d",)),),
-    outputs=(("y", ("d",)),),
+    states=(("h", ("d",)),), outputs=(("y", ("d",)),),
 )
 OP = Op(
     SIGNATURE,
     {
         "torch": Backend(
-            torch_forward,
-            torch_backward,
-            frozenset(
-                (
-                    "packed",
-                    "mixed",
-                )
-            ),
-            forward_states=torch_forward_states,
-            backward_states=torch_backward_states,
-            saved={},
+            torch_forward, torch_backward, frozenset(("packed", "mixed")),
+            forward_states=torch_forward_states, backward_states=torch_backward_states, saved={},
         ),
         "triton": Backend(
-            triton_forward,
-            triton_backward,
-            frozenset(
-                (
-                    "packed",
-                    "groups",
-                    "inference",
-                    "replays",
-                    "finals",
-                )
-            ),
-            saved={},
+            triton_forward, triton_backward,
+            frozenset(("packed", "groups", "inference", "replays", "finals")), saved={},
             saved_packed=True,
         ),
     },
     Step(
-        SIGNATURE,
-        torch_step,
+        SIGNATURE, torch_step,
         StepKernel(
-            step_kernel,
-            steps_kernel,
-            reads=(
-                "x",
-                "gate",
-                "write",
-                "lam",
-            ),
-            constants=(),
-            dims=("d",),
-            tiled="d",
-            shared=False,
-            held=(("d",),),
-            smallest=1,
+            step_kernel, steps_kernel, reads=("x", "gate", "write", "lam"), constants=(),
+            dims=("d",), tiled="d", shared=False, held=(("d",),), smallest=1,
         ),
     ),
     __name__,
@@ -1706,19 +1299,11 @@ OP = Op(
 
 @OP.named
 def rg_lru(
-    x: torch.Tensor,
-    gate: torch.Tensor,
-    write: torch.Tensor,
-    lam: torch.Tensor,
-    initial_state: torch.Tensor | None = None,
-    output_final_state: bool = False,
-    cu_seqlens: torch.Tensor | None = None,
-    context_parallel: object = None,
-    recompute: str = "auto",
-    precision: str = "default",
-    state_dtype: torch.dtype | None = None,
-    backend: str | None = None,
-    deterministic: bool = False,
+    x: torch.Tensor, gate: torch.Tensor, write: torch.Tensor, lam: torch.Tensor,
+    initial_state: torch.Tensor | None = None, output_final_state: bool = False,
+    cu_seqlens: torch.Tensor | None = None, context_parallel: object = None,
+    recompute: str = "auto", precision: str = "default", state_dtype: torch.dtype | None = None,
+    backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     r"""The RG-LRU of Griffin (De et al. 2024, arXiv 2402.19427): a gated decay of every channel, whose writes keep the variance.
 
@@ -1770,31 +1355,18 @@ def rg_lru(
         [(1, 100, 2, 16)]
     """
     return OP(
-        {"x": x, "gate": gate, "write": write, "lam": lam},
-        initial_state=initial_state,
-        output_final_state=output_final_state,
-        cu_seqlens=cu_seqlens,
-        context_parallel=context_parallel,
-        recompute=recompute,
-        precision=precision,
-        state_dtype=state_dtype,
-        backend=backend,
-        deterministic=deterministic,
+        {"x": x, "gate": gate, "write": write, "lam": lam}, initial_state=initial_state,
+        output_final_state=output_final_state, cu_seqlens=cu_seqlens,
+        context_parallel=context_parallel, recompute=recompute, precision=precision,
+        state_dtype=state_dtype, backend=backend, deterministic=deterministic,
     )
 
 
 @OP.named
 def rg_lru_step(
-    state: torch.Tensor | None,
-    x: torch.Tensor,
-    gate: torch.Tensor,
-    write: torch.Tensor,
-    lam: torch.Tensor,
-    inplace: bool = False,
-    out: torch.Tensor | None = None,
-    state_dtype: torch.dtype | None = None,
-    backend: str | None = None,
-    deterministic: bool = False,
+    state: torch.Tensor | None, x: torch.Tensor, gate: torch.Tensor, write: torch.Tensor,
+    lam: torch.Tensor, inplace: bool = False, out: torch.Tensor | None = None,
+    state_dtype: torch.dtype | None = None, backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """One step of rg_lru, for generation: one launch, no gradient.
 

@@ -68,64 +68,24 @@ written_for("0.1", __file__)
 
 from chunkform.runtime.chunk_kernels.chunk_layout import GROUP, LEVELS, parts_for, places
 from chunkform.runtime.chunk_kernels.kernels import (
-    adds_steep,
-    chained,
-    chunk_of,
-    cumulate,
-    decayed_product,
-    decayed_sum,
-    first_steep,
-    is_flat,
-    last_of,
-    lasting,
-    log2_of,
-    over_block,
-    part_of,
-    place_of,
-    reach,
-    span,
-    steep,
-    summed,
-    sums_of,
+    adds_steep, chained, chunk_of, cumulate, decayed_product, decayed_sum, first_steep, is_flat,
+    last_of, lasting, log2_of, over_block, part_of, place_of, reach, span, steep, summed, sums_of,
 )
 from chunkform.runtime.chunk_kernels.segment_maps import map_of_all
 from chunkform.runtime.chunk_kernels.split_precision import rounded_and_rest
 from chunkform.runtime.launch.launch import (
-    DTYPES,
-    cdiv,
-    choose,
-    cotangent,
-    launch,
-    spread,
-    steps,
-    strides,
-    whole,
-    with_heads,
+    DTYPES, cdiv, choose, cotangent, launch, spread, steps, strides, whole, with_heads,
 )
 from chunkform.runtime.launch.varlen import BLOCK, backward_by_length, forward_by_length
 from chunkform.runtime.op.decode import Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK,
-    dtype_of,
-    from_chunks,
-    from_heads,
-    from_steps,
-    in_parts,
-    in_segments,
-    per_head,
-    steps_first,
-    to_chunks,
+    CHUNK, dtype_of, from_chunks, from_heads, from_steps, in_parts, in_segments, per_head,
+    steps_first, to_chunks,
 )
 from chunkform.runtime.torch_form.decays import (
-    apart_mask,
-    channel_apply,
-    channel_product,
-    decay_all,
-    decay_in,
-    decay_out,
-    order_mask,
+    apart_mask, channel_apply, channel_product, decay_all, decay_in, decay_out, order_mask,
 )
 from chunkform.runtime.torch_form.segment_maps import PIECE, Segment, in_pieces, over_chunks
 
@@ -351,38 +311,14 @@ def _forward_states_1_chunks(s1, s2, s3, lead, size, dtype, device, size_d, size
     a1 = decay_out(x2, True, 1, dim=-2)
     a2 = (x1 * a1).mT @ x3
     return (
-        over_chunks(
-            a0,
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_d,
-            ),
-            dtype,
-            device,
-        ),
-        over_chunks(
-            a2,
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_d,
-                size_e,
-            ),
-            dtype,
-            device,
-        ),
+        over_chunks(a0, (lead[0], lead[1], count, size_d), dtype, device),
+        over_chunks(a2, (lead[0], lead[1], count, size_d, size_e), dtype, device),
     )
 
 
 def _forward_states_1_law(later, earlier):
     """The map of two segments from the map of each."""
-    return (
-        earlier[0] * later[0],
-        (later[1] + earlier[1] * (later[0])[..., :, None]),
-    )
+    return (earlier[0] * later[0], (later[1] + earlier[1] * (later[0])[..., :, None]))
 
 
 def _forward_states_1_apply(parts, states):
@@ -425,38 +361,14 @@ def _backward_states_1_chunks(s1, s2, s3, lead, size, dtype, device, size_d, siz
     a1 = decay_out(x2, True, -1, dim=-2)
     a2 = (a1 * x1).mT @ x3
     return (
-        over_chunks(
-            a0,
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_d,
-            ),
-            dtype,
-            device,
-        ),
-        over_chunks(
-            a2,
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_d,
-                size_e,
-            ),
-            dtype,
-            device,
-        ),
+        over_chunks(a0, (lead[0], lead[1], count, size_d), dtype, device),
+        over_chunks(a2, (lead[0], lead[1], count, size_d, size_e), dtype, device),
     )
 
 
 def _backward_states_1_law(later, earlier):
     """The map of two segments from the map of each."""
-    return (
-        earlier[0] * later[0],
-        (earlier[1] * (later[0])[..., :, None] + later[1]),
-    )
+    return (earlier[0] * later[0], (earlier[1] * (later[0])[..., :, None] + later[1]))
 
 
 def _backward_states_1_apply(parts, states):
@@ -491,16 +403,8 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
         else steps_first(do, dtype)
     )
     map_3 = in_pieces(
-        _backward_states_1_chunks,
-        _backward_states_1_law,
-        (q, log_w, do),
-        lead,
-        -1,
-        PIECE,
-        dtype,
-        device,
-        size_d,
-        size_e,
+        _backward_states_1_chunks, _backward_states_1_law, (q, log_w, do), lead, -1, PIECE, dtype,
+        device, size_d, size_e,
     )
     # what enters, of dS
     ((dS_last,),) = exchange(
@@ -511,43 +415,12 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def forward_prepare_1(
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    w_sums,
-    w_rests,
-    w_p,
-    w_b,
-    w_t,
-    w_h,
-    w_g,
-    w_extents,
-    scaled1_p,
-    scaled2_p,
-    matrix1,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    D: tl.constexpr,
-    part_d: tl.constexpr,
-    FLAT: tl.constexpr,
-    GROUP: tl.constexpr,
-    CHUNK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    q_p, q_b, q_t, q_h, q_g, k_p, k_b, k_t, k_h, k_g, w_sums, w_rests, w_p, w_b, w_t, w_h, w_g,
+    w_extents, scaled1_p, scaled2_p, matrix1,
+    T, H, chunks, begins, stops, programs,
+    D: tl.constexpr, part_d: tl.constexpr, FLAT: tl.constexpr, GROUP: tl.constexpr,
+    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -588,14 +461,7 @@ def forward_prepare_1(
             if SUMS
             else over_block(
                 tl.load(w_sums + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
-                w_sums + step * D,
-                (row)[:, None],
-                d[None, :],
-                d_ok[None, :],
-                last,
-                H * D,
-                C,
-                CHUNK,
+                w_sums + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
             )
         )
         if SUMS:
@@ -604,13 +470,7 @@ def forward_prepare_1(
         w_n = (
             over_block(
                 tl.load(w_rests + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
-                w_rests + step * D,
-                (row)[:, None],
-                d[None, :],
-                d_ok[None, :],
-                last,
-                H * D,
-                C,
+                w_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C,
                 CHUNK,
             )
             if EXACT
@@ -621,27 +481,13 @@ def forward_prepare_1(
             if SUMS
             else over_block(
                 tl.load(w_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                w_sums + step * D,
-                (last),
-                d,
-                d_ok,
-                last,
-                H * D,
-                C,
-                CHUNK,
+                w_sums + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
             )
         )
         w_n_end = (
             over_block(
                 tl.load(w_rests + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                w_rests + step * D,
-                (last),
-                d,
-                d_ok,
-                last,
-                H * D,
-                C,
-                CHUNK,
+                w_rests + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
             )
             if EXACT
             else tl.full([1], 0, tl.int32)
@@ -654,74 +500,40 @@ def forward_prepare_1(
             else over_block(
                 tl.load(
                     w_sums + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
-                    mask=(i > 0)[:, None] & (d_ok)[None, :],
-                    other=0,
+                    mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
                 ),
-                w_sums + step * D,
-                (tl.minimum(i - 1, last))[:, None],
-                d[None, :],
-                d_ok[None, :],
-                last,
-                H * D,
-                C,
-                CHUNK,
+                w_sums + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :],
+                last, H * D, C, CHUNK,
             )
         )
         w_n_before = (
             over_block(
                 tl.load(
                     w_rests + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
-                    mask=(i > 0)[:, None] & (d_ok)[None, :],
-                    other=0,
+                    mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
                 ),
-                w_rests + step * D,
-                (tl.minimum(i - 1, last))[:, None],
-                d[None, :],
-                d_ok[None, :],
-                last,
-                H * D,
-                C,
-                CHUNK,
+                w_rests + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :],
+                last, H * D, C, CHUNK,
             )
             if EXACT
             else 0
         )
         t = decayed_product(
-            t,
-            q.to(tl.float32),
-            k.to(tl.float32),
-            w_sums + step * D,
-            w_rests + step * D if EXACT else None,
-            w_a_before,
-            w_n_before,
-            w_a,
-            w_n,
-            d,
-            d_ok,
-            last,
-            H * D,
-            C,
-            CHUNK,
-            LEVELS,
-            True,
-            False,
-            FLAT,
-            EXACT,
-            DT,
+            t, q.to(tl.float32), k.to(tl.float32), w_sums + step * D,
+            w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d, d_ok, last,
+            H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
         )
         if not FLAT:
             steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
             i_new = i_ok & ((i >= steep_from) | (again > 0))
         since = span(w_a_before, w_n_before, 0.0, 0)
         tl.store(
-            scaled1_p + at * D + i[:, None] * D + d[None, :],
-            (q.to(tl.float32) * since),
+            scaled1_p + at * D + i[:, None] * D + d[None, :], (q.to(tl.float32) * since),
             mask=i_new[:, None] & d_ok[None, :],
         )  # q . since
         until = span(w_a_end[None, :], w_n_end[None, :], w_a, w_n)
         tl.store(
-            scaled2_p + at * D + i[:, None] * D + d[None, :],
-            (until * k.to(tl.float32)),
+            scaled2_p + at * D + i[:, None] * D + d[None, :], (until * k.to(tl.float32)),
             mask=i_new[:, None] & d_ok[None, :],
         )  # k . until
     if SUMS:
@@ -734,8 +546,7 @@ def forward_prepare_1(
                     log2_of(
                         tl.load(
                             w_p + t0 * w_t + i[:, None] * w_t + d[None, :],
-                            mask=i_ok[:, None] & d_ok[None, :],
-                            other=0.0,
+                            mask=i_ok[:, None] & d_ok[None, :], other=0.0,
                         )
                     ),
                     C,
@@ -744,51 +555,19 @@ def forward_prepare_1(
                     w_sums + step * D + i[:, None] * (H * D) + d[None, :], sums, mask=i_ok[:, None] & d_ok[None, :]
                 )
     tl.store(
-        matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-        t,
+        matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t,
         mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
     )  # t
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def forward_prepare_1_others(
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    w_sums,
-    w_rests,
-    w_p,
-    w_b,
-    w_t,
-    w_h,
-    w_g,
-    w_extents,
-    scaled1_p,
-    scaled2_p,
-    matrix1,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    D: tl.constexpr,
-    part_d: tl.constexpr,
-    FLAT: tl.constexpr,
-    GROUP: tl.constexpr,
-    CHUNK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    q_p, q_b, q_t, q_h, q_g, k_p, k_b, k_t, k_h, k_g, w_sums, w_rests, w_p, w_b, w_t, w_h, w_g,
+    w_extents, scaled1_p, scaled2_p, matrix1,
+    T, H, chunks, begins, stops, programs,
+    D: tl.constexpr, part_d: tl.constexpr, FLAT: tl.constexpr, GROUP: tl.constexpr,
+    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The same, of chunks that aren't flat: a program looks at some together, and takes one after the other."""
     i = tl.arange(0, C)
@@ -831,8 +610,7 @@ def forward_prepare_1_others(
                         log2_of(
                             tl.load(
                                 w_p + t0 * w_t + i[:, None] * w_t + d[None, :],
-                                mask=i_ok[:, None] & d_ok[None, :],
-                                other=0.0,
+                                mask=i_ok[:, None] & d_ok[None, :], other=0.0,
                             )
                         )
                         if SUMS
@@ -845,14 +623,8 @@ def forward_prepare_1_others(
                             tl.load(
                                 w_sums + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0
                             ),
-                            w_sums + step * D,
-                            (row)[:, None],
-                            d[None, :],
-                            d_ok[None, :],
-                            last,
-                            H * D,
-                            C,
-                            CHUNK,
+                            w_sums + step * D, (row)[:, None], d[None, :], d_ok[None, :], last,
+                            H * D, C, CHUNK,
                         )
                     )
                     if SUMS:
@@ -862,17 +634,10 @@ def forward_prepare_1_others(
                         over_block(
                             tl.load(
                                 w_rests + step * D + (row)[:, None] * (H * D) + d[None, :],
-                                mask=(d_ok)[None, :],
-                                other=0,
+                                mask=(d_ok)[None, :], other=0,
                             ),
-                            w_rests + step * D,
-                            (row)[:, None],
-                            d[None, :],
-                            d_ok[None, :],
-                            last,
-                            H * D,
-                            C,
-                            CHUNK,
+                            w_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last,
+                            H * D, C, CHUNK,
                         )
                         if EXACT
                         else 0
@@ -882,27 +647,13 @@ def forward_prepare_1_others(
                         if SUMS
                         else over_block(
                             tl.load(w_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                            w_sums + step * D,
-                            (last),
-                            d,
-                            d_ok,
-                            last,
-                            H * D,
-                            C,
-                            CHUNK,
+                            w_sums + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
                         )
                     )
                     w_n_end = (
                         over_block(
                             tl.load(w_rests + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                            w_rests + step * D,
-                            (last),
-                            d,
-                            d_ok,
-                            last,
-                            H * D,
-                            C,
-                            CHUNK,
+                            w_rests + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
                         )
                         if EXACT
                         else tl.full([1], 0, tl.int32)
@@ -915,60 +666,28 @@ def forward_prepare_1_others(
                         else over_block(
                             tl.load(
                                 w_sums + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
-                                mask=(i > 0)[:, None] & (d_ok)[None, :],
-                                other=0,
+                                mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
                             ),
-                            w_sums + step * D,
-                            (tl.minimum(i - 1, last))[:, None],
-                            d[None, :],
-                            d_ok[None, :],
-                            last,
-                            H * D,
-                            C,
-                            CHUNK,
+                            w_sums + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :],
+                            d_ok[None, :], last, H * D, C, CHUNK,
                         )
                     )
                     w_n_before = (
                         over_block(
                             tl.load(
                                 w_rests + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
-                                mask=(i > 0)[:, None] & (d_ok)[None, :],
-                                other=0,
+                                mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
                             ),
-                            w_rests + step * D,
-                            (tl.minimum(i - 1, last))[:, None],
-                            d[None, :],
-                            d_ok[None, :],
-                            last,
-                            H * D,
-                            C,
-                            CHUNK,
+                            w_rests + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :],
+                            d_ok[None, :], last, H * D, C, CHUNK,
                         )
                         if EXACT
                         else 0
                     )
                     t = decayed_product(
-                        t,
-                        q.to(tl.float32),
-                        k.to(tl.float32),
-                        w_sums + step * D,
-                        w_rests + step * D if EXACT else None,
-                        w_a_before,
-                        w_n_before,
-                        w_a,
-                        w_n,
-                        d,
-                        d_ok,
-                        last,
-                        H * D,
-                        C,
-                        CHUNK,
-                        LEVELS,
-                        True,
-                        False,
-                        FLAT,
-                        EXACT,
-                        DT,
+                        t, q.to(tl.float32), k.to(tl.float32), w_sums + step * D,
+                        w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d,
+                        d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
                     )
                     if not FLAT:
                         steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
@@ -976,14 +695,12 @@ def forward_prepare_1_others(
                     since = span(w_a_before, w_n_before, 0.0, 0)
                     tl.store(
                         scaled1_p + at * D + i[:, None] * D + d[None, :],
-                        (q.to(tl.float32) * since),
-                        mask=i_new[:, None] & d_ok[None, :],
+                        (q.to(tl.float32) * since), mask=i_new[:, None] & d_ok[None, :],
                     )  # q . since
                     until = span(w_a_end[None, :], w_n_end[None, :], w_a, w_n)
                     tl.store(
                         scaled2_p + at * D + i[:, None] * D + d[None, :],
-                        (until * k.to(tl.float32)),
-                        mask=i_new[:, None] & d_ok[None, :],
+                        (until * k.to(tl.float32)), mask=i_new[:, None] & d_ok[None, :],
                     )  # k . until
                 if SUMS:
                     tl.store(w_extents + at, w_most - w_least)
@@ -995,59 +712,29 @@ def forward_prepare_1_others(
                                 log2_of(
                                     tl.load(
                                         w_p + t0 * w_t + i[:, None] * w_t + d[None, :],
-                                        mask=i_ok[:, None] & d_ok[None, :],
-                                        other=0.0,
+                                        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
                                     )
                                 ),
                                 C,
                             )
                             tl.store(
-                                w_sums + step * D + i[:, None] * (H * D) + d[None, :],
-                                sums,
+                                w_sums + step * D + i[:, None] * (H * D) + d[None, :], sums,
                                 mask=i_ok[:, None] & d_ok[None, :],
                             )
                 tl.store(
-                    matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-                    t,
+                    matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t,
                     mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
                 )  # t
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def forward_sweep_1(
-    S_first,
-    S_last,
-    S_borders,
-    scaled1_p,
-    v_p,
-    v_b,
-    v_t,
-    v_h,
-    v_g,
-    matrix1,
-    o_0_out,
-    w_sums,
-    w_rests,
-    scaled2_p,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    blocks,
-    D: tl.constexpr,
-    E: tl.constexpr,
-    block_d: tl.constexpr,
-    block_e: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    BLOCK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
+    S_first, S_last, S_borders, scaled1_p, v_p, v_b, v_t, v_h, v_g, matrix1, o_0_out, w_sums,
+    w_rests, scaled2_p,
+    T, H, chunks, starts, parts, length, blocks,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, BLOCK: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of S."""
@@ -1070,8 +757,7 @@ def forward_sweep_1(
         if S_first is not None:
             S_slice += tl.load(
                 S_first + sh * D * E + d_slice[None, :] * E + e[:, None],
-                mask=d_ok_slice[None, :] & e_ok[:, None],
-                other=0.0,
+                mask=d_ok_slice[None, :] & e_ok[:, None], other=0.0,
             )
         S = S + (S_slice,)
         d = d + (d_slice,)
@@ -1080,16 +766,9 @@ def forward_sweep_1(
     v_p += b * v_b + h // v_g * v_h
     if not YIELD:
         reached = lasting(
-            w_sums + (b * T * H + h) * D,
-            w_rests + (b * T * H + h) * D if EXACT else None,
-            H * D,
-            tl.arange(0, triton.next_power_of_2(D)),
-            tl.arange(0, triton.next_power_of_2(D)) < D,
-            begin,
-            stop,
-            count,
-            C,
-            True,
+            w_sums + (b * T * H + h) * D, w_rests + (b * T * H + h) * D if EXACT else None, H * D,
+            tl.arange(0, triton.next_power_of_2(D)), tl.arange(0, triton.next_power_of_2(D)) < D,
+            begin, stop, count, C, True,
         )
         begin, first, count = begin + (count - reached) * C, first + (count - reached), reached
     for n in tl.range(0, count, num_stages=STAGES):
@@ -1117,21 +796,17 @@ def forward_sweep_1(
                         S_borders
                         + (bh * blocks + first_block + n // (BLOCK // C)) * D * E
                         + d[n_d][None, :] * E
-                        + e[:, None],
-                        S[n_d],
-                        mask=d_ok[n_d][None, :] & e_ok[:, None],
+                        + e[:, None], S[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
             scaled1 = tl.load(
                 scaled1_p + at * D + i[:, None] * D + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
             p = tl.dot(S[n_d].to(DT), tl.trans(scaled1.to(DT)), p, input_precision="tf32x3")  # scaled1 S
             kept = span(w_a_end, w_n_end, 0.0, 0)
             scaled2 = tl.load(
                 scaled2_p + at * D + i[:, None] * D + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
             p3 = tl.dot(
                 v.to(DT), scaled2.to(DT), (kept[None, :] * S[n_d]), input_precision="tf32x3"
@@ -1154,8 +829,7 @@ def forward_sweep_1(
                 if part == parts - 1:
                     tl.store(
                         S_last + (sh // H // parts * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
-                        S[n_d],
-                        mask=d_ok[n_d][None, :] & e_ok[:, None],
+                        S[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         else:
             tl.store(
@@ -1165,35 +839,10 @@ def forward_sweep_1(
 
 @triton.jit(do_not_specialize=["T", "count"])
 def forward_rows_1(
-    o_0_p,
-    o_0_b,
-    o_0_t,
-    o_0_h,
-    o_0_g,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    u_p,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    v_p,
-    v_b,
-    v_t,
-    v_h,
-    v_g,
-    o_out,
-    T,
-    H,
-    count,
-    D: tl.constexpr,
-    E: tl.constexpr,
-    block_d: tl.constexpr,
-    block_e: tl.constexpr,
+    o_0_p, o_0_b, o_0_t, o_0_h, o_0_g, q_p, q_b, q_t, q_h, q_g, u_p, k_p, k_b, k_t, k_h, k_g,
+    v_p, v_b, v_t, v_h, v_g, o_out,
+    T, H, count,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
     ROWS: tl.constexpr,
 ):
     """What is made of each step for itself."""
@@ -1209,24 +858,20 @@ def forward_rows_1(
     e_ok = e < E
     o_0 = tl.load(
         o_0_p + h // o_0_g * o_0_h + (b * o_0_b + step * o_0_t)[:, None] + e[None, :],
-        mask=i_ok[:, None] & e_ok[None, :],
-        other=0.0,
+        mask=i_ok[:, None] & e_ok[None, :], other=0.0,
     ).to(tl.float32)
     q = tl.load(
         q_p + h // q_g * q_h + (b * q_b + step * q_t)[:, None] + d[None, :],
-        mask=i_ok[:, None] & d_ok[None, :],
-        other=0.0,
+        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
     ).to(tl.float32)
     u = tl.load(u_p + h * D + d, mask=d_ok, other=0.0).to(tl.float32)
     k = tl.load(
         k_p + h // k_g * k_h + (b * k_b + step * k_t)[:, None] + d[None, :],
-        mask=i_ok[:, None] & d_ok[None, :],
-        other=0.0,
+        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
     ).to(tl.float32)
     v = tl.load(
         v_p + h // v_g * v_h + (b * v_b + step * v_t)[:, None] + e[None, :],
-        mask=i_ok[:, None] & e_ok[None, :],
-        other=0.0,
+        mask=i_ok[:, None] & e_ok[None, :], other=0.0,
     ).to(tl.float32)
     t1 = tl.sum(u[None, :] * q * k, axis=1)
     tl.store(o_out + at[:, None] * E + e[None, :], t1[:, None] * v + o_0, mask=i_ok[:, None] & e_ok[None, :])
@@ -1256,105 +901,35 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     scaled1 = some.new_empty((B, H, T, D))
     scaled2 = some.new_empty((B, H, T, D))
     launch(
-        forward_prepare_1,
-        (lay.programs,),
-        q,
-        *strides(q, H),
-        k,
-        *strides(k, H),
-        w_sums,
-        w_rests,
-        w,
-        *strides(w, H),
-        w_extents,
-        scaled1,
-        scaled2,
-        matrix1,
-        *lay.at_once,
-        lay.programs,
-        D=D,
-        part_d=min(config.block, config.padded(D)),
-        FLAT=True,
-        GROUP=GROUP,
-        CHUNK=config.chunk,
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=config.ahead,
-        num_stages=1,
-        maxnreg=config.registers,
+        forward_prepare_1, (lay.programs,),
+        q, *strides(q, H), k, *strides(k, H), w_sums, w_rests, w, *strides(w, H), w_extents,
+        scaled1, scaled2, matrix1,
+        *lay.at_once, lay.programs,
+        D=D, part_d=min(config.block, config.padded(D)), FLAT=True, GROUP=GROUP, CHUNK=config.chunk,
+        C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=config.registers,
     )
     launch(
-        forward_prepare_1_others,
-        (cdiv(lay.programs, GROUP),),
-        q,
-        *strides(q, H),
-        k,
-        *strides(k, H),
-        w_sums,
-        w_rests,
-        w,
-        *strides(w, H),
-        w_extents,
-        scaled1,
-        scaled2,
-        matrix1,
-        *lay.at_once,
-        lay.programs,
-        D=D,
-        part_d=min(config.block, config.padded(D)),
-        FLAT=False,
-        GROUP=GROUP,
-        CHUNK=config.chunk,
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=config.ahead,
-        num_stages=1,
-        maxnreg=config.registers,
+        forward_prepare_1_others, (cdiv(lay.programs, GROUP),),
+        q, *strides(q, H), k, *strides(k, H), w_sums, w_rests, w, *strides(w, H), w_extents,
+        scaled1, scaled2, matrix1,
+        *lay.at_once, lay.programs,
+        D=D, part_d=min(config.block, config.padded(D)), FLAT=False, GROUP=GROUP,
+        CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=config.registers,
     )
     w_extents = None
     if parts > 1 or exchange is not None:
         S_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
         walk = config.walk(E, config.padded(D) * scaled2.element_size(), 0, v.element_size())
         launch(
-            forward_sweep_1,
-            (lay.sequences * parts * H * cdiv(E, walk.tile),),
-            None,
-            S_ends,
-            None,
-            scaled1,
-            v,
-            *strides(v, H),
-            matrix1,
-            None,
-            w_sums,
-            w_rests,
-            scaled2,
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            blocks.chunks,
-            D=D,
-            E=E,
-            block_d=min(config.slice, config.padded(D)),
-            block_e=walk.tile,
-            YIELD=False,
-            WARPS=walk.warps,
-            STAGES=walk.stages,
-            BLOCK=BLOCK,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=walk.warps,
-            num_stages=2,
-            maxnreg=walk.registers,
+            forward_sweep_1, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+            None, S_ends, None, scaled1, v, *strides(v, H), matrix1, None, w_sums, w_rests, scaled2,
+            *lay.walked, parts, lay.length(parts), blocks.chunks,
+            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=False,
+            WARPS=walk.warps, STAGES=walk.stages, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels,
+            EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps,
+            num_stages=2, maxnreg=walk.registers,
         )
         if exchange is not None:  # other parts of the sequence are elsewhere
             S_coming = exchange.begin(
@@ -1374,70 +949,27 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     S_borders = some.new_empty((B, H, blocks.chunks, D, E), dtype=some.dtype) if needs_backward else None
     S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if finals else None
     walk = config.walk(
-        E,
-        config.padded(D) * (scaled1.element_size() + scaled2.element_size()),
-        config.chunk * matrix1.element_size(),
-        v.element_size(),
+        E, config.padded(D) * (scaled1.element_size() + scaled2.element_size()),
+        config.chunk * matrix1.element_size(), v.element_size(),
     )
     launch(
-        forward_sweep_1,
-        (lay.sequences * parts * H * cdiv(E, walk.tile),),
-        S_starts,
-        S_last,
-        S_borders,
-        scaled1,
-        v,
-        *strides(v, H),
-        matrix1,
-        o_0,
-        w_sums,
-        w_rests,
+        forward_sweep_1, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+        S_starts, S_last, S_borders, scaled1, v, *strides(v, H), matrix1, o_0, w_sums, w_rests,
         scaled2,
-        *lay.walked,
-        parts,
-        lay.length(parts),
-        blocks.chunks,
-        D=D,
-        E=E,
-        block_d=min(config.slice, config.padded(D)),
-        block_e=walk.tile,
-        YIELD=True,
-        WARPS=walk.warps,
-        STAGES=walk.stages,
-        BLOCK=BLOCK,
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=walk.warps,
-        num_stages=2,
-        maxnreg=walk.registers,
+        *lay.walked, parts, lay.length(parts), blocks.chunks,
+        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=True,
+        WARPS=walk.warps, STAGES=walk.stages, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels,
+        EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps,
+        num_stages=2, maxnreg=walk.registers,
     )
     matrix1 = scaled1 = scaled2 = w_rests = w_sums = None
     o = some.new_empty((B, T, H, E), dtype=some.dtype)
     launch(
-        forward_rows_1,
-        (cdiv(B * T, config.rows(config.padded(D), config.padded(E))) * H,),
-        o_0,
-        *strides(o_0, H),
-        q,
-        *strides(q, H),
-        u,
-        k,
-        *strides(k, H),
-        v,
-        *strides(v, H),
-        o,
-        T,
-        H,
-        B * T,
-        D=D,
-        E=E,
-        block_d=config.padded(D),
-        block_e=config.padded(E),
-        ROWS=config.rows(config.padded(D), config.padded(E)),
-        num_warps=4,
+        forward_rows_1, (cdiv(B * T, config.rows(config.padded(D), config.padded(E))) * H,),
+        o_0, *strides(o_0, H), q, *strides(q, H), u, k, *strides(k, H), v, *strides(v, H), o,
+        T, H, B * T,
+        D=D, E=E, block_d=config.padded(D), block_e=config.padded(E),
+        ROWS=config.rows(config.padded(D), config.padded(E)), num_warps=4,
     )
     o_0 = None
     saved = {}
@@ -1449,38 +981,12 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prepare_1(
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    w_sums,
-    w_rests,
-    w_extents,
-    scaled1_p,
-    scaled2_p,
-    matrix1,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    D: tl.constexpr,
-    part_d: tl.constexpr,
-    FLAT: tl.constexpr,
-    GROUP: tl.constexpr,
-    CHUNK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    k_p, k_b, k_t, k_h, k_g, q_p, q_b, q_t, q_h, q_g, w_sums, w_rests, w_extents, scaled1_p,
+    scaled2_p, matrix1,
+    T, H, chunks, begins, stops, programs,
+    D: tl.constexpr, part_d: tl.constexpr, FLAT: tl.constexpr, GROUP: tl.constexpr,
+    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -1508,168 +1014,80 @@ def backward_prepare_1(
         w_a_before = over_block(
             tl.load(
                 w_sums + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
-                mask=(i > 0)[:, None] & (d_ok)[None, :],
-                other=0,
+                mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
             ),
-            w_sums + step * D,
-            (tl.minimum(i - 1, last))[:, None],
-            d[None, :],
-            d_ok[None, :],
-            last,
-            H * D,
-            C,
-            CHUNK,
+            w_sums + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last,
+            H * D, C, CHUNK,
         )
         w_n_before = (
             over_block(
                 tl.load(
                     w_rests + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
-                    mask=(i > 0)[:, None] & (d_ok)[None, :],
-                    other=0,
+                    mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
                 ),
-                w_rests + step * D,
-                (tl.minimum(i - 1, last))[:, None],
-                d[None, :],
-                d_ok[None, :],
-                last,
-                H * D,
-                C,
-                CHUNK,
+                w_rests + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :],
+                last, H * D, C, CHUNK,
             )
             if EXACT
             else 0
         )
         w_a = over_block(
             tl.load(w_sums + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
-            w_sums + step * D,
-            (row)[:, None],
-            d[None, :],
-            d_ok[None, :],
-            last,
-            H * D,
-            C,
-            CHUNK,
+            w_sums + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
         )
         w_n = (
             over_block(
                 tl.load(w_rests + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
-                w_rests + step * D,
-                (row)[:, None],
-                d[None, :],
-                d_ok[None, :],
-                last,
-                H * D,
-                C,
+                w_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C,
                 CHUNK,
             )
             if EXACT
             else 0
         )
         t = decayed_product(
-            t,
-            k.to(tl.float32),
-            q.to(tl.float32),
-            w_sums + step * D,
-            w_rests + step * D if EXACT else None,
-            w_a_before,
-            w_n_before,
-            w_a,
-            w_n,
-            d,
-            d_ok,
-            last,
-            H * D,
-            C,
-            CHUNK,
-            LEVELS,
-            False,
-            False,
-            FLAT,
-            EXACT,
-            DT,
+            t, k.to(tl.float32), q.to(tl.float32), w_sums + step * D,
+            w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d, d_ok, last,
+            H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
         )
         if not FLAT:
             steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
             i_new = i_ok & ((i >= steep_from) | (again > 0))
         w_a_end = over_block(
-            tl.load(w_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
-            w_sums + step * D,
-            (last),
-            d,
-            d_ok,
-            last,
-            H * D,
-            C,
-            CHUNK,
+            tl.load(w_sums + step * D + last * (H * D) + d, mask=d_ok, other=0), w_sums + step * D,
+            (last), d, d_ok, last, H * D, C, CHUNK,
         )
         w_n_end = (
             over_block(
                 tl.load(w_rests + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                w_rests + step * D,
-                (last),
-                d,
-                d_ok,
-                last,
-                H * D,
-                C,
-                CHUNK,
+                w_rests + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
             )
             if EXACT
             else tl.full([1], 0, tl.int32)
         )
         since = span(w_a_end[None, :], w_n_end[None, :], w_a, w_n)
         tl.store(
-            scaled1_p + at * D + i[:, None] * D + d[None, :],
-            (since * k.to(tl.float32)),
+            scaled1_p + at * D + i[:, None] * D + d[None, :], (since * k.to(tl.float32)),
             mask=i_new[:, None] & d_ok[None, :],
         )  # k . since
         until = span(w_a_before, w_n_before, 0.0, 0)
         tl.store(
-            scaled2_p + at * D + i[:, None] * D + d[None, :],
-            (until * q.to(tl.float32)),
+            scaled2_p + at * D + i[:, None] * D + d[None, :], (until * q.to(tl.float32)),
             mask=i_new[:, None] & d_ok[None, :],
         )  # q . until
     tl.store(
-        matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-        t,
+        matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t,
         mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
     )  # t
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prepare_1_others(
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    w_sums,
-    w_rests,
-    w_extents,
-    scaled1_p,
-    scaled2_p,
-    matrix1,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    D: tl.constexpr,
-    part_d: tl.constexpr,
-    FLAT: tl.constexpr,
-    GROUP: tl.constexpr,
-    CHUNK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    k_p, k_b, k_t, k_h, k_g, q_p, q_b, q_t, q_h, q_g, w_sums, w_rests, w_extents, scaled1_p,
+    scaled2_p, matrix1,
+    T, H, chunks, begins, stops, programs,
+    D: tl.constexpr, part_d: tl.constexpr, FLAT: tl.constexpr, GROUP: tl.constexpr,
+    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The same, of chunks that aren't flat: a program looks at some together, and takes one after the other."""
     i = tl.arange(0, C)
@@ -1706,33 +1124,19 @@ def backward_prepare_1_others(
                     w_a_before = over_block(
                         tl.load(
                             w_sums + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
-                            mask=(i > 0)[:, None] & (d_ok)[None, :],
-                            other=0,
+                            mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
                         ),
-                        w_sums + step * D,
-                        (tl.minimum(i - 1, last))[:, None],
-                        d[None, :],
-                        d_ok[None, :],
-                        last,
-                        H * D,
-                        C,
-                        CHUNK,
+                        w_sums + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :],
+                        d_ok[None, :], last, H * D, C, CHUNK,
                     )
                     w_n_before = (
                         over_block(
                             tl.load(
                                 w_rests + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
-                                mask=(i > 0)[:, None] & (d_ok)[None, :],
-                                other=0,
+                                mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
                             ),
-                            w_rests + step * D,
-                            (tl.minimum(i - 1, last))[:, None],
-                            d[None, :],
-                            d_ok[None, :],
-                            last,
-                            H * D,
-                            C,
-                            CHUNK,
+                            w_rests + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :],
+                            d_ok[None, :], last, H * D, C, CHUNK,
                         )
                         if EXACT
                         else 0
@@ -1741,82 +1145,37 @@ def backward_prepare_1_others(
                         tl.load(
                             w_sums + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0
                         ),
-                        w_sums + step * D,
-                        (row)[:, None],
-                        d[None, :],
-                        d_ok[None, :],
-                        last,
-                        H * D,
-                        C,
-                        CHUNK,
+                        w_sums + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D,
+                        C, CHUNK,
                     )
                     w_n = (
                         over_block(
                             tl.load(
                                 w_rests + step * D + (row)[:, None] * (H * D) + d[None, :],
-                                mask=(d_ok)[None, :],
-                                other=0,
+                                mask=(d_ok)[None, :], other=0,
                             ),
-                            w_rests + step * D,
-                            (row)[:, None],
-                            d[None, :],
-                            d_ok[None, :],
-                            last,
-                            H * D,
-                            C,
-                            CHUNK,
+                            w_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last,
+                            H * D, C, CHUNK,
                         )
                         if EXACT
                         else 0
                     )
                     t = decayed_product(
-                        t,
-                        k.to(tl.float32),
-                        q.to(tl.float32),
-                        w_sums + step * D,
-                        w_rests + step * D if EXACT else None,
-                        w_a_before,
-                        w_n_before,
-                        w_a,
-                        w_n,
-                        d,
-                        d_ok,
-                        last,
-                        H * D,
-                        C,
-                        CHUNK,
-                        LEVELS,
-                        False,
-                        False,
-                        FLAT,
-                        EXACT,
-                        DT,
+                        t, k.to(tl.float32), q.to(tl.float32), w_sums + step * D,
+                        w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d,
+                        d_ok, last, H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
                     )
                     if not FLAT:
                         steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
                         i_new = i_ok & ((i >= steep_from) | (again > 0))
                     w_a_end = over_block(
                         tl.load(w_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                        w_sums + step * D,
-                        (last),
-                        d,
-                        d_ok,
-                        last,
-                        H * D,
-                        C,
-                        CHUNK,
+                        w_sums + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
                     )
                     w_n_end = (
                         over_block(
                             tl.load(w_rests + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                            w_rests + step * D,
-                            (last),
-                            d,
-                            d_ok,
-                            last,
-                            H * D,
-                            C,
-                            CHUNK,
+                            w_rests + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
                         )
                         if EXACT
                         else tl.full([1], 0, tl.int32)
@@ -1824,57 +1183,27 @@ def backward_prepare_1_others(
                     since = span(w_a_end[None, :], w_n_end[None, :], w_a, w_n)
                     tl.store(
                         scaled1_p + at * D + i[:, None] * D + d[None, :],
-                        (since * k.to(tl.float32)),
-                        mask=i_new[:, None] & d_ok[None, :],
+                        (since * k.to(tl.float32)), mask=i_new[:, None] & d_ok[None, :],
                     )  # k . since
                     until = span(w_a_before, w_n_before, 0.0, 0)
                     tl.store(
                         scaled2_p + at * D + i[:, None] * D + d[None, :],
-                        (until * q.to(tl.float32)),
-                        mask=i_new[:, None] & d_ok[None, :],
+                        (until * q.to(tl.float32)), mask=i_new[:, None] & d_ok[None, :],
                     )  # q . until
                 tl.store(
-                    matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-                    t,
+                    matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t,
                     mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
                 )  # t
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_1(
-    dS_first,
-    dS_last,
-    dS_borders,
-    scaled1_p,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    matrix1,
-    dv_1_out,
-    w_sums,
-    w_rests,
-    scaled2_p,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    blocks,
-    D: tl.constexpr,
-    E: tl.constexpr,
-    block_d: tl.constexpr,
-    block_e: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    BLOCK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
+    dS_first, dS_last, dS_borders, scaled1_p, do_p, do_b, do_t, do_h, do_g, matrix1, dv_1_out,
+    w_sums, w_rests, scaled2_p,
+    T, H, chunks, starts, parts, length, blocks,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, BLOCK: tl.constexpr,
+    C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk backwards over chunks, carrying a tile of dS."""
@@ -1897,8 +1226,7 @@ def backward_sweep_1(
         if dS_first is not None:
             dS_slice += tl.load(
                 dS_first + sh * D * E + d_slice[None, :] * E + e[:, None],
-                mask=d_ok_slice[None, :] & e_ok[:, None],
-                other=0.0,
+                mask=d_ok_slice[None, :] & e_ok[:, None], other=0.0,
             )
         d = d + (d_slice,)
         dS = dS + (dS_slice,)
@@ -1907,16 +1235,9 @@ def backward_sweep_1(
     do_p += b * do_b + h // do_g * do_h
     if not YIELD:
         reached = lasting(
-            w_sums + (b * T * H + h) * D,
-            w_rests + (b * T * H + h) * D if EXACT else None,
-            H * D,
-            tl.arange(0, triton.next_power_of_2(D)),
-            tl.arange(0, triton.next_power_of_2(D)) < D,
-            begin,
-            stop,
-            count,
-            C,
-            False,
+            w_sums + (b * T * H + h) * D, w_rests + (b * T * H + h) * D if EXACT else None, H * D,
+            tl.arange(0, triton.next_power_of_2(D)), tl.arange(0, triton.next_power_of_2(D)) < D,
+            begin, stop, count, C, False,
         )
         stop, count = tl.minimum(stop, begin + reached * C), reached
     for n in tl.range(0, count, num_stages=STAGES):
@@ -1944,21 +1265,17 @@ def backward_sweep_1(
                         dS_borders
                         + (bh * blocks + first_block + (count - 1 - n) // (BLOCK // C)) * D * E
                         + d[n_d][None, :] * E
-                        + e[:, None],
-                        dS[n_d],
-                        mask=d_ok[n_d][None, :] & e_ok[:, None],
+                        + e[:, None], dS[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
             scaled1 = tl.load(
                 scaled1_p + at * D + i[:, None] * D + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
             p = tl.dot(dS[n_d].to(DT), tl.trans(scaled1.to(DT)), p, input_precision="tf32x3")  # scaled1 dS
             kept = span(w_a_end, w_n_end, 0.0, 0)
             scaled2 = tl.load(
                 scaled2_p + at * D + i[:, None] * D + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
             p3 = tl.dot(
                 do.to(DT), scaled2.to(DT), (kept[None, :] * dS[n_d]), input_precision="tf32x3"
@@ -1981,64 +1298,23 @@ def backward_sweep_1(
                 if part == 0:
                     tl.store(
                         dS_last + (sh // H // parts * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
-                        dS[n_d],
-                        mask=d_ok[n_d][None, :] & e_ok[:, None],
+                        dS[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         else:
             tl.store(
-                dS_last + sh * D * E + d[n_d][None, :] * E + e[:, None],
-                dS[n_d],
+                dS_last + sh * D * E + d[n_d][None, :] * E + e[:, None], dS[n_d],
                 mask=d_ok[n_d][None, :] & e_ok[:, None],
             )
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_read_1(
-    S_borders,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    v_p,
-    v_b,
-    v_t,
-    v_h,
-    v_g,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    w_sums,
-    w_rests,
-    w_extents,
-    dq_0_out,
-    dS_borders,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    dk_2_out,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    E: tl.constexpr,
-    D: tl.constexpr,
-    block_e: tl.constexpr,
-    block_d: tl.constexpr,
-    FLAT: tl.constexpr,
-    GROUP: tl.constexpr,
-    CHUNK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    S_borders, do_p, do_b, do_t, do_h, do_g, v_p, v_b, v_t, v_h, v_g, k_p, k_b, k_t, k_h, k_g,
+    w_sums, w_rests, w_extents, dq_0_out, dS_borders, q_p, q_b, q_t, q_h, q_g, dk_2_out,
+    T, H, chunks, begins, stops, programs,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
+    FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What reads the states at the borders of blocks, for all blocks at once."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
@@ -2065,8 +1341,7 @@ def backward_read_1(
         steep_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
     s = tl.load(
         S_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
-        mask=d_ok[None, :] & e_ok[:, None],
-        other=0.0,
+        mask=d_ok[None, :] & e_ok[:, None], other=0.0,
     )  # S
     do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
     v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
@@ -2076,84 +1351,38 @@ def backward_read_1(
     w_a_before = over_block(
         tl.load(
             w_sums + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
-            mask=(i > 0)[:, None] & (d_ok)[None, :],
-            other=0,
+            mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
         ),
-        w_sums + step * D,
-        (tl.minimum(i - 1, last))[:, None],
-        d[None, :],
-        d_ok[None, :],
-        last,
-        H * D,
-        C,
-        CHUNK,
+        w_sums + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last,
+        H * D, C, CHUNK,
     )
     w_n_before = (
         over_block(
             tl.load(
                 w_rests + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
-                mask=(i > 0)[:, None] & (d_ok)[None, :],
-                other=0,
+                mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
             ),
-            w_rests + step * D,
-            (tl.minimum(i - 1, last))[:, None],
-            d[None, :],
-            d_ok[None, :],
-            last,
-            H * D,
-            C,
-            CHUNK,
+            w_rests + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last,
+            H * D, C, CHUNK,
         )
         if EXACT
         else 0
     )
     w_a = over_block(
         tl.load(w_sums + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
-        w_sums + step * D,
-        (row)[:, None],
-        d[None, :],
-        d_ok[None, :],
-        last,
-        H * D,
-        C,
-        CHUNK,
+        w_sums + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
     )
     w_n = (
         over_block(
             tl.load(w_rests + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
-            w_rests + step * D,
-            (row)[:, None],
-            d[None, :],
-            d_ok[None, :],
-            last,
-            H * D,
-            C,
-            CHUNK,
+            w_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
         )
         if EXACT
         else 0
     )
     p3 = decayed_sum(
-        p2,
-        k.to(tl.float32),
-        w_sums + step * D,
-        w_rests + step * D if EXACT else None,
-        w_a_before,
-        w_n_before,
-        w_a,
-        w_n,
-        d,
-        d_ok,
-        last,
-        H * D,
-        C,
-        CHUNK,
-        LEVELS,
-        True,
-        False,
-        FLAT,
-        EXACT,
-        DT,
+        p2, k.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before,
+        w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
     )  # sum_{j} k_{j,d} [do v^T]_{i,j} m_{i,j,d}
     if not FLAT:
         steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
@@ -2166,33 +1395,14 @@ def backward_read_1(
     tl.store(dq_0_out + step * D + i[:, None] * (H * D) + d[None, :], y, mask=i_new[:, None] & d_ok[None, :])  # dq
     s2 = tl.load(
         dS_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
-        mask=d_ok[None, :] & e_ok[:, None],
-        other=0.0,
+        mask=d_ok[None, :] & e_ok[:, None], other=0.0,
     )  # dS
     p5 = tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # v do^T
     p6 = p5
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     p7 = decayed_sum(
-        p6,
-        q.to(tl.float32),
-        w_sums + step * D,
-        w_rests + step * D if EXACT else None,
-        w_a_before,
-        w_n_before,
-        w_a,
-        w_n,
-        d,
-        d_ok,
-        last,
-        H * D,
-        C,
-        CHUNK,
-        LEVELS,
-        False,
-        False,
-        FLAT,
-        EXACT,
-        DT,
+        p6, q.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before,
+        w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
     )  # sum_{j} q_{j,d} [v do^T]_{i,j} m_{i,j,d}
     if not FLAT:
         steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
@@ -2200,27 +1410,13 @@ def backward_read_1(
         i_new = i_ok & ((i >= steep_from) | (again > 0))
     p8 = tl.dot(v.to(DT), s2.to(DT), input_precision="tf32x3")  # v dS^T
     w_a_end = over_block(
-        tl.load(w_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
-        w_sums + step * D,
-        (last),
-        d,
-        d_ok,
-        last,
-        H * D,
-        C,
-        CHUNK,
+        tl.load(w_sums + step * D + last * (H * D) + d, mask=d_ok, other=0), w_sums + step * D,
+        (last), d, d_ok, last, H * D, C, CHUNK,
     )
     w_n_end = (
         over_block(
             tl.load(w_rests + step * D + last * (H * D) + d, mask=d_ok, other=0),
-            w_rests + step * D,
-            (last),
-            d,
-            d_ok,
-            last,
-            H * D,
-            C,
-            CHUNK,
+            w_rests + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
         )
         if EXACT
         else tl.full([1], 0, tl.int32)
@@ -2234,51 +1430,12 @@ def backward_read_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_read_1_others(
-    S_borders,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    v_p,
-    v_b,
-    v_t,
-    v_h,
-    v_g,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    w_sums,
-    w_rests,
-    w_extents,
-    dq_0_out,
-    dS_borders,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    dk_2_out,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    E: tl.constexpr,
-    D: tl.constexpr,
-    block_e: tl.constexpr,
-    block_d: tl.constexpr,
-    FLAT: tl.constexpr,
-    GROUP: tl.constexpr,
-    CHUNK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    S_borders, do_p, do_b, do_t, do_h, do_g, v_p, v_b, v_t, v_h, v_g, k_p, k_b, k_t, k_h, k_g,
+    w_sums, w_rests, w_extents, dq_0_out, dS_borders, q_p, q_b, q_t, q_h, q_g, dk_2_out,
+    T, H, chunks, begins, stops, programs,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
+    FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The same, of chunks that aren't flat: a program looks at some together, and takes one after the other."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
@@ -2312,8 +1469,7 @@ def backward_read_1_others(
                 steep_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
                 s = tl.load(
                     S_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
-                    mask=d_ok[None, :] & e_ok[:, None],
-                    other=0.0,
+                    mask=d_ok[None, :] & e_ok[:, None], other=0.0,
                 )  # S
                 do = tl.load(
                     do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
@@ -2329,46 +1485,26 @@ def backward_read_1_others(
                 w_a_before = over_block(
                     tl.load(
                         w_sums + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
-                        mask=(i > 0)[:, None] & (d_ok)[None, :],
-                        other=0,
+                        mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
                     ),
-                    w_sums + step * D,
-                    (tl.minimum(i - 1, last))[:, None],
-                    d[None, :],
-                    d_ok[None, :],
-                    last,
-                    H * D,
-                    C,
-                    CHUNK,
+                    w_sums + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :],
+                    d_ok[None, :], last, H * D, C, CHUNK,
                 )
                 w_n_before = (
                     over_block(
                         tl.load(
                             w_rests + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
-                            mask=(i > 0)[:, None] & (d_ok)[None, :],
-                            other=0,
+                            mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
                         ),
-                        w_rests + step * D,
-                        (tl.minimum(i - 1, last))[:, None],
-                        d[None, :],
-                        d_ok[None, :],
-                        last,
-                        H * D,
-                        C,
-                        CHUNK,
+                        w_rests + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :],
+                        d_ok[None, :], last, H * D, C, CHUNK,
                     )
                     if EXACT
                     else 0
                 )
                 w_a = over_block(
                     tl.load(w_sums + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
-                    w_sums + step * D,
-                    (row)[:, None],
-                    d[None, :],
-                    d_ok[None, :],
-                    last,
-                    H * D,
-                    C,
+                    w_sums + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C,
                     CHUNK,
                 )
                 w_n = (
@@ -2376,39 +1512,16 @@ def backward_read_1_others(
                         tl.load(
                             w_rests + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0
                         ),
-                        w_rests + step * D,
-                        (row)[:, None],
-                        d[None, :],
-                        d_ok[None, :],
-                        last,
-                        H * D,
-                        C,
-                        CHUNK,
+                        w_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D,
+                        C, CHUNK,
                     )
                     if EXACT
                     else 0
                 )
                 p3 = decayed_sum(
-                    p2,
-                    k.to(tl.float32),
-                    w_sums + step * D,
-                    w_rests + step * D if EXACT else None,
-                    w_a_before,
-                    w_n_before,
-                    w_a,
-                    w_n,
-                    d,
-                    d_ok,
-                    last,
-                    H * D,
-                    C,
-                    CHUNK,
-                    LEVELS,
-                    True,
-                    False,
-                    FLAT,
-                    EXACT,
-                    DT,
+                    p2, k.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None,
+                    w_a_before, w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True,
+                    False, FLAT, EXACT, DT,
                 )  # sum_{j} k_{j,d} [do v^T]_{i,j} m_{i,j,d}
                 if not FLAT:
                     steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
@@ -2423,8 +1536,7 @@ def backward_read_1_others(
                 )  # dq
                 s2 = tl.load(
                     dS_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
-                    mask=d_ok[None, :] & e_ok[:, None],
-                    other=0.0,
+                    mask=d_ok[None, :] & e_ok[:, None], other=0.0,
                 )  # dS
                 p5 = tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # v do^T
                 p6 = p5
@@ -2432,26 +1544,9 @@ def backward_read_1_others(
                     q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
                 )
                 p7 = decayed_sum(
-                    p6,
-                    q.to(tl.float32),
-                    w_sums + step * D,
-                    w_rests + step * D if EXACT else None,
-                    w_a_before,
-                    w_n_before,
-                    w_a,
-                    w_n,
-                    d,
-                    d_ok,
-                    last,
-                    H * D,
-                    C,
-                    CHUNK,
-                    LEVELS,
-                    False,
-                    False,
-                    FLAT,
-                    EXACT,
-                    DT,
+                    p6, q.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None,
+                    w_a_before, w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False,
+                    False, FLAT, EXACT, DT,
                 )  # sum_{j} q_{j,d} [v do^T]_{i,j} m_{i,j,d}
                 if not FLAT:
                     steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
@@ -2460,26 +1555,12 @@ def backward_read_1_others(
                 p8 = tl.dot(v.to(DT), s2.to(DT), input_precision="tf32x3")  # v dS^T
                 w_a_end = over_block(
                     tl.load(w_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                    w_sums + step * D,
-                    (last),
-                    d,
-                    d_ok,
-                    last,
-                    H * D,
-                    C,
-                    CHUNK,
+                    w_sums + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
                 )
                 w_n_end = (
                     over_block(
                         tl.load(w_rests + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                        w_rests + step * D,
-                        (last),
-                        d,
-                        d_ok,
-                        last,
-                        H * D,
-                        C,
-                        CHUNK,
+                        w_rests + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
                     )
                     if EXACT
                     else tl.full([1], 0, tl.int32)
@@ -2495,50 +1576,12 @@ def backward_read_1_others(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_unroll_1(
-    S_borders,
-    dS_borders,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    v_p,
-    v_b,
-    v_t,
-    v_h,
-    v_g,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    w_sums,
-    w_rests,
-    w_extents,
-    S__out,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    D: tl.constexpr,
-    E: tl.constexpr,
-    block_d: tl.constexpr,
-    block_e: tl.constexpr,
-    FLAT: tl.constexpr,
-    GROUP: tl.constexpr,
-    CHUNK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    S_borders, dS_borders, k_p, k_b, k_t, k_h, k_g, v_p, v_b, v_t, v_h, v_g,
+    do_p, do_b, do_t, do_h, do_g, q_p, q_b, q_t, q_h, q_g, w_sums, w_rests, w_extents, S__out,
+    T, H, chunks, begins, stops, programs,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
+    FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """Products of the states and their gradients at each step, for all blocks at once."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
@@ -2571,84 +1614,39 @@ def backward_unroll_1(
     w_a_before = over_block(
         tl.load(
             w_sums + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
-            mask=(i > 0)[:, None] & (d_ok)[None, :],
-            other=0,
+            mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
         ),
-        w_sums + step * D,
-        (tl.minimum(i - 1, last))[:, None],
-        d[None, :],
-        d_ok[None, :],
-        last,
-        H * D,
-        C,
-        CHUNK,
+        w_sums + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last,
+        H * D, C, CHUNK,
     )
     w_n_before = (
         over_block(
             tl.load(
                 w_rests + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
-                mask=(i > 0)[:, None] & (d_ok)[None, :],
-                other=0,
+                mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
             ),
-            w_rests + step * D,
-            (tl.minimum(i - 1, last))[:, None],
-            d[None, :],
-            d_ok[None, :],
-            last,
-            H * D,
-            C,
-            CHUNK,
+            w_rests + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last,
+            H * D, C, CHUNK,
         )
         if EXACT
         else 0
     )
     w_a = over_block(
         tl.load(w_sums + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
-        w_sums + step * D,
-        (row)[:, None],
-        d[None, :],
-        d_ok[None, :],
-        last,
-        H * D,
-        C,
-        CHUNK,
+        w_sums + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
     )
     w_n = (
         over_block(
             tl.load(w_rests + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
-            w_rests + step * D,
-            (row)[:, None],
-            d[None, :],
-            d_ok[None, :],
-            last,
-            H * D,
-            C,
-            CHUNK,
+            w_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
         )
         if EXACT
         else 0
     )
     p2 = decayed_sum(
-        (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * p),
-        q.to(tl.float32),
-        w_sums + step * D,
-        w_rests + step * D if EXACT else None,
-        w_a_before,
-        w_n_before,
-        w_a,
-        w_n,
-        d,
-        d_ok,
-        last,
-        H * D,
-        C,
-        CHUNK,
-        LEVELS,
-        False,
-        False,
-        FLAT,
-        EXACT,
-        DT,
+        (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * p), q.to(tl.float32), w_sums + step * D,
+        w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d, d_ok, last,
+        H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
     )  # sum_{j} [apart_{mask}]_{i,j} m_{i,j,d} (q)_{j,d} [(v) (do)^T]_{i,j}
     if not FLAT:
         steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
@@ -2659,27 +1657,13 @@ def backward_unroll_1(
     w = -(k.to(tl.float32) * p2)
     sums = summed(w, C, False, True, DT)  # [order_{mask}]_{i,j} w
     w_a_end = over_block(
-        tl.load(w_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
-        w_sums + step * D,
-        (last),
-        d,
-        d_ok,
-        last,
-        H * D,
-        C,
-        CHUNK,
+        tl.load(w_sums + step * D + last * (H * D) + d, mask=d_ok, other=0), w_sums + step * D,
+        (last), d, d_ok, last, H * D, C, CHUNK,
     )
     w_n_end = (
         over_block(
             tl.load(w_rests + step * D + last * (H * D) + d, mask=d_ok, other=0),
-            w_rests + step * D,
-            (last),
-            d,
-            d_ok,
-            last,
-            H * D,
-            C,
-            CHUNK,
+            w_rests + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
         )
         if EXACT
         else tl.full([1], 0, tl.int32)
@@ -2687,37 +1671,18 @@ def backward_unroll_1(
     kept = span(w_a_end, w_n_end, 0.0, 0)
     s = tl.load(
         S_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
-        mask=d_ok[None, :] & e_ok[:, None],
-        other=0.0,
+        mask=d_ok[None, :] & e_ok[:, None], other=0.0,
     )  # S
     s2 = tl.load(
         dS_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
-        mask=d_ok[None, :] & e_ok[:, None],
-        other=0.0,
+        mask=d_ok[None, :] & e_ok[:, None], other=0.0,
     )  # dS
     s3 = tl.sum((s.to(tl.float32) * s2.to(tl.float32)), axis=0)  # (S . dS) 1
     p3 = tl.dot(do.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # (do) (v)^T
     p4 = decayed_sum(
-        (tl.where(i[:, None] >= i[None, :] + 2, 1.0, 0.0) * p3),
-        k.to(tl.float32),
-        w_sums + step * D,
-        w_rests + step * D if EXACT else None,
-        w_a_before,
-        w_n_before,
-        w_a,
-        w_n,
-        d,
-        d_ok,
-        last,
-        H * D,
-        C,
-        CHUNK,
-        LEVELS,
-        True,
-        False,
-        FLAT,
-        EXACT,
-        DT,
+        (tl.where(i[:, None] >= i[None, :] + 2, 1.0, 0.0) * p3), k.to(tl.float32),
+        w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n,
+        d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
     )  # sum_{j} [apart_{mask}]_{i,j} (k)_{j,d} m_{i,j,d} [(do) (v)^T]_{i,j}
     if not FLAT:
         steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
@@ -2732,57 +1697,18 @@ def backward_unroll_1(
     sums3 = summed(w3, C, True, False, DT)  # [order_{mask}]_{i,j} w
     tl.store(
         S__out + step * D + i[:, None] * (H * D) + d[None, :],
-        (sums + (kept * s3)[None, :] + sums2 + sums3),
-        mask=i_new[:, None] & d_ok[None, :],
+        (sums + (kept * s3)[None, :] + sums2 + sums3), mask=i_new[:, None] & d_ok[None, :],
     )  # S
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_unroll_1_others(
-    S_borders,
-    dS_borders,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    v_p,
-    v_b,
-    v_t,
-    v_h,
-    v_g,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    w_sums,
-    w_rests,
-    w_extents,
-    S__out,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    D: tl.constexpr,
-    E: tl.constexpr,
-    block_d: tl.constexpr,
-    block_e: tl.constexpr,
-    FLAT: tl.constexpr,
-    GROUP: tl.constexpr,
-    CHUNK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    S_borders, dS_borders, k_p, k_b, k_t, k_h, k_g, v_p, v_b, v_t, v_h, v_g,
+    do_p, do_b, do_t, do_h, do_g, q_p, q_b, q_t, q_h, q_g, w_sums, w_rests, w_extents, S__out,
+    T, H, chunks, begins, stops, programs,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
+    FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The same, of chunks that aren't flat: a program looks at some together, and takes one after the other."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
@@ -2830,46 +1756,26 @@ def backward_unroll_1_others(
                 w_a_before = over_block(
                     tl.load(
                         w_sums + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
-                        mask=(i > 0)[:, None] & (d_ok)[None, :],
-                        other=0,
+                        mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
                     ),
-                    w_sums + step * D,
-                    (tl.minimum(i - 1, last))[:, None],
-                    d[None, :],
-                    d_ok[None, :],
-                    last,
-                    H * D,
-                    C,
-                    CHUNK,
+                    w_sums + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :],
+                    d_ok[None, :], last, H * D, C, CHUNK,
                 )
                 w_n_before = (
                     over_block(
                         tl.load(
                             w_rests + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
-                            mask=(i > 0)[:, None] & (d_ok)[None, :],
-                            other=0,
+                            mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
                         ),
-                        w_rests + step * D,
-                        (tl.minimum(i - 1, last))[:, None],
-                        d[None, :],
-                        d_ok[None, :],
-                        last,
-                        H * D,
-                        C,
-                        CHUNK,
+                        w_rests + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :],
+                        d_ok[None, :], last, H * D, C, CHUNK,
                     )
                     if EXACT
                     else 0
                 )
                 w_a = over_block(
                     tl.load(w_sums + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
-                    w_sums + step * D,
-                    (row)[:, None],
-                    d[None, :],
-                    d_ok[None, :],
-                    last,
-                    H * D,
-                    C,
+                    w_sums + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C,
                     CHUNK,
                 )
                 w_n = (
@@ -2877,39 +1783,17 @@ def backward_unroll_1_others(
                         tl.load(
                             w_rests + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0
                         ),
-                        w_rests + step * D,
-                        (row)[:, None],
-                        d[None, :],
-                        d_ok[None, :],
-                        last,
-                        H * D,
-                        C,
-                        CHUNK,
+                        w_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D,
+                        C, CHUNK,
                     )
                     if EXACT
                     else 0
                 )
                 p2 = decayed_sum(
-                    (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * p),
-                    q.to(tl.float32),
-                    w_sums + step * D,
-                    w_rests + step * D if EXACT else None,
-                    w_a_before,
-                    w_n_before,
-                    w_a,
-                    w_n,
-                    d,
-                    d_ok,
-                    last,
-                    H * D,
-                    C,
-                    CHUNK,
-                    LEVELS,
-                    False,
-                    False,
-                    FLAT,
-                    EXACT,
-                    DT,
+                    (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * p), q.to(tl.float32),
+                    w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before,
+                    w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False,
+                    FLAT, EXACT, DT,
                 )  # sum_{j} [apart_{mask}]_{i,j} m_{i,j,d} (q)_{j,d} [(v) (do)^T]_{i,j}
                 if not FLAT:
                     steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
@@ -2921,26 +1805,12 @@ def backward_unroll_1_others(
                 sums = summed(w, C, False, True, DT)  # [order_{mask}]_{i,j} w
                 w_a_end = over_block(
                     tl.load(w_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                    w_sums + step * D,
-                    (last),
-                    d,
-                    d_ok,
-                    last,
-                    H * D,
-                    C,
-                    CHUNK,
+                    w_sums + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
                 )
                 w_n_end = (
                     over_block(
                         tl.load(w_rests + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                        w_rests + step * D,
-                        (last),
-                        d,
-                        d_ok,
-                        last,
-                        H * D,
-                        C,
-                        CHUNK,
+                        w_rests + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
                     )
                     if EXACT
                     else tl.full([1], 0, tl.int32)
@@ -2948,37 +1818,19 @@ def backward_unroll_1_others(
                 kept = span(w_a_end, w_n_end, 0.0, 0)
                 s = tl.load(
                     S_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
-                    mask=d_ok[None, :] & e_ok[:, None],
-                    other=0.0,
+                    mask=d_ok[None, :] & e_ok[:, None], other=0.0,
                 )  # S
                 s2 = tl.load(
                     dS_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
-                    mask=d_ok[None, :] & e_ok[:, None],
-                    other=0.0,
+                    mask=d_ok[None, :] & e_ok[:, None], other=0.0,
                 )  # dS
                 s3 = tl.sum((s.to(tl.float32) * s2.to(tl.float32)), axis=0)  # (S . dS) 1
                 p3 = tl.dot(do.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # (do) (v)^T
                 p4 = decayed_sum(
-                    (tl.where(i[:, None] >= i[None, :] + 2, 1.0, 0.0) * p3),
-                    k.to(tl.float32),
-                    w_sums + step * D,
-                    w_rests + step * D if EXACT else None,
-                    w_a_before,
-                    w_n_before,
-                    w_a,
-                    w_n,
-                    d,
-                    d_ok,
-                    last,
-                    H * D,
-                    C,
-                    CHUNK,
-                    LEVELS,
-                    True,
-                    False,
-                    FLAT,
-                    EXACT,
-                    DT,
+                    (tl.where(i[:, None] >= i[None, :] + 2, 1.0, 0.0) * p3), k.to(tl.float32),
+                    w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before,
+                    w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT,
+                    EXACT, DT,
                 )  # sum_{j} [apart_{mask}]_{i,j} (k)_{j,d} m_{i,j,d} [(do) (v)^T]_{i,j}
                 if not FLAT:
                     steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
@@ -3000,53 +1852,12 @@ def backward_unroll_1_others(
 
 @triton.jit(do_not_specialize=["T", "count"])
 def backward_rows_1(
-    u_p,
-    v_p,
-    v_b,
-    v_t,
-    v_h,
-    v_g,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    dq_0_p,
-    dq_0_b,
-    dq_0_t,
-    dq_0_h,
-    dq_0_g,
-    dk_2_p,
-    dk_2_b,
-    dk_2_t,
-    dk_2_h,
-    dk_2_g,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    dv_1_p,
-    dv_1_b,
-    dv_1_t,
-    dv_1_h,
-    dv_1_g,
-    dq_out,
-    dk_out,
-    dv_out,
+    u_p, v_p, v_b, v_t, v_h, v_g, do_p, do_b, do_t, do_h, do_g, k_p, k_b, k_t, k_h, k_g,
+    dq_0_p, dq_0_b, dq_0_t, dq_0_h, dq_0_g, dk_2_p, dk_2_b, dk_2_t, dk_2_h, dk_2_g,
+    q_p, q_b, q_t, q_h, q_g, dv_1_p, dv_1_b, dv_1_t, dv_1_h, dv_1_g, dq_out, dk_out, dv_out,
     du_summed_out,
-    T,
-    H,
-    count,
-    D: tl.constexpr,
-    E: tl.constexpr,
-    block_d: tl.constexpr,
-    block_e: tl.constexpr,
+    T, H, count,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
     ROWS: tl.constexpr,
 ):
     """What is made of each step for itself."""
@@ -3063,58 +1874,49 @@ def backward_rows_1(
     u = tl.load(u_p + h * D + d, mask=d_ok, other=0.0).to(tl.float32)
     v = tl.load(
         v_p + h // v_g * v_h + (b * v_b + step * v_t)[:, None] + e[None, :],
-        mask=i_ok[:, None] & e_ok[None, :],
-        other=0.0,
+        mask=i_ok[:, None] & e_ok[None, :], other=0.0,
     ).to(tl.float32)
     do = tl.load(
         do_p + h // do_g * do_h + (b * do_b + step * do_t)[:, None] + e[None, :],
-        mask=i_ok[:, None] & e_ok[None, :],
-        other=0.0,
+        mask=i_ok[:, None] & e_ok[None, :], other=0.0,
     ).to(tl.float32)
     k = tl.load(
         k_p + h // k_g * k_h + (b * k_b + step * k_t)[:, None] + d[None, :],
-        mask=i_ok[:, None] & d_ok[None, :],
-        other=0.0,
+        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
     ).to(tl.float32)
     dq_0 = tl.zeros([ROWS, block_d], tl.float32)
     if dq_0_p is not None:
         dq_0 = tl.load(
             dq_0_p + h // dq_0_g * dq_0_h + (b * dq_0_b + step * dq_0_t)[:, None] + d[None, :],
-            mask=i_ok[:, None] & d_ok[None, :],
-            other=0.0,
+            mask=i_ok[:, None] & d_ok[None, :], other=0.0,
         ).to(tl.float32)
     dk_2 = tl.zeros([ROWS, block_d], tl.float32)
     if dk_2_p is not None:
         dk_2 = tl.load(
             dk_2_p + h // dk_2_g * dk_2_h + (b * dk_2_b + step * dk_2_t)[:, None] + d[None, :],
-            mask=i_ok[:, None] & d_ok[None, :],
-            other=0.0,
+            mask=i_ok[:, None] & d_ok[None, :], other=0.0,
         ).to(tl.float32)
     q = tl.load(
         q_p + h // q_g * q_h + (b * q_b + step * q_t)[:, None] + d[None, :],
-        mask=i_ok[:, None] & d_ok[None, :],
-        other=0.0,
+        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
     ).to(tl.float32)
     dv_1 = tl.zeros([ROWS, block_e], tl.float32)
     if dv_1_p is not None:
         dv_1 = tl.load(
             dv_1_p + h // dv_1_g * dv_1_h + (b * dv_1_b + step * dv_1_t)[:, None] + e[None, :],
-            mask=i_ok[:, None] & e_ok[None, :],
-            other=0.0,
+            mask=i_ok[:, None] & e_ok[None, :], other=0.0,
         ).to(tl.float32)
     t1 = tl.sum(do * v, axis=1)
     t2 = tl.sum(u[None, :] * k * q, axis=1)
     t3 = tl.sum(t1[:, None] * k * q, axis=0)
     if dq_out is not None:
         tl.store(
-            dq_out + at[:, None] * D + d[None, :],
-            t1[:, None] * u[None, :] * k + dq_0,
+            dq_out + at[:, None] * D + d[None, :], t1[:, None] * u[None, :] * k + dq_0,
             mask=i_ok[:, None] & d_ok[None, :],
         )
     if dk_out is not None:
         tl.store(
-            dk_out + at[:, None] * D + d[None, :],
-            dk_2 + t1[:, None] * u[None, :] * q,
+            dk_out + at[:, None] * D + d[None, :], dk_2 + t1[:, None] * u[None, :] * q,
             mask=i_ok[:, None] & d_ok[None, :],
         )
     if dv_out is not None:
@@ -3150,115 +1952,40 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         scaled1 = some.new_empty((B, H, T, D))
         scaled2 = some.new_empty((B, H, T, D))
         launch(
-            backward_prepare_1,
-            (lay.programs,),
-            k,
-            *strides(k, H),
-            q,
-            *strides(q, H),
-            w_sums,
-            w_rests,
-            w_extents,
-            scaled1,
-            scaled2,
-            matrix1,
-            *lay.at_once,
-            lay.programs,
-            D=D,
-            part_d=min(config.block, config.padded(D)),
-            FLAT=True,
-            GROUP=GROUP,
-            CHUNK=config.chunk,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.ahead,
-            num_stages=1,
-            maxnreg=config.registers,
+            backward_prepare_1, (lay.programs,),
+            k, *strides(k, H), q, *strides(q, H), w_sums, w_rests, w_extents, scaled1, scaled2, matrix1,
+            *lay.at_once, lay.programs,
+            D=D, part_d=min(config.block, config.padded(D)), FLAT=True, GROUP=GROUP, CHUNK=config.chunk,
+            C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=config.registers,
         )
         launch(
-            backward_prepare_1_others,
-            (cdiv(lay.programs, GROUP),),
-            k,
-            *strides(k, H),
-            q,
-            *strides(q, H),
-            w_sums,
-            w_rests,
-            w_extents,
-            scaled1,
-            scaled2,
-            matrix1,
-            *lay.at_once,
-            lay.programs,
-            D=D,
-            part_d=min(config.block, config.padded(D)),
-            FLAT=False,
-            GROUP=GROUP,
-            CHUNK=config.chunk,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.ahead,
-            num_stages=1,
-            maxnreg=config.registers,
+            backward_prepare_1_others, (cdiv(lay.programs, GROUP),),
+            k, *strides(k, H), q, *strides(q, H), w_sums, w_rests, w_extents, scaled1, scaled2, matrix1,
+            *lay.at_once, lay.programs,
+            D=D, part_d=min(config.block, config.padded(D)), FLAT=False, GROUP=GROUP,
+            CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=config.registers,
         )
     if needs & {"S", "k", "q", "v", "w"}:
         if parts > 1 or exchange is not None:
             dS_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
             walk = config.walk(E, config.padded(D) * scaled2.element_size(), 0, do.element_size())
             launch(
-                backward_sweep_1,
-                (lay.sequences * parts * H * cdiv(E, walk.tile),),
-                None,
-                dS_ends,
-                None,
-                scaled1,
-                do,
-                *strides(do, H),
-                matrix1,
-                None,
-                w_sums,
-                w_rests,
-                scaled2,
-                *lay.walked,
-                parts,
-                lay.length(parts),
-                blocks.chunks,
-                D=D,
-                E=E,
-                block_d=min(config.slice, config.padded(D)),
-                block_e=walk.tile,
-                YIELD=False,
-                WARPS=walk.warps,
-                STAGES=walk.stages,
-                BLOCK=BLOCK,
-                C=config.chunk,
-                LEVELS=config.levels,
-                EVEN=lay.even,
-                EXACT=config.exact,
-                DT=DTYPES[some.dtype],
-                num_warps=walk.warps,
-                num_stages=2,
-                maxnreg=walk.registers,
+                backward_sweep_1, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+                None, dS_ends, None, scaled1, do, *strides(do, H), matrix1, None, w_sums, w_rests, scaled2,
+                *lay.walked, parts, lay.length(parts), blocks.chunks,
+                D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=False,
+                WARPS=walk.warps, STAGES=walk.stages, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels,
+                EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps,
+                num_stages=2, maxnreg=walk.registers,
             )
             if exchange is not None:  # other parts of the sequence are elsewhere
                 dS_coming = exchange.begin(
                     (
                         map_of_all(
-                            "S",
-                            dS_first,
-                            dS_ends,
-                            lay,
-                            parts,
-                            False,
-                            decay=(w_sums, w_rests),
-                            axis=0,
-                            exact=config.exact,
+                            "S", dS_first, dS_ends, lay, parts, False, decay=(w_sums, w_rests),
+                            axis=0, exact=config.exact,
                         ),
                     )
                 )
@@ -3274,194 +2001,65 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         dS_borders = some.new_empty((B, H, blocks.chunks, D, E), dtype=some.dtype)
         dS_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if needs & {"S"} else None
         walk = config.walk(
-            E,
-            config.padded(D) * (scaled1.element_size() + scaled2.element_size()),
-            config.chunk * matrix1.element_size(),
-            do.element_size(),
+            E, config.padded(D) * (scaled1.element_size() + scaled2.element_size()),
+            config.chunk * matrix1.element_size(), do.element_size(),
         )
         launch(
-            backward_sweep_1,
-            (lay.sequences * parts * H * cdiv(E, walk.tile),),
-            dS_starts,
-            dS_last,
-            dS_borders,
-            scaled1,
-            do,
-            *strides(do, H),
-            matrix1,
-            dv_1,
-            w_sums,
-            w_rests,
-            scaled2,
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            blocks.chunks,
-            D=D,
-            E=E,
-            block_d=min(config.slice, config.padded(D)),
-            block_e=walk.tile,
-            YIELD=True,
-            WARPS=walk.warps,
-            STAGES=walk.stages,
-            BLOCK=BLOCK,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=walk.warps,
-            num_stages=2,
-            maxnreg=walk.registers,
+            backward_sweep_1, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+            dS_starts, dS_last, dS_borders, scaled1, do, *strides(do, H), matrix1, dv_1, w_sums,
+            w_rests, scaled2,
+            *lay.walked, parts, lay.length(parts), blocks.chunks,
+            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=True,
+            WARPS=walk.warps, STAGES=walk.stages, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels,
+            EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps,
+            num_stages=2, maxnreg=walk.registers,
         )
     matrix1 = scaled1 = scaled2 = None
     if needs & {"k", "q", "w"}:
         dq_0 = some.new_empty((B, T, H, D), dtype=torch.float32)
         dk_2 = some.new_empty((B, T, H, D), dtype=torch.float32)
         launch(
-            backward_read_1,
-            (blocks.programs * cdiv(D, min(config.read_tile, config.padded(D))),),
-            S_borders,
-            do,
-            *strides(do, H),
-            v,
-            *strides(v, H),
-            k,
-            *strides(k, H),
-            w_sums,
-            w_rests,
-            w_extents,
-            dq_0,
-            dS_borders,
-            q,
-            *strides(q, H),
-            dk_2,
-            *blocks.at_once,
-            blocks.programs,
-            E=E,
-            D=D,
-            block_e=config.padded(E),
-            block_d=min(config.read_tile, config.padded(D)),
-            FLAT=True,
-            GROUP=GROUP,
-            CHUNK=config.chunk,
-            C=BLOCK,
-            LEVELS=LEVELS,
-            EVEN=blocks.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.read_warps(config.padded(E)),
-            num_stages=1,
-            maxnreg=config.most,
+            backward_read_1, (blocks.programs * cdiv(D, min(config.read_tile, config.padded(D))),),
+            S_borders, do, *strides(do, H), v, *strides(v, H), k, *strides(k, H), w_sums, w_rests,
+            w_extents, dq_0, dS_borders, q, *strides(q, H), dk_2,
+            *blocks.at_once, blocks.programs,
+            E=E, D=D, block_e=config.padded(E), block_d=min(config.read_tile, config.padded(D)),
+            FLAT=True, GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.read_warps(config.padded(E)),
+            num_stages=1, maxnreg=config.most,
         )
         launch(
-            backward_read_1_others,
-            (cdiv(blocks.programs, GROUP) * cdiv(D, min(config.read_tile, config.padded(D))),),
-            S_borders,
-            do,
-            *strides(do, H),
-            v,
-            *strides(v, H),
-            k,
-            *strides(k, H),
-            w_sums,
-            w_rests,
-            w_extents,
-            dq_0,
-            dS_borders,
-            q,
-            *strides(q, H),
-            dk_2,
-            *blocks.at_once,
-            blocks.programs,
-            E=E,
-            D=D,
-            block_e=config.padded(E),
-            block_d=min(config.read_tile, config.padded(D)),
-            FLAT=False,
-            GROUP=GROUP,
-            CHUNK=config.chunk,
-            C=BLOCK,
-            LEVELS=LEVELS,
-            EVEN=blocks.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.read_warps(config.padded(E)),
-            num_stages=1,
-            maxnreg=config.most,
+            backward_read_1_others, (cdiv(blocks.programs, GROUP) * cdiv(D, min(config.read_tile, config.padded(D))),),
+            S_borders, do, *strides(do, H), v, *strides(v, H), k, *strides(k, H), w_sums, w_rests,
+            w_extents, dq_0, dS_borders, q, *strides(q, H), dk_2,
+            *blocks.at_once, blocks.programs,
+            E=E, D=D, block_e=config.padded(E), block_d=min(config.read_tile, config.padded(D)),
+            FLAT=False, GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.read_warps(config.padded(E)),
+            num_stages=1, maxnreg=config.most,
         )
     gradients, initial = {}, {}
     if needs & {"w"}:
         S_ = some.new_empty((B, T, H, D), dtype=torch.float32)
         launch(
-            backward_unroll_1,
-            (blocks.programs * cdiv(D, min(config.read_tile, config.padded(D))),),
-            S_borders,
-            dS_borders,
-            k,
-            *strides(k, H),
-            v,
-            *strides(v, H),
-            do,
-            *strides(do, H),
-            q,
-            *strides(q, H),
-            w_sums,
-            w_rests,
-            w_extents,
-            S_,
-            *blocks.at_once,
-            blocks.programs,
-            D=D,
-            E=E,
-            block_d=min(config.read_tile, config.padded(D)),
-            block_e=config.padded(E),
-            FLAT=True,
-            GROUP=GROUP,
-            CHUNK=config.chunk,
-            C=BLOCK,
-            LEVELS=LEVELS,
-            EVEN=blocks.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.read_warps(config.padded(E)),
-            num_stages=1,
-            maxnreg=config.most,
+            backward_unroll_1, (blocks.programs * cdiv(D, min(config.read_tile, config.padded(D))),),
+            S_borders, dS_borders, k, *strides(k, H), v, *strides(v, H), do, *strides(do, H),
+            q, *strides(q, H), w_sums, w_rests, w_extents, S_,
+            *blocks.at_once, blocks.programs,
+            D=D, E=E, block_d=min(config.read_tile, config.padded(D)), block_e=config.padded(E),
+            FLAT=True, GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.read_warps(config.padded(E)),
+            num_stages=1, maxnreg=config.most,
         )
         launch(
-            backward_unroll_1_others,
-            (cdiv(blocks.programs, GROUP) * cdiv(D, min(config.read_tile, config.padded(D))),),
-            S_borders,
-            dS_borders,
-            k,
-            *strides(k, H),
-            v,
-            *strides(v, H),
-            do,
-            *strides(do, H),
-            q,
-            *strides(q, H),
-            w_sums,
-            w_rests,
-            w_extents,
-            S_,
-            *blocks.at_once,
-            blocks.programs,
-            D=D,
-            E=E,
-            block_d=min(config.read_tile, config.padded(D)),
-            block_e=config.padded(E),
-            FLAT=False,
-            GROUP=GROUP,
-            CHUNK=config.chunk,
-            C=BLOCK,
-            LEVELS=LEVELS,
-            EVEN=blocks.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.read_warps(config.padded(E)),
-            num_stages=1,
-            maxnreg=config.most,
+            backward_unroll_1_others, (cdiv(blocks.programs, GROUP) * cdiv(D, min(config.read_tile, config.padded(D))),),
+            S_borders, dS_borders, k, *strides(k, H), v, *strides(v, H), do, *strides(do, H),
+            q, *strides(q, H), w_sums, w_rests, w_extents, S_,
+            *blocks.at_once, blocks.programs,
+            D=D, E=E, block_d=min(config.read_tile, config.padded(D)), block_e=config.padded(E),
+            FLAT=False, GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.read_warps(config.padded(E)),
+            num_stages=1, maxnreg=config.most,
         )
         S_pairing = S_
     S_ = dS_borders = w_extents = w_rests = w_sums = None
@@ -3475,33 +2073,14 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             else None
         )
         launch(
-            backward_rows_1,
-            (cdiv(B * T, config.rows(config.padded(D), config.padded(E))) * H,),
-            u,
-            v,
-            *strides(v, H),
-            do,
-            *strides(do, H),
-            k,
-            *strides(k, H),
+            backward_rows_1, (cdiv(B * T, config.rows(config.padded(D), config.padded(E))) * H,),
+            u, v, *strides(v, H), do, *strides(do, H), k, *strides(k, H),
             *((dq_0, *strides(dq_0, H)) if "q" in needs else (None, 0, 0, 0, 1)),
-            *((dk_2, *strides(dk_2, H)) if "k" in needs else (None, 0, 0, 0, 1)),
-            q,
-            *strides(q, H),
-            *((dv_1, *strides(dv_1, H)) if "v" in needs else (None, 0, 0, 0, 1)),
-            dq,
-            dk,
-            dv,
-            du_summed,
-            T,
-            H,
-            B * T,
-            D=D,
-            E=E,
-            block_d=config.padded(D),
-            block_e=config.padded(E),
-            ROWS=config.rows(config.padded(D), config.padded(E)),
-            num_warps=4,
+            *((dk_2, *strides(dk_2, H)) if "k" in needs else (None, 0, 0, 0, 1)), q, *strides(q, H),
+            *((dv_1, *strides(dv_1, H)) if "v" in needs else (None, 0, 0, 0, 1)), dq, dk, dv, du_summed,
+            T, H, B * T,
+            D=D, E=E, block_d=config.padded(D), block_e=config.padded(E),
+            ROWS=config.rows(config.padded(D), config.padded(E)), num_warps=4,
         )
     dk_2 = dq_0 = dv_1 = None
     if "q" in needs:
@@ -3542,19 +2121,13 @@ def torch_step(given, states, constants, outputs, following):
 @triton.jit(do_not_specialize=["heads"])
 def step_kernel(
     q_at, k_at, v_at, w_at, u_at, S_at, next_S_at, o_at, rows_at,
-    q_stride0, q_stride1, q_stride2,
-    k_stride0, k_stride1, k_stride2,
-    v_stride0, v_stride1, v_stride2,
-    w_stride0, w_stride1, w_stride2,
-    u_stride0, u_stride1,
-    S_stride0, S_stride1,
-    next_S_stride0, next_S_stride1,
-    o_stride0, o_stride1,
+    q_stride0, q_stride1, q_stride2, k_stride0, k_stride1, k_stride2,
+    v_stride0, v_stride1, v_stride2, w_stride0, w_stride1, w_stride2, u_stride0, u_stride1,
+    S_stride0, S_stride1, next_S_stride0, next_S_stride1, o_stride0, o_stride1,
     heads, q_group, k_group, v_group, w_group, u_group,
-    size_d: tl.constexpr, block_d: tl.constexpr,
-    size_e: tl.constexpr, block_e: tl.constexpr,
+    size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
     parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
-):  # fmt: skip
+):
     """Each program: one batch entry and head and a tile of e, one step."""
     place = tl.program_id(0) // parts
     if flat:  # more batch entries than a grid is high
@@ -3612,20 +2185,15 @@ def step_kernel(
 @triton.jit(do_not_specialize=["heads", "steps"])
 def steps_kernel(
     q_at, k_at, v_at, w_at, u_at, S_at, kept_S_at, o_at, rows_at, each_at, counts_at, starts_at,
-    q_stride0, q_stride1, q_stride2, q_stride3,
-    k_stride0, k_stride1, k_stride2, k_stride3,
-    v_stride0, v_stride1, v_stride2, v_stride3,
-    w_stride0, w_stride1, w_stride2, w_stride3,
-    u_stride0, u_stride1,
-    S_stride0, S_stride1, S_stride2, S_stride3,
+    q_stride0, q_stride1, q_stride2, q_stride3, k_stride0, k_stride1, k_stride2, k_stride3,
+    v_stride0, v_stride1, v_stride2, v_stride3, w_stride0, w_stride1, w_stride2, w_stride3,
+    u_stride0, u_stride1, S_stride0, S_stride1, S_stride2, S_stride3,
     kept_S_stride0, kept_S_stride1, kept_S_stride2, kept_S_stride3,
-    o_stride0, o_stride1, o_stride2,
-    heads, q_group, k_group, v_group, w_group, u_group, steps,
-    size_d: tl.constexpr, block_d: tl.constexpr,
-    size_e: tl.constexpr, block_e: tl.constexpr,
+    o_stride0, o_stride1, o_stride2, heads, q_group, k_group, v_group, w_group, u_group, steps,
+    size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
     parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
     yields: tl.constexpr, keeps: tl.constexpr, ends: tl.constexpr,
-):  # fmt: skip
+):
     """Each program: one sequence and head and a tile of e, one step after the other, with the state in registers."""
     place = tl.program_id(0) // parts
     if flat:  # more batch entries than a grid is high
@@ -3700,9 +2268,7 @@ def steps_kernel(
                         + kept_row * kept_S_stride0
                         + head * kept_S_stride1
                         + at_d[:, None] * kept_S_stride2
-                        + at_e[None, :] * kept_S_stride3,
-                        next_S,
-                        mask=in_d_e,
+                        + at_e[None, :] * kept_S_stride3, next_S, mask=in_d_e,
                     )
             S = next_S.to(tl.float32)
         if ends:
@@ -3712,75 +2278,30 @@ def steps_kernel(
 SIGNATURE = Signature(
     name="rwkv6",
     arguments=(
-        Argument("q", "input", ("d",)),
-        Argument("k", "input", ("d",)),
-        Argument("v", "input", ("e",)),
-        Argument("w", "decay", ("d",)),
+        Argument("q", "input", ("d",)), Argument("k", "input", ("d",)),
+        Argument("v", "input", ("e",)), Argument("w", "decay", ("d",)),
         Argument("u", "parameter", ("d",)),
     ),
-    states=(("S", ("d", "e")),),
-    outputs=(("o", ("e",)),),
+    states=(("S", ("d", "e")),), outputs=(("o", ("e",)),),
 )
 OP = Op(
     SIGNATURE,
     {
         "torch": Backend(
-            torch_forward,
-            torch_backward,
-            frozenset(
-                (
-                    "packed",
-                    "mixed",
-                )
-            ),
-            forward_states=torch_forward_states,
-            backward_states=torch_backward_states,
-            saved={},
+            torch_forward, torch_backward, frozenset(("packed", "mixed")),
+            forward_states=torch_forward_states, backward_states=torch_backward_states, saved={},
         ),
         "triton": Backend(
-            triton_forward,
-            triton_backward,
-            frozenset(
-                (
-                    "packed",
-                    "groups",
-                    "inference",
-                    "finals",
-                    "replays",
-                    "exchange",
-                )
-            ),
-            saved={"S borders": (("B", "H", "T blocks", "d", "e"), "input")},
-            saved_packed=True,
+            triton_forward, triton_backward,
+            frozenset(("packed", "groups", "inference", "finals", "replays", "exchange")),
+            saved={"S borders": (("B", "H", "T blocks", "d", "e"), "input")}, saved_packed=True,
         ),
     },
     Step(
-        SIGNATURE,
-        torch_step,
+        SIGNATURE, torch_step,
         StepKernel(
-            step_kernel,
-            steps_kernel,
-            reads=(
-                "q",
-                "k",
-                "v",
-                "w",
-                "u",
-            ),
-            constants=(),
-            dims=(
-                "d",
-                "e",
-            ),
-            tiled="e",
-            shared=False,
-            held=(
-                (
-                    "d",
-                    "e",
-                ),
-            ),
-            smallest=1,
+            step_kernel, steps_kernel, reads=("q", "k", "v", "w", "u"), constants=(),
+            dims=("d", "e"), tiled="e", shared=False, held=(("d", "e"),), smallest=1,
         ),
     ),
     __name__,
@@ -3789,20 +2310,11 @@ OP = Op(
 
 @OP.named
 def rwkv6(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    log_w: torch.Tensor,
-    u: torch.Tensor,
-    initial_state: torch.Tensor | None = None,
-    output_final_state: bool = False,
-    cu_seqlens: torch.Tensor | None = None,
-    context_parallel: object = None,
-    recompute: str = "auto",
-    precision: str = "default",
-    state_dtype: torch.dtype | None = None,
-    backend: str | None = None,
-    deterministic: bool = False,
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, log_w: torch.Tensor, u: torch.Tensor,
+    initial_state: torch.Tensor | None = None, output_final_state: bool = False,
+    cu_seqlens: torch.Tensor | None = None, context_parallel: object = None,
+    recompute: str = "auto", precision: str = "default", state_dtype: torch.dtype | None = None,
+    backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     r"""RWKV-6 "Finch" (Peng et al. 2024, arXiv 2404.05892): a decay for each channel, and a bonus for the current token.
 
@@ -3854,32 +2366,18 @@ def rwkv6(
         [(1, 100, 2, 32)]
     """
     return OP(
-        {"q": q, "k": k, "v": v, "w": log_w, "u": u},
-        initial_state=initial_state,
-        output_final_state=output_final_state,
-        cu_seqlens=cu_seqlens,
-        context_parallel=context_parallel,
-        recompute=recompute,
-        precision=precision,
-        state_dtype=state_dtype,
-        backend=backend,
-        deterministic=deterministic,
+        {"q": q, "k": k, "v": v, "w": log_w, "u": u}, initial_state=initial_state,
+        output_final_state=output_final_state, cu_seqlens=cu_seqlens,
+        context_parallel=context_parallel, recompute=recompute, precision=precision,
+        state_dtype=state_dtype, backend=backend, deterministic=deterministic,
     )
 
 
 @OP.named
 def rwkv6_step(
-    state: torch.Tensor | None,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    log_w: torch.Tensor,
-    u: torch.Tensor,
-    inplace: bool = False,
-    out: torch.Tensor | None = None,
-    state_dtype: torch.dtype | None = None,
-    backend: str | None = None,
-    deterministic: bool = False,
+    state: torch.Tensor | None, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
+    log_w: torch.Tensor, u: torch.Tensor, inplace: bool = False, out: torch.Tensor | None = None,
+    state_dtype: torch.dtype | None = None, backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """One step of rwkv6, for generation: one launch, no gradient.
 

@@ -101,61 +101,24 @@ written_for("0.1", __file__)
 
 from chunkform.runtime.chunk_kernels.chunk_layout import GROUP, LEVELS, parts_for, places
 from chunkform.runtime.chunk_kernels.kernels import (
-    adds_steep,
-    chained_matrix,
-    chunk_of,
-    cumulate,
-    decayed_product,
-    decayed_sum,
-    first_steep,
-    inverse,
-    is_flat,
-    over_block,
-    part_of,
-    place_of,
-    reach,
-    span,
-    steep,
-    summed,
+    adds_steep, chained_matrix, chunk_of, cumulate, decayed_product, decayed_sum, first_steep,
+    inverse, is_flat, over_block, part_of, place_of, reach, span, steep, summed,
 )
 from chunkform.runtime.chunk_kernels.segment_maps import map_of_all
 from chunkform.runtime.chunk_kernels.segment_tails import LATE, is_zero, join_pieces, late_pieces
 from chunkform.runtime.chunk_kernels.split_precision import rounded_and_rest
 from chunkform.runtime.launch.launch import (
-    DTYPES,
-    by_launch,
-    cdiv,
-    choose,
-    cotangent,
-    launch,
-    row_dtype,
-    spread,
-    steps,
-    strides,
-    whole,
+    DTYPES, by_launch, cdiv, choose, cotangent, launch, row_dtype, spread, steps, strides, whole,
 )
 from chunkform.runtime.launch.varlen import BLOCK, backward_by_length, forward_by_length
 from chunkform.runtime.op.decode import Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK,
-    dtype_of,
-    from_chunks,
-    from_steps,
-    in_parts,
-    in_segments,
-    steps_first,
-    to_chunks,
+    CHUNK, dtype_of, from_chunks, from_steps, in_parts, in_segments, steps_first, to_chunks,
 )
 from chunkform.runtime.torch_form.decays import (
-    apart_mask,
-    channel_apply,
-    channel_product,
-    decay_all,
-    decay_in,
-    decay_out,
-    order_mask,
+    apart_mask, channel_apply, channel_product, decay_all, decay_in, decay_out, order_mask,
     triangular_inverse,
 )
 from chunkform.runtime.torch_form.segment_maps import Segment, in_pieces, over_chunks
@@ -431,14 +394,7 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     w, y, dS_edges, dS_first = in_segments(
         _backward_sweep_1,
         (q, log_w, do, kappa * torch.sigmoid(a), -kappa * ((1e-06 + t14).reciprocal())[..., None], k),
-        (dS_last,),
-        lead,
-        -1,
-        CHUNK,
-        dtype,
-        device,
-        size_d,
-        size_e,
+        (dS_last,), lead, -1, CHUNK, dtype, device, size_d, size_e,
     )
     t19 = 1e-06 + t14
     t20 = t19.reciprocal()
@@ -454,29 +410,14 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     # y_4: S_t^T do_t
     # y_5: S_(t-1)^T w_t
     y_4, y_5, S_edges, S_end = in_segments(
-        _backward_sweep_3,
-        (log_w, k, v, -kappa * t20[..., None] * t27, w_2, do, w),
-        (S_first,),
-        lead,
-        1,
-        CHUNK,
-        dtype,
-        device,
-        size_d,
-        size_e,
+        _backward_sweep_3, (log_w, k, v, -kappa * t20[..., None] * t27, w_2, do, w), (S_first,),
+        lead, 1, CHUNK, dtype, device, size_d, size_e,
     )
     t31 = -kappa * t20[..., None] * t27
     # pairing_S: <S_(t-1), dS_t> at each step, with the scalars that multiply the state
     (pairing_S,) = in_parts(
-        _backward_unroll_4,
-        (k, v, log_w, t31, w_2, w, t21, do, q),
-        (S_edges, dS_edges),
-        lead,
-        CHUNK,
-        dtype,
-        device,
-        size_d,
-        size_e,
+        _backward_unroll_4, (k, v, log_w, t31, w_2, w, t21, do, q), (S_edges, dS_edges), lead,
+        CHUNK, dtype, device, size_d, size_e,
     )
     gradients = {}
     gradients["q"] = from_steps(y_4, lead, 1, given["q"].dtype)
@@ -512,30 +453,8 @@ def _forward_states_1_chunks(s1, s2, s3, s4, s5, lead, size, dtype, device, size
     a11 = (x3 * a4).mT @ a10
     a12 = (x5 * a4).mT @ x4
     return (
-        over_chunks(
-            (a5 + a6[..., :, None] * a7),
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_d,
-                size_d,
-            ),
-            dtype,
-            device,
-        ),
-        over_chunks(
-            (a11 + a12).mT,
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_e,
-                size_d,
-            ),
-            dtype,
-            device,
-        ),
+        over_chunks((a5 + a6[..., :, None] * a7), (lead[0], lead[1], count, size_d, size_d), dtype, device),
+        over_chunks((a11 + a12).mT, (lead[0], lead[1], count, size_e, size_d), dtype, device),
     )
 
 
@@ -543,10 +462,7 @@ def _forward_states_1_law(later, earlier):
     """The map of two segments from the map of each."""
     a0 = (later[0]) @ (earlier[0].mT).mT
     a1 = (later[0]) @ (earlier[1].mT)
-    return (
-        a0,
-        (a1 + later[1].mT).mT,
-    )
+    return (a0, (a1 + later[1].mT).mT)
 
 
 def _forward_states_1_apply(parts, states):
@@ -575,16 +491,8 @@ def torch_forward_states(given, states, constants, exchange):
     v = steps_first(given["v"], dtype)
     k = steps_first(given["k"], dtype)
     map_3 = in_pieces(
-        _forward_states_1_chunks,
-        _forward_states_1_law,
-        (kappa, log_w, t10, v, k),
-        lead,
-        1,
-        CHUNK,
-        dtype,
-        device,
-        size_d,
-        size_e,
+        _forward_states_1_chunks, _forward_states_1_law, (kappa, log_w, t10, v, k), lead, 1, CHUNK,
+        dtype, device, size_d, size_e,
     )
     # what enters, of S
     ((S_first,),) = exchange(
@@ -616,30 +524,8 @@ def _backward_states_1_chunks(s1, s2, s3, s4, s5, lead, size, dtype, device, siz
     a12 = a4 @ a11
     a13 = (x3 * a2).mT @ a12
     return (
-        over_chunks(
-            (a0[..., :, None] * a1 + a7),
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_d,
-                size_d,
-            ),
-            dtype,
-            device,
-        ),
-        over_chunks(
-            (a9 + a13).mT,
-            (
-                lead[0],
-                lead[1],
-                count,
-                size_e,
-                size_d,
-            ),
-            dtype,
-            device,
-        ),
+        over_chunks((a0[..., :, None] * a1 + a7), (lead[0], lead[1], count, size_d, size_d), dtype, device),
+        over_chunks((a9 + a13).mT, (lead[0], lead[1], count, size_e, size_d), dtype, device),
     )
 
 
@@ -647,10 +533,7 @@ def _backward_states_1_law(later, earlier):
     """The map of two segments from the map of each."""
     a0 = (later[0]) @ (earlier[0].mT).mT
     a1 = (later[0]) @ (earlier[1].mT)
-    return (
-        a0,
-        (later[1].mT + a1).mT,
-    )
+    return (a0, (later[1].mT + a1).mT)
 
 
 def _backward_states_1_apply(parts, states):
@@ -689,16 +572,9 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
         else steps_first(do, dtype)
     )
     map_3 = in_pieces(
-        _backward_states_1_chunks,
-        _backward_states_1_law,
+        _backward_states_1_chunks, _backward_states_1_law,
         (kappa * torch.sigmoid(a), log_w, -kappa * ((1e-06 + t11).reciprocal())[..., None], q, do),
-        lead,
-        -1,
-        CHUNK,
-        dtype,
-        device,
-        size_d,
-        size_e,
+        lead, -1, CHUNK, dtype, device, size_d, size_e,
     )
     # what enters, of dS
     ((dS_last,),) = exchange(
@@ -709,18 +585,9 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
 
 @triton.jit(do_not_specialize=["T", "count"])
 def forward_rows_1(
-    kappa_p,
-    kappa_b,
-    kappa_t,
-    kappa_h,
-    kappa_g,
-    ahead1_out,
-    T,
-    H,
-    count,
-    D: tl.constexpr,
-    block_d: tl.constexpr,
-    ROWS: tl.constexpr,
+    kappa_p, kappa_b, kappa_t, kappa_h, kappa_g, ahead1_out,
+    T, H, count,
+    D: tl.constexpr, block_d: tl.constexpr, ROWS: tl.constexpr,
 ):
     """What is made of each step for itself."""
     h = (tl.program_id(0) % H).to(tl.int64)
@@ -733,8 +600,7 @@ def forward_rows_1(
     d_ok = d < D
     kappa = tl.load(
         kappa_p + h // kappa_g * kappa_h + (b * kappa_b + step * kappa_t)[:, None] + d[None, :],
-        mask=i_ok[:, None] & d_ok[None, :],
-        other=0.0,
+        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
     ).to(tl.float32)
     t1 = tl.sum(kappa * kappa, axis=1)
     tl.store(ahead1_out + at, 1.0 / (1e-06 + t1), mask=i_ok)
@@ -742,58 +608,14 @@ def forward_rows_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def forward_prepare_1(
-    kappa_p,
-    kappa_b,
-    kappa_t,
-    kappa_h,
-    kappa_g,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    w_sums,
-    w_rests,
-    w_extents,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    a_p,
-    a_b,
-    a_t,
-    a_h,
-    a_g,
-    scaled1_p,
-    scaled2_p,
-    scaled3_p,
-    scaled4_p,
-    matrix2,
-    matrix1,
-    ahead1_p,
-    ahead1_b,
-    ahead1_t,
-    ahead1_h,
-    ahead1_g,
-    matrix3,
-    matrix4,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    D: tl.constexpr,
-    part_d: tl.constexpr,
-    FLAT: tl.constexpr,
-    GROUP: tl.constexpr,
-    CHUNK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    kappa_p, kappa_b, kappa_t, kappa_h, kappa_g, k_p, k_b, k_t, k_h, k_g, w_sums, w_rests,
+    w_extents, q_p, q_b, q_t, q_h, q_g, a_p, a_b, a_t, a_h, a_g, scaled1_p, scaled2_p,
+    scaled3_p, scaled4_p, matrix2, matrix1, ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g,
+    matrix3, matrix4,
+    T, H, chunks, begins, stops, programs,
+    D: tl.constexpr, part_d: tl.constexpr, FLAT: tl.constexpr, GROUP: tl.constexpr,
+    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -829,85 +651,40 @@ def forward_prepare_1(
         w_a_before = over_block(
             tl.load(
                 w_sums + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
-                mask=(i > 0)[:, None] & (d_ok)[None, :],
-                other=0,
+                mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
             ),
-            w_sums + step * D,
-            (tl.minimum(i - 1, last))[:, None],
-            d[None, :],
-            d_ok[None, :],
-            last,
-            H * D,
-            C,
-            CHUNK,
+            w_sums + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last,
+            H * D, C, CHUNK,
         )
         w_n_before = (
             over_block(
                 tl.load(
                     w_rests + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
-                    mask=(i > 0)[:, None] & (d_ok)[None, :],
-                    other=0,
+                    mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
                 ),
-                w_rests + step * D,
-                (tl.minimum(i - 1, last))[:, None],
-                d[None, :],
-                d_ok[None, :],
-                last,
-                H * D,
-                C,
-                CHUNK,
+                w_rests + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :],
+                last, H * D, C, CHUNK,
             )
             if EXACT
             else 0
         )
         w_a = over_block(
             tl.load(w_sums + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
-            w_sums + step * D,
-            (row)[:, None],
-            d[None, :],
-            d_ok[None, :],
-            last,
-            H * D,
-            C,
-            CHUNK,
+            w_sums + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
         )
         w_n = (
             over_block(
                 tl.load(w_rests + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
-                w_rests + step * D,
-                (row)[:, None],
-                d[None, :],
-                d_ok[None, :],
-                last,
-                H * D,
-                C,
+                w_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C,
                 CHUNK,
             )
             if EXACT
             else 0
         )
         t = decayed_product(
-            t,
-            kappa.to(tl.float32),
-            k.to(tl.float32),
-            w_sums + step * D,
-            w_rests + step * D if EXACT else None,
-            w_a_before,
-            w_n_before,
-            w_a,
-            w_n,
-            d,
-            d_ok,
-            last,
-            H * D,
-            C,
-            CHUNK,
-            LEVELS,
-            True,
-            False,
-            FLAT,
-            EXACT,
-            DT,
+            t, kappa.to(tl.float32), k.to(tl.float32), w_sums + step * D,
+            w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d, d_ok, last,
+            H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
         )
         if not FLAT:
             steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
@@ -919,119 +696,48 @@ def forward_prepare_1(
         )  # sigmoid(a) . kappa
         # sum_{d} q_{i,d} m_{i,j,d} (sigmoid(a) . kappa)_{j,d}
         t2 = decayed_product(
-            t2,
-            q.to(tl.float32),
-            x,
-            w_sums + step * D,
-            w_rests + step * D if EXACT else None,
-            w_a,
-            w_n,
-            w_a,
-            w_n,
-            d,
-            d_ok,
-            last,
-            H * D,
-            C,
-            CHUNK,
-            LEVELS,
-            True,
-            True,
-            FLAT,
-            EXACT,
-            DT,
+            t2, q.to(tl.float32), x, w_sums + step * D, w_rests + step * D if EXACT else None, w_a,
+            w_n, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
         )
         if not FLAT:
             steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
             i_new = i_ok & ((i >= steep_from) | (again > 0))
         # sum_{d} k_{j,d} q_{i,d} m_{i,j,d}
         t3 = decayed_product(
-            t3,
-            q.to(tl.float32),
-            k.to(tl.float32),
-            w_sums + step * D,
-            w_rests + step * D if EXACT else None,
-            w_a,
-            w_n,
-            w_a,
-            w_n,
-            d,
-            d_ok,
-            last,
-            H * D,
-            C,
-            CHUNK,
-            LEVELS,
-            True,
-            True,
-            FLAT,
-            EXACT,
-            DT,
+            t3, q.to(tl.float32), k.to(tl.float32), w_sums + step * D,
+            w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last, H * D, C,
+            CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
         )
         if not FLAT:
             steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
             i_new = i_ok & ((i >= steep_from) | (again > 0))
         # sum_{d} kappa_{i,d} (sigmoid(a) . kappa)_{j,d} m_{i,j,d}
         t4 = decayed_product(
-            t4,
-            kappa.to(tl.float32),
-            x,
-            w_sums + step * D,
-            w_rests + step * D if EXACT else None,
-            w_a_before,
-            w_n_before,
-            w_a,
-            w_n,
-            d,
-            d_ok,
-            last,
-            H * D,
-            C,
-            CHUNK,
-            LEVELS,
-            True,
-            False,
-            FLAT,
-            EXACT,
-            DT,
+            t4, kappa.to(tl.float32), x, w_sums + step * D, w_rests + step * D if EXACT else None,
+            w_a_before, w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False,
+            FLAT, EXACT, DT,
         )
         if not FLAT:
             steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
             i_new = i_ok & ((i >= steep_from) | (again > 0))
         since = span(w_a_before, w_n_before, 0.0, 0)
         tl.store(
-            scaled1_p + at * D + i[:, None] * D + d[None, :],
-            (kappa.to(tl.float32) * since),
+            scaled1_p + at * D + i[:, None] * D + d[None, :], (kappa.to(tl.float32) * since),
             mask=i_new[:, None] & d_ok[None, :],
         )  # kappa . since
         since2 = span(w_a, w_n, 0.0, 0)
         tl.store(
-            scaled2_p + at * D + i[:, None] * D + d[None, :],
-            (since2 * q.to(tl.float32)),
+            scaled2_p + at * D + i[:, None] * D + d[None, :], (since2 * q.to(tl.float32)),
             mask=i_new[:, None] & d_ok[None, :],
         )  # q . since
         w_a_end = over_block(
-            tl.load(w_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
-            w_sums + step * D,
-            (last),
-            d,
-            d_ok,
-            last,
-            H * D,
-            C,
-            CHUNK,
+            tl.load(w_sums + step * D + last * (H * D) + d, mask=d_ok, other=0), w_sums + step * D,
+            (last), d, d_ok, last, H * D, C, CHUNK,
         )
         w_n_end = (
             over_block(
                 tl.load(w_rests + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                w_rests + step * D,
-                (last),
-                d,
-                d_ok,
-                last,
-                H * D,
-                C,
-                CHUNK,
+                w_rests + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
             )
             if EXACT
             else tl.full([1], 0, tl.int32)
@@ -1041,21 +747,18 @@ def forward_prepare_1(
             scaled3_p + at * D + i[:, None] * D + d[None, :], (until * x), mask=i_new[:, None] & d_ok[None, :]
         )  # until . (sigmoid(a) . kappa)
         tl.store(
-            scaled4_p + at * D + i[:, None] * D + d[None, :],
-            (until * k.to(tl.float32)),
+            scaled4_p + at * D + i[:, None] * D + d[None, :], (until * k.to(tl.float32)),
             mask=i_new[:, None] & d_ok[None, :],
         )  # k . until
     tl.store(
-        matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-        t,
+        matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t,
         mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
     )  # t
     ahead1 = tl.load(ahead1_p + t0 * ahead1_t + i * ahead1_t, mask=i_ok, other=0.0)
     w = -ahead1.to(tl.float32)[None, :] * t4
     x2 = inverse(w, C, LEVELS, DT)  # (I - T)^-1
     tl.store(
-        matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-        x2,
+        matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x2,
         mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
     )  # x2
     tl.store(
@@ -1064,66 +767,21 @@ def forward_prepare_1(
         mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
     )  # t2 diag((6435c9db8c0c))
     tl.store(
-        matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-        t3,
+        matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t3,
         mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
     )  # t3
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def forward_prepare_1_others(
-    kappa_p,
-    kappa_b,
-    kappa_t,
-    kappa_h,
-    kappa_g,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    w_sums,
-    w_rests,
-    w_extents,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    a_p,
-    a_b,
-    a_t,
-    a_h,
-    a_g,
-    scaled1_p,
-    scaled2_p,
-    scaled3_p,
-    scaled4_p,
-    matrix2,
-    matrix1,
-    ahead1_p,
-    ahead1_b,
-    ahead1_t,
-    ahead1_h,
-    ahead1_g,
-    matrix3,
-    matrix4,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    D: tl.constexpr,
-    part_d: tl.constexpr,
-    FLAT: tl.constexpr,
-    GROUP: tl.constexpr,
-    CHUNK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    kappa_p, kappa_b, kappa_t, kappa_h, kappa_g, k_p, k_b, k_t, k_h, k_g, w_sums, w_rests,
+    w_extents, q_p, q_b, q_t, q_h, q_g, a_p, a_b, a_t, a_h, a_g, scaled1_p, scaled2_p,
+    scaled3_p, scaled4_p, matrix2, matrix1, ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g,
+    matrix3, matrix4,
+    T, H, chunks, begins, stops, programs,
+    D: tl.constexpr, part_d: tl.constexpr, FLAT: tl.constexpr, GROUP: tl.constexpr,
+    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The same, of chunks that aren't flat: a program looks at some together, and takes one after the other."""
     i = tl.arange(0, C)
@@ -1161,8 +819,7 @@ def forward_prepare_1_others(
                     d_ok = d < D
                     kappa = tl.load(
                         kappa_p + t0 * kappa_t + i[:, None] * kappa_t + d[None, :],
-                        mask=i_ok[:, None] & d_ok[None, :],
-                        other=0.0,
+                        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
                     )
                     k = tl.load(
                         k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
@@ -1171,33 +828,19 @@ def forward_prepare_1_others(
                     w_a_before = over_block(
                         tl.load(
                             w_sums + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
-                            mask=(i > 0)[:, None] & (d_ok)[None, :],
-                            other=0,
+                            mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
                         ),
-                        w_sums + step * D,
-                        (tl.minimum(i - 1, last))[:, None],
-                        d[None, :],
-                        d_ok[None, :],
-                        last,
-                        H * D,
-                        C,
-                        CHUNK,
+                        w_sums + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :],
+                        d_ok[None, :], last, H * D, C, CHUNK,
                     )
                     w_n_before = (
                         over_block(
                             tl.load(
                                 w_rests + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
-                                mask=(i > 0)[:, None] & (d_ok)[None, :],
-                                other=0,
+                                mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
                             ),
-                            w_rests + step * D,
-                            (tl.minimum(i - 1, last))[:, None],
-                            d[None, :],
-                            d_ok[None, :],
-                            last,
-                            H * D,
-                            C,
-                            CHUNK,
+                            w_rests + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :],
+                            d_ok[None, :], last, H * D, C, CHUNK,
                         )
                         if EXACT
                         else 0
@@ -1206,56 +849,25 @@ def forward_prepare_1_others(
                         tl.load(
                             w_sums + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0
                         ),
-                        w_sums + step * D,
-                        (row)[:, None],
-                        d[None, :],
-                        d_ok[None, :],
-                        last,
-                        H * D,
-                        C,
-                        CHUNK,
+                        w_sums + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D,
+                        C, CHUNK,
                     )
                     w_n = (
                         over_block(
                             tl.load(
                                 w_rests + step * D + (row)[:, None] * (H * D) + d[None, :],
-                                mask=(d_ok)[None, :],
-                                other=0,
+                                mask=(d_ok)[None, :], other=0,
                             ),
-                            w_rests + step * D,
-                            (row)[:, None],
-                            d[None, :],
-                            d_ok[None, :],
-                            last,
-                            H * D,
-                            C,
-                            CHUNK,
+                            w_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last,
+                            H * D, C, CHUNK,
                         )
                         if EXACT
                         else 0
                     )
                     t = decayed_product(
-                        t,
-                        kappa.to(tl.float32),
-                        k.to(tl.float32),
-                        w_sums + step * D,
-                        w_rests + step * D if EXACT else None,
-                        w_a_before,
-                        w_n_before,
-                        w_a,
-                        w_n,
-                        d,
-                        d_ok,
-                        last,
-                        H * D,
-                        C,
-                        CHUNK,
-                        LEVELS,
-                        True,
-                        False,
-                        FLAT,
-                        EXACT,
-                        DT,
+                        t, kappa.to(tl.float32), k.to(tl.float32), w_sums + step * D,
+                        w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d,
+                        d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
                     )
                     if not FLAT:
                         steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
@@ -1271,81 +883,27 @@ def forward_prepare_1_others(
                     )  # sigmoid(a) . kappa
                     # sum_{d} q_{i,d} m_{i,j,d} (sigmoid(a) . kappa)_{j,d}
                     t2 = decayed_product(
-                        t2,
-                        q.to(tl.float32),
-                        x,
-                        w_sums + step * D,
-                        w_rests + step * D if EXACT else None,
-                        w_a,
-                        w_n,
-                        w_a,
-                        w_n,
-                        d,
-                        d_ok,
-                        last,
-                        H * D,
-                        C,
-                        CHUNK,
-                        LEVELS,
-                        True,
-                        True,
-                        FLAT,
-                        EXACT,
-                        DT,
+                        t2, q.to(tl.float32), x, w_sums + step * D,
+                        w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last,
+                        H * D, C, CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
                     )
                     if not FLAT:
                         steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
                         i_new = i_ok & ((i >= steep_from) | (again > 0))
                     # sum_{d} k_{j,d} q_{i,d} m_{i,j,d}
                     t3 = decayed_product(
-                        t3,
-                        q.to(tl.float32),
-                        k.to(tl.float32),
-                        w_sums + step * D,
-                        w_rests + step * D if EXACT else None,
-                        w_a,
-                        w_n,
-                        w_a,
-                        w_n,
-                        d,
-                        d_ok,
-                        last,
-                        H * D,
-                        C,
-                        CHUNK,
-                        LEVELS,
-                        True,
-                        True,
-                        FLAT,
-                        EXACT,
-                        DT,
+                        t3, q.to(tl.float32), k.to(tl.float32), w_sums + step * D,
+                        w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last,
+                        H * D, C, CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
                     )
                     if not FLAT:
                         steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
                         i_new = i_ok & ((i >= steep_from) | (again > 0))
                     # sum_{d} kappa_{i,d} (sigmoid(a) . kappa)_{j,d} m_{i,j,d}
                     t4 = decayed_product(
-                        t4,
-                        kappa.to(tl.float32),
-                        x,
-                        w_sums + step * D,
-                        w_rests + step * D if EXACT else None,
-                        w_a_before,
-                        w_n_before,
-                        w_a,
-                        w_n,
-                        d,
-                        d_ok,
-                        last,
-                        H * D,
-                        C,
-                        CHUNK,
-                        LEVELS,
-                        True,
-                        False,
-                        FLAT,
-                        EXACT,
-                        DT,
+                        t4, kappa.to(tl.float32), x, w_sums + step * D,
+                        w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d,
+                        d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
                     )
                     if not FLAT:
                         steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
@@ -1353,63 +911,43 @@ def forward_prepare_1_others(
                     since = span(w_a_before, w_n_before, 0.0, 0)
                     tl.store(
                         scaled1_p + at * D + i[:, None] * D + d[None, :],
-                        (kappa.to(tl.float32) * since),
-                        mask=i_new[:, None] & d_ok[None, :],
+                        (kappa.to(tl.float32) * since), mask=i_new[:, None] & d_ok[None, :],
                     )  # kappa . since
                     since2 = span(w_a, w_n, 0.0, 0)
                     tl.store(
                         scaled2_p + at * D + i[:, None] * D + d[None, :],
-                        (since2 * q.to(tl.float32)),
-                        mask=i_new[:, None] & d_ok[None, :],
+                        (since2 * q.to(tl.float32)), mask=i_new[:, None] & d_ok[None, :],
                     )  # q . since
                     w_a_end = over_block(
                         tl.load(w_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                        w_sums + step * D,
-                        (last),
-                        d,
-                        d_ok,
-                        last,
-                        H * D,
-                        C,
-                        CHUNK,
+                        w_sums + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
                     )
                     w_n_end = (
                         over_block(
                             tl.load(w_rests + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                            w_rests + step * D,
-                            (last),
-                            d,
-                            d_ok,
-                            last,
-                            H * D,
-                            C,
-                            CHUNK,
+                            w_rests + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
                         )
                         if EXACT
                         else tl.full([1], 0, tl.int32)
                     )
                     until = span(w_a_end[None, :], w_n_end[None, :], w_a, w_n)
                     tl.store(
-                        scaled3_p + at * D + i[:, None] * D + d[None, :],
-                        (until * x),
+                        scaled3_p + at * D + i[:, None] * D + d[None, :], (until * x),
                         mask=i_new[:, None] & d_ok[None, :],
                     )  # until . (sigmoid(a) . kappa)
                     tl.store(
                         scaled4_p + at * D + i[:, None] * D + d[None, :],
-                        (until * k.to(tl.float32)),
-                        mask=i_new[:, None] & d_ok[None, :],
+                        (until * k.to(tl.float32)), mask=i_new[:, None] & d_ok[None, :],
                     )  # k . until
                 tl.store(
-                    matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-                    t,
+                    matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t,
                     mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
                 )  # t
                 ahead1 = tl.load(ahead1_p + t0 * ahead1_t + i * ahead1_t, mask=i_ok, other=0.0)
                 w = -ahead1.to(tl.float32)[None, :] * t4
                 x2 = inverse(w, C, LEVELS, DT)  # (I - T)^-1
                 tl.store(
-                    matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-                    x2,
+                    matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x2,
                     mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
                 )  # x2
                 tl.store(
@@ -1418,64 +956,21 @@ def forward_prepare_1_others(
                     mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
                 )  # t2 diag((6435c9db8c0c))
                 tl.store(
-                    matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-                    t3,
+                    matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t3,
                     mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
                 )  # t3
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def forward_sweep_1(
-    S_first,
-    S_last,
-    S_linear,
-    S_late,
-    S_late_map,
-    S_live,
-    S_borders,
-    scaled1_p,
-    v_p,
-    v_b,
-    v_t,
-    v_h,
-    v_g,
-    matrix2,
-    matrix1,
-    matrix3,
-    scaled2_p,
-    matrix4,
-    write1_out,
-    o_out,
-    w_sums,
-    w_rests,
-    ahead1_p,
-    ahead1_b,
-    ahead1_t,
-    ahead1_h,
-    ahead1_g,
-    scaled3_p,
-    scaled4_p,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    blocks,
-    D: tl.constexpr,
-    E: tl.constexpr,
-    block_d: tl.constexpr,
-    block_e: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    PIECE: tl.constexpr,
-    BLOCK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    S_first, S_last, S_linear, S_late, S_late_map, S_live, S_borders, scaled1_p,
+    v_p, v_b, v_t, v_h, v_g, matrix2, matrix1, matrix3, scaled2_p, matrix4, write1_out, o_out,
+    w_sums, w_rests, ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g, scaled3_p, scaled4_p,
+    T, H, chunks, starts, parts, length, blocks,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PIECE: tl.constexpr,
+    BLOCK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of S."""
     tiles = tl.cdiv(E, block_e)
@@ -1505,8 +1000,7 @@ def forward_sweep_1(
         if S_first is not None:
             S_slice += tl.load(
                 S_first + sh * E * D + e[:, None] * D + d_slice[None, :],
-                mask=e_ok[:, None] & d_ok_slice[None, :],
-                other=0.0,
+                mask=e_ok[:, None] & d_ok_slice[None, :], other=0.0,
             )
         if S_linear is not None:
             S_slice += tl.where(column[:, None] == d_slice[None, :], 1.0, 0.0)
@@ -1551,20 +1045,16 @@ def forward_sweep_1(
                         S_borders
                         + (bh * blocks + first_block + n // (BLOCK // C)) * E * D
                         + e[:, None] * D
-                        + d[n_d][None, :],
-                        S[n_d],
-                        mask=e_ok[:, None] & d_ok[n_d][None, :],
+                        + d[n_d][None, :], S[n_d], mask=e_ok[:, None] & d_ok[n_d][None, :],
                     )
             scaled1 = tl.load(
                 scaled1_p + at * D + i[:, None] * D + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
             p = tl.dot(S[n_d].to(DT), tl.trans(scaled1.to(DT)), p, input_precision="tf32x3")  # scaled1 S^T
             scaled2_slice = tl.load(
                 scaled2_p + at * D + i[:, None] * D + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
             scaled2 = scaled2 + (scaled2_slice,)
             w_a_end = w_a_end + (w_a_end_slice,)
@@ -1590,19 +1080,15 @@ def forward_sweep_1(
             kept = span(w_a_end[n_d], w_n_end[n_d], 0.0, 0)
             scaled3 = tl.load(
                 scaled3_p + at * D + i[:, None] * D + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
             p7 = tl.dot(
-                (-ahead1.to(tl.float32)[None, :] * p3).to(DT),
-                scaled3.to(DT),
-                (kept[None, :] * S[n_d]),
-                input_precision="tf32x3",
+                (-ahead1.to(tl.float32)[None, :] * p3).to(DT), scaled3.to(DT),
+                (kept[None, :] * S[n_d]), input_precision="tf32x3",
             )  # ... + -scaled3^T diag((6435c9db8c0c)) p3
             scaled4 = tl.load(
                 scaled4_p + at * D + i[:, None] * D + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
             p8 = tl.dot(v.to(DT), scaled4.to(DT), p7, input_precision="tf32x3")  # ... + scaled4^T v
             S_slice2 = p8  # S diag(kept) + v^T scaled4 - p3^T diag((6435c9db8c0c)) scaled3
@@ -1625,8 +1111,7 @@ def forward_sweep_1(
                 if part == parts - 1:
                     tl.store(
                         S_last + (sh // H // parts * H + h) * E * D + e[:, None] * D + d[n_d][None, :],
-                        S[n_d],
-                        mask=e_ok[:, None] & d_ok[n_d][None, :],
+                        S[n_d], mask=e_ok[:, None] & d_ok[n_d][None, :],
                     )
         elif S_last is not None:
             tl.store(
@@ -1634,8 +1119,7 @@ def forward_sweep_1(
             )
         if S_linear is not None:
             tl.store(
-                S_linear + sh * D * D + d[n_d][None, :] * D + column[:, None],
-                S[n_d],
+                S_linear + sh * D * D + d[n_d][None, :] * D + column[:, None], S[n_d],
                 mask=column_ok[:, None] & d_ok[n_d][None, :],
             )
         if PIECE == 1 and S_last is not None:
@@ -1644,8 +1128,7 @@ def forward_sweep_1(
             )
         if PIECE == 1 and S_linear is not None:
             tl.store(
-                S_late_map + sh * D * D + d[n_d][None, :] * D + column[:, None],
-                S[n_d],
+                S_late_map + sh * D * D + d[n_d][None, :] * D + column[:, None], S[n_d],
                 mask=column_ok[:, None] & d_ok[n_d][None, :],
             )
             live = tl.maximum(live, tl.max(tl.where(S[n_d] != 0.0, 1, 0)))
@@ -1678,18 +1161,10 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     S_starts = S_first
     ahead1 = some.new_empty((B, T, H), dtype=torch.float32)
     launch(
-        forward_rows_1,
-        (cdiv(B * T, config.rows(config.padded(D))) * H,),
-        kappa,
-        *strides(kappa, H),
-        ahead1,
-        T,
-        H,
-        B * T,
-        D=D,
-        block_d=config.padded(D),
-        ROWS=config.rows(config.padded(D)),
-        num_warps=4,
+        forward_rows_1, (cdiv(B * T, config.rows(config.padded(D))) * H,),
+        kappa, *strides(kappa, H), ahead1,
+        T, H, B * T,
+        D=D, block_d=config.padded(D), ROWS=config.rows(config.padded(D)), num_warps=4,
     )
     w_sums, w_rests, w_extents = cumulate(w, lay, config.exact)
     matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
@@ -1701,84 +1176,24 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     scaled3 = some.new_empty((B, H, T, D))
     scaled4 = some.new_empty((B, H, T, D))
     launch(
-        forward_prepare_1,
-        (lay.programs,),
-        kappa,
-        *strides(kappa, H),
-        k,
-        *strides(k, H),
-        w_sums,
-        w_rests,
-        w_extents,
-        q,
-        *strides(q, H),
-        a,
-        *strides(a, H),
-        scaled1,
-        scaled2,
-        scaled3,
-        scaled4,
-        matrix2,
-        matrix1,
-        ahead1,
-        *strides(ahead1, H),
-        matrix3,
-        matrix4,
-        *lay.at_once,
-        lay.programs,
-        D=D,
-        part_d=min(config.block, config.padded(D)),
-        FLAT=True,
-        GROUP=GROUP,
-        CHUNK=config.chunk,
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=config.ahead,
-        num_stages=1,
-        maxnreg=config.most,
+        forward_prepare_1, (lay.programs,),
+        kappa, *strides(kappa, H), k, *strides(k, H), w_sums, w_rests, w_extents, q, *strides(q, H),
+        a, *strides(a, H), scaled1, scaled2, scaled3, scaled4, matrix2, matrix1,
+        ahead1, *strides(ahead1, H), matrix3, matrix4,
+        *lay.at_once, lay.programs,
+        D=D, part_d=min(config.block, config.padded(D)), FLAT=True, GROUP=GROUP, CHUNK=config.chunk,
+        C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=config.most,
     )
     launch(
-        forward_prepare_1_others,
-        (cdiv(lay.programs, GROUP),),
-        kappa,
-        *strides(kappa, H),
-        k,
-        *strides(k, H),
-        w_sums,
-        w_rests,
-        w_extents,
-        q,
-        *strides(q, H),
-        a,
-        *strides(a, H),
-        scaled1,
-        scaled2,
-        scaled3,
-        scaled4,
-        matrix2,
-        matrix1,
-        ahead1,
-        *strides(ahead1, H),
-        matrix3,
-        matrix4,
-        *lay.at_once,
-        lay.programs,
-        D=D,
-        part_d=min(config.block, config.padded(D)),
-        FLAT=False,
-        GROUP=GROUP,
-        CHUNK=config.chunk,
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=config.ahead,
-        num_stages=1,
-        maxnreg=config.most,
+        forward_prepare_1_others, (cdiv(lay.programs, GROUP),),
+        kappa, *strides(kappa, H), k, *strides(k, H), w_sums, w_rests, w_extents, q, *strides(q, H),
+        a, *strides(a, H), scaled1, scaled2, scaled3, scaled4, matrix2, matrix1,
+        ahead1, *strides(ahead1, H), matrix3, matrix4,
+        *lay.at_once, lay.programs,
+        D=D, part_d=min(config.block, config.padded(D)), FLAT=False, GROUP=GROUP,
+        CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=config.most,
     )
     w_extents = None
     if parts > 1 or exchange is not None:
@@ -1787,64 +1202,21 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         walk = config.walk(
             E,
             config.padded(D) * (scaled1.element_size() + scaled3.element_size() + scaled4.element_size()),
-            config.chunk * (matrix2.element_size() + matrix1.element_size()),
-            v.element_size(),
+            config.chunk * (matrix2.element_size() + matrix1.element_size()), v.element_size(),
             programs=config.crowd(config.padded(D), slim=False),
         )
         late = late_pieces(S_ends, S_linear, lay.length(parts), walk.tile)
         for piece, ends, linear in by_launch(S_ends, S_linear, walk.programs, late):
             launch(
-                forward_sweep_1,
-                (
-                    lay.sequences
-                    * parts
-                    * H
-                    * (cdiv(E, walk.tile) * (ends is not None) + cdiv(D, walk.tile) * (linear is not None)),
-                ),
-                None,
-                ends,
-                linear,
-                late and late.ends,
-                late and late.linear,
-                late and late.live,
-                None,
-                scaled1,
-                v,
-                *strides(v, H),
-                matrix2,
-                matrix1,
-                matrix3,
-                scaled2,
-                matrix4,
-                None,
-                None,
-                w_sums,
-                w_rests,
-                ahead1,
-                *strides(ahead1, H),
-                scaled3,
-                scaled4,
-                *lay.walked,
-                parts,
-                lay.length(parts),
-                blocks.chunks,
-                D=D,
-                E=E,
-                block_d=min(config.slice, config.padded(D)),
-                block_e=walk.tile,
-                YIELD=False,
-                WARPS=walk.warps,
-                STAGES=walk.stages,
-                PIECE=piece,
-                BLOCK=BLOCK,
-                C=config.chunk,
-                LEVELS=config.levels,
-                EVEN=lay.even,
-                EXACT=config.exact,
-                DT=DTYPES[some.dtype],
-                num_warps=walk.warps,
-                num_stages=2,
-                maxnreg=walk.registers,
+                forward_sweep_1, (lay.sequences * parts * H * (cdiv(E, walk.tile) * (ends is not None) + cdiv(D, walk.tile) * (linear is not None)),),
+                None, ends, linear, late and late.ends, late and late.linear, late and late.live, None,
+                scaled1, v, *strides(v, H), matrix2, matrix1, matrix3, scaled2, matrix4, None, None, w_sums,
+                w_rests, ahead1, *strides(ahead1, H), scaled3, scaled4,
+                *lay.walked, parts, lay.length(parts), blocks.chunks,
+                D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=False,
+                WARPS=walk.warps, STAGES=walk.stages, PIECE=piece, BLOCK=BLOCK, C=config.chunk,
+                LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+                num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
             )
         join_pieces(late, S_ends, S_linear, 0)
         late = None
@@ -1869,52 +1241,15 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         v.element_size(),
     )
     launch(
-        forward_sweep_1,
-        (lay.sequences * parts * H * cdiv(E, walk.tile),),
-        S_starts,
-        S_last,
-        None,
-        None,
-        None,
-        None,
-        S_borders,
-        scaled1,
-        v,
-        *strides(v, H),
-        matrix2,
-        matrix1,
-        matrix3,
-        scaled2,
-        matrix4,
-        write1,
-        o,
-        w_sums,
-        w_rests,
-        ahead1,
-        *strides(ahead1, H),
-        scaled3,
-        scaled4,
-        *lay.walked,
-        parts,
-        lay.length(parts),
-        blocks.chunks,
-        D=D,
-        E=E,
-        block_d=min(config.slice, config.padded(D)),
-        block_e=walk.tile,
-        YIELD=True,
-        WARPS=walk.warps,
-        STAGES=walk.stages,
-        PIECE=0,
-        BLOCK=BLOCK,
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=walk.warps,
-        num_stages=2,
-        maxnreg=walk.registers,
+        forward_sweep_1, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+        S_starts, S_last, None, None, None, None, S_borders, scaled1, v, *strides(v, H), matrix2,
+        matrix1, matrix3, scaled2, matrix4, write1, o, w_sums, w_rests, ahead1, *strides(ahead1, H),
+        scaled3, scaled4,
+        *lay.walked, parts, lay.length(parts), blocks.chunks,
+        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=True,
+        WARPS=walk.warps, STAGES=walk.stages, PIECE=0, BLOCK=BLOCK, C=config.chunk,
+        LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
     )
     ahead1 = matrix1 = matrix2 = matrix3 = matrix4 = scaled1 = scaled2 = scaled3 = scaled4 = w_rests = w_sums = None
     saved = {}
@@ -1929,18 +1264,9 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
 
 @triton.jit(do_not_specialize=["T", "count"])
 def backward_rows_1(
-    kappa_p,
-    kappa_b,
-    kappa_t,
-    kappa_h,
-    kappa_g,
-    ahead1_out,
-    T,
-    H,
-    count,
-    D: tl.constexpr,
-    block_d: tl.constexpr,
-    ROWS: tl.constexpr,
+    kappa_p, kappa_b, kappa_t, kappa_h, kappa_g, ahead1_out,
+    T, H, count,
+    D: tl.constexpr, block_d: tl.constexpr, ROWS: tl.constexpr,
 ):
     """What is made of each step for itself."""
     h = (tl.program_id(0) % H).to(tl.int64)
@@ -1953,8 +1279,7 @@ def backward_rows_1(
     d_ok = d < D
     kappa = tl.load(
         kappa_p + h // kappa_g * kappa_h + (b * kappa_b + step * kappa_t)[:, None] + d[None, :],
-        mask=i_ok[:, None] & d_ok[None, :],
-        other=0.0,
+        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
     ).to(tl.float32)
     t1 = tl.sum(kappa * kappa, axis=1)
     tl.store(ahead1_out + at, 1.0 / (1e-06 + t1), mask=i_ok)
@@ -1962,58 +1287,14 @@ def backward_rows_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prepare_1(
-    kappa_p,
-    kappa_b,
-    kappa_t,
-    kappa_h,
-    kappa_g,
-    a_p,
-    a_b,
-    a_t,
-    a_h,
-    a_g,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    w_sums,
-    w_rests,
-    w_extents,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    scaled1_p,
-    scaled2_p,
-    scaled3_p,
-    scaled4_p,
-    matrix2,
-    matrix1,
-    ahead1_p,
-    ahead1_b,
-    ahead1_t,
-    ahead1_h,
-    ahead1_g,
-    matrix3,
-    matrix4,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    D: tl.constexpr,
-    part_d: tl.constexpr,
-    FLAT: tl.constexpr,
-    GROUP: tl.constexpr,
-    CHUNK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    kappa_p, kappa_b, kappa_t, kappa_h, kappa_g, a_p, a_b, a_t, a_h, a_g,
+    q_p, q_b, q_t, q_h, q_g, w_sums, w_rests, w_extents, k_p, k_b, k_t, k_h, k_g, scaled1_p,
+    scaled2_p, scaled3_p, scaled4_p, matrix2, matrix1,
+    ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g, matrix3, matrix4,
+    T, H, chunks, begins, stops, programs,
+    D: tl.constexpr, part_d: tl.constexpr, FLAT: tl.constexpr, GROUP: tl.constexpr,
+    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
     i = tl.arange(0, C)
@@ -2052,52 +1333,20 @@ def backward_prepare_1(
         # sum_{d} q_{j,d} m_{i,j,d} (sigmoid(a) . kappa)_{i,d}
         w_a = over_block(
             tl.load(w_sums + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
-            w_sums + step * D,
-            (row)[:, None],
-            d[None, :],
-            d_ok[None, :],
-            last,
-            H * D,
-            C,
-            CHUNK,
+            w_sums + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
         )
         w_n = (
             over_block(
                 tl.load(w_rests + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
-                w_rests + step * D,
-                (row)[:, None],
-                d[None, :],
-                d_ok[None, :],
-                last,
-                H * D,
-                C,
+                w_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C,
                 CHUNK,
             )
             if EXACT
             else 0
         )
         t = decayed_product(
-            t,
-            x,
-            q.to(tl.float32),
-            w_sums + step * D,
-            w_rests + step * D if EXACT else None,
-            w_a,
-            w_n,
-            w_a,
-            w_n,
-            d,
-            d_ok,
-            last,
-            H * D,
-            C,
-            CHUNK,
-            LEVELS,
-            False,
-            True,
-            FLAT,
-            EXACT,
-            DT,
+            t, x, q.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a,
+            w_n, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, True, FLAT, EXACT, DT,
         )
         if not FLAT:
             steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
@@ -2107,139 +1356,57 @@ def backward_prepare_1(
         w_a_before = over_block(
             tl.load(
                 w_sums + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
-                mask=(i > 0)[:, None] & (d_ok)[None, :],
-                other=0,
+                mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
             ),
-            w_sums + step * D,
-            (tl.minimum(i - 1, last))[:, None],
-            d[None, :],
-            d_ok[None, :],
-            last,
-            H * D,
-            C,
-            CHUNK,
+            w_sums + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last,
+            H * D, C, CHUNK,
         )
         w_n_before = (
             over_block(
                 tl.load(
                     w_rests + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
-                    mask=(i > 0)[:, None] & (d_ok)[None, :],
-                    other=0,
+                    mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
                 ),
-                w_rests + step * D,
-                (tl.minimum(i - 1, last))[:, None],
-                d[None, :],
-                d_ok[None, :],
-                last,
-                H * D,
-                C,
-                CHUNK,
+                w_rests + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :],
+                last, H * D, C, CHUNK,
             )
             if EXACT
             else 0
         )
         t2 = decayed_product(
-            t2,
-            k.to(tl.float32),
-            kappa.to(tl.float32),
-            w_sums + step * D,
-            w_rests + step * D if EXACT else None,
-            w_a_before,
-            w_n_before,
-            w_a,
-            w_n,
-            d,
-            d_ok,
-            last,
-            H * D,
-            C,
-            CHUNK,
-            LEVELS,
-            False,
-            False,
-            FLAT,
-            EXACT,
-            DT,
+            t2, k.to(tl.float32), kappa.to(tl.float32), w_sums + step * D,
+            w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d, d_ok, last,
+            H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
         )
         if not FLAT:
             steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
             i_new = i_ok & ((i >= steep_from) | (again > 0))
         # sum_{d} q_{j,d} k_{i,d} m_{i,j,d}
         t3 = decayed_product(
-            t3,
-            k.to(tl.float32),
-            q.to(tl.float32),
-            w_sums + step * D,
-            w_rests + step * D if EXACT else None,
-            w_a,
-            w_n,
-            w_a,
-            w_n,
-            d,
-            d_ok,
-            last,
-            H * D,
-            C,
-            CHUNK,
-            LEVELS,
-            False,
-            True,
-            FLAT,
-            EXACT,
-            DT,
+            t3, k.to(tl.float32), q.to(tl.float32), w_sums + step * D,
+            w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last, H * D, C,
+            CHUNK, LEVELS, False, True, FLAT, EXACT, DT,
         )
         if not FLAT:
             steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
             i_new = i_ok & ((i >= steep_from) | (again > 0))
         # sum_{d} kappa_{j,d} m_{i,j,d} (sigmoid(a) . kappa)_{i,d}
         t4 = decayed_product(
-            t4,
-            x,
-            kappa.to(tl.float32),
-            w_sums + step * D,
-            w_rests + step * D if EXACT else None,
-            w_a_before,
-            w_n_before,
-            w_a,
-            w_n,
-            d,
-            d_ok,
-            last,
-            H * D,
-            C,
-            CHUNK,
-            LEVELS,
-            False,
-            False,
-            FLAT,
-            EXACT,
-            DT,
+            t4, x, kappa.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None,
+            w_a_before, w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False,
+            FLAT, EXACT, DT,
         )
         if not FLAT:
             steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
             i_new = i_ok & ((i >= steep_from) | (again > 0))
         w_a_end = over_block(
-            tl.load(w_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
-            w_sums + step * D,
-            (last),
-            d,
-            d_ok,
-            last,
-            H * D,
-            C,
-            CHUNK,
+            tl.load(w_sums + step * D + last * (H * D) + d, mask=d_ok, other=0), w_sums + step * D,
+            (last), d, d_ok, last, H * D, C, CHUNK,
         )
         w_n_end = (
             over_block(
                 tl.load(w_rests + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                w_rests + step * D,
-                (last),
-                d,
-                d_ok,
-                last,
-                H * D,
-                C,
-                CHUNK,
+                w_rests + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
             )
             if EXACT
             else tl.full([1], 0, tl.int32)
@@ -2249,33 +1416,28 @@ def backward_prepare_1(
             scaled1_p + at * D + i[:, None] * D + d[None, :], (since * x), mask=i_new[:, None] & d_ok[None, :]
         )  # since . (sigmoid(a) . kappa)
         tl.store(
-            scaled2_p + at * D + i[:, None] * D + d[None, :],
-            (since * k.to(tl.float32)),
+            scaled2_p + at * D + i[:, None] * D + d[None, :], (since * k.to(tl.float32)),
             mask=i_new[:, None] & d_ok[None, :],
         )  # k . since
         until = span(w_a_before, w_n_before, 0.0, 0)
         tl.store(
-            scaled3_p + at * D + i[:, None] * D + d[None, :],
-            (kappa.to(tl.float32) * until),
+            scaled3_p + at * D + i[:, None] * D + d[None, :], (kappa.to(tl.float32) * until),
             mask=i_new[:, None] & d_ok[None, :],
         )  # kappa . until
         until2 = span(w_a, w_n, 0.0, 0)
         tl.store(
-            scaled4_p + at * D + i[:, None] * D + d[None, :],
-            (until2 * q.to(tl.float32)),
+            scaled4_p + at * D + i[:, None] * D + d[None, :], (until2 * q.to(tl.float32)),
             mask=i_new[:, None] & d_ok[None, :],
         )  # q . until
     tl.store(
-        matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-        t,
+        matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t,
         mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
     )  # t
     ahead1 = tl.load(ahead1_p + t0 * ahead1_t + i * ahead1_t, mask=i_ok, other=0.0)
     w = -ahead1.to(tl.float32)[None, :] * t4
     x2 = inverse(w, C, LEVELS, DT)  # (I - T)^-1
     tl.store(
-        matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-        x2,
+        matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x2,
         mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
     )  # x2
     tl.store(
@@ -2284,66 +1446,21 @@ def backward_prepare_1(
         mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
     )  # t2 diag((6435c9db8c0c))
     tl.store(
-        matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-        t3,
+        matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t3,
         mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
     )  # t3
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prepare_1_others(
-    kappa_p,
-    kappa_b,
-    kappa_t,
-    kappa_h,
-    kappa_g,
-    a_p,
-    a_b,
-    a_t,
-    a_h,
-    a_g,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    w_sums,
-    w_rests,
-    w_extents,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    scaled1_p,
-    scaled2_p,
-    scaled3_p,
-    scaled4_p,
-    matrix2,
-    matrix1,
-    ahead1_p,
-    ahead1_b,
-    ahead1_t,
-    ahead1_h,
-    ahead1_g,
-    matrix3,
-    matrix4,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    D: tl.constexpr,
-    part_d: tl.constexpr,
-    FLAT: tl.constexpr,
-    GROUP: tl.constexpr,
-    CHUNK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    kappa_p, kappa_b, kappa_t, kappa_h, kappa_g, a_p, a_b, a_t, a_h, a_g,
+    q_p, q_b, q_t, q_h, q_g, w_sums, w_rests, w_extents, k_p, k_b, k_t, k_h, k_g, scaled1_p,
+    scaled2_p, scaled3_p, scaled4_p, matrix2, matrix1,
+    ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g, matrix3, matrix4,
+    T, H, chunks, begins, stops, programs,
+    D: tl.constexpr, part_d: tl.constexpr, FLAT: tl.constexpr, GROUP: tl.constexpr,
+    CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The same, of chunks that aren't flat: a program looks at some together, and takes one after the other."""
     i = tl.arange(0, C)
@@ -2381,8 +1498,7 @@ def backward_prepare_1_others(
                     d_ok = d < D
                     kappa = tl.load(
                         kappa_p + t0 * kappa_t + i[:, None] * kappa_t + d[None, :],
-                        mask=i_ok[:, None] & d_ok[None, :],
-                        other=0.0,
+                        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
                     )
                     a = tl.load(
                         a_p + t0 * a_t + i[:, None] * a_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
@@ -2398,56 +1514,25 @@ def backward_prepare_1_others(
                         tl.load(
                             w_sums + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0
                         ),
-                        w_sums + step * D,
-                        (row)[:, None],
-                        d[None, :],
-                        d_ok[None, :],
-                        last,
-                        H * D,
-                        C,
-                        CHUNK,
+                        w_sums + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D,
+                        C, CHUNK,
                     )
                     w_n = (
                         over_block(
                             tl.load(
                                 w_rests + step * D + (row)[:, None] * (H * D) + d[None, :],
-                                mask=(d_ok)[None, :],
-                                other=0,
+                                mask=(d_ok)[None, :], other=0,
                             ),
-                            w_rests + step * D,
-                            (row)[:, None],
-                            d[None, :],
-                            d_ok[None, :],
-                            last,
-                            H * D,
-                            C,
-                            CHUNK,
+                            w_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last,
+                            H * D, C, CHUNK,
                         )
                         if EXACT
                         else 0
                     )
                     t = decayed_product(
-                        t,
-                        x,
-                        q.to(tl.float32),
-                        w_sums + step * D,
-                        w_rests + step * D if EXACT else None,
-                        w_a,
-                        w_n,
-                        w_a,
-                        w_n,
-                        d,
-                        d_ok,
-                        last,
-                        H * D,
-                        C,
-                        CHUNK,
-                        LEVELS,
-                        False,
-                        True,
-                        FLAT,
-                        EXACT,
-                        DT,
+                        t, x, q.to(tl.float32), w_sums + step * D,
+                        w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last,
+                        H * D, C, CHUNK, LEVELS, False, True, FLAT, EXACT, DT,
                     )
                     if not FLAT:
                         steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
@@ -2459,177 +1544,89 @@ def backward_prepare_1_others(
                     w_a_before = over_block(
                         tl.load(
                             w_sums + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
-                            mask=(i > 0)[:, None] & (d_ok)[None, :],
-                            other=0,
+                            mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
                         ),
-                        w_sums + step * D,
-                        (tl.minimum(i - 1, last))[:, None],
-                        d[None, :],
-                        d_ok[None, :],
-                        last,
-                        H * D,
-                        C,
-                        CHUNK,
+                        w_sums + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :],
+                        d_ok[None, :], last, H * D, C, CHUNK,
                     )
                     w_n_before = (
                         over_block(
                             tl.load(
                                 w_rests + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
-                                mask=(i > 0)[:, None] & (d_ok)[None, :],
-                                other=0,
+                                mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
                             ),
-                            w_rests + step * D,
-                            (tl.minimum(i - 1, last))[:, None],
-                            d[None, :],
-                            d_ok[None, :],
-                            last,
-                            H * D,
-                            C,
-                            CHUNK,
+                            w_rests + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :],
+                            d_ok[None, :], last, H * D, C, CHUNK,
                         )
                         if EXACT
                         else 0
                     )
                     t2 = decayed_product(
-                        t2,
-                        k.to(tl.float32),
-                        kappa.to(tl.float32),
-                        w_sums + step * D,
-                        w_rests + step * D if EXACT else None,
-                        w_a_before,
-                        w_n_before,
-                        w_a,
-                        w_n,
-                        d,
-                        d_ok,
-                        last,
-                        H * D,
-                        C,
-                        CHUNK,
-                        LEVELS,
-                        False,
-                        False,
-                        FLAT,
-                        EXACT,
-                        DT,
+                        t2, k.to(tl.float32), kappa.to(tl.float32), w_sums + step * D,
+                        w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d,
+                        d_ok, last, H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
                     )
                     if not FLAT:
                         steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
                         i_new = i_ok & ((i >= steep_from) | (again > 0))
                     # sum_{d} q_{j,d} k_{i,d} m_{i,j,d}
                     t3 = decayed_product(
-                        t3,
-                        k.to(tl.float32),
-                        q.to(tl.float32),
-                        w_sums + step * D,
-                        w_rests + step * D if EXACT else None,
-                        w_a,
-                        w_n,
-                        w_a,
-                        w_n,
-                        d,
-                        d_ok,
-                        last,
-                        H * D,
-                        C,
-                        CHUNK,
-                        LEVELS,
-                        False,
-                        True,
-                        FLAT,
-                        EXACT,
-                        DT,
+                        t3, k.to(tl.float32), q.to(tl.float32), w_sums + step * D,
+                        w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last,
+                        H * D, C, CHUNK, LEVELS, False, True, FLAT, EXACT, DT,
                     )
                     if not FLAT:
                         steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
                         i_new = i_ok & ((i >= steep_from) | (again > 0))
                     # sum_{d} kappa_{j,d} m_{i,j,d} (sigmoid(a) . kappa)_{i,d}
                     t4 = decayed_product(
-                        t4,
-                        x,
-                        kappa.to(tl.float32),
-                        w_sums + step * D,
-                        w_rests + step * D if EXACT else None,
-                        w_a_before,
-                        w_n_before,
-                        w_a,
-                        w_n,
-                        d,
-                        d_ok,
-                        last,
-                        H * D,
-                        C,
-                        CHUNK,
-                        LEVELS,
-                        False,
-                        False,
-                        FLAT,
-                        EXACT,
-                        DT,
+                        t4, x, kappa.to(tl.float32), w_sums + step * D,
+                        w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d,
+                        d_ok, last, H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
                     )
                     if not FLAT:
                         steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
                         i_new = i_ok & ((i >= steep_from) | (again > 0))
                     w_a_end = over_block(
                         tl.load(w_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                        w_sums + step * D,
-                        (last),
-                        d,
-                        d_ok,
-                        last,
-                        H * D,
-                        C,
-                        CHUNK,
+                        w_sums + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
                     )
                     w_n_end = (
                         over_block(
                             tl.load(w_rests + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                            w_rests + step * D,
-                            (last),
-                            d,
-                            d_ok,
-                            last,
-                            H * D,
-                            C,
-                            CHUNK,
+                            w_rests + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
                         )
                         if EXACT
                         else tl.full([1], 0, tl.int32)
                     )
                     since = span(w_a_end[None, :], w_n_end[None, :], w_a, w_n)
                     tl.store(
-                        scaled1_p + at * D + i[:, None] * D + d[None, :],
-                        (since * x),
+                        scaled1_p + at * D + i[:, None] * D + d[None, :], (since * x),
                         mask=i_new[:, None] & d_ok[None, :],
                     )  # since . (sigmoid(a) . kappa)
                     tl.store(
                         scaled2_p + at * D + i[:, None] * D + d[None, :],
-                        (since * k.to(tl.float32)),
-                        mask=i_new[:, None] & d_ok[None, :],
+                        (since * k.to(tl.float32)), mask=i_new[:, None] & d_ok[None, :],
                     )  # k . since
                     until = span(w_a_before, w_n_before, 0.0, 0)
                     tl.store(
                         scaled3_p + at * D + i[:, None] * D + d[None, :],
-                        (kappa.to(tl.float32) * until),
-                        mask=i_new[:, None] & d_ok[None, :],
+                        (kappa.to(tl.float32) * until), mask=i_new[:, None] & d_ok[None, :],
                     )  # kappa . until
                     until2 = span(w_a, w_n, 0.0, 0)
                     tl.store(
                         scaled4_p + at * D + i[:, None] * D + d[None, :],
-                        (until2 * q.to(tl.float32)),
-                        mask=i_new[:, None] & d_ok[None, :],
+                        (until2 * q.to(tl.float32)), mask=i_new[:, None] & d_ok[None, :],
                     )  # q . until
                 tl.store(
-                    matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-                    t,
+                    matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t,
                     mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
                 )  # t
                 ahead1 = tl.load(ahead1_p + t0 * ahead1_t + i * ahead1_t, mask=i_ok, other=0.0)
                 w = -ahead1.to(tl.float32)[None, :] * t4
                 x2 = inverse(w, C, LEVELS, DT)  # (I - T)^-1
                 tl.store(
-                    matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-                    x2,
+                    matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x2,
                     mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
                 )  # x2
                 tl.store(
@@ -2638,66 +1635,22 @@ def backward_prepare_1_others(
                     mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
                 )  # t2 diag((6435c9db8c0c))
                 tl.store(
-                    matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-                    t3,
+                    matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t3,
                     mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
                 )  # t3
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_1(
-    dS_first,
-    dS_last,
-    dS_borders,
-    scaled1_p,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    matrix2,
-    matrix1,
-    matrix3,
-    scaled2_p,
-    matrix4,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    write2_out,
-    dkappa_0_530d83_out,
-    dv_out,
-    w_sums,
-    w_rests,
-    ahead1_p,
-    ahead1_b,
-    ahead1_t,
-    ahead1_h,
-    ahead1_g,
-    scaled3_p,
-    scaled4_p,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    blocks,
-    D: tl.constexpr,
-    E: tl.constexpr,
-    block_d: tl.constexpr,
-    block_e: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    PRODUCTS: tl.constexpr,
-    BLOCK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    dS_first, dS_last, dS_borders, scaled1_p, do_p, do_b, do_t, do_h, do_g, matrix2, matrix1,
+    matrix3, scaled2_p, matrix4, write1_p, write1_b, write1_t, write1_h, write1_g, write2_out,
+    dkappa_0_530d83_out, dv_out, w_sums, w_rests,
+    ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g, scaled3_p, scaled4_p,
+    T, H, chunks, starts, parts, length, blocks,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
+    BLOCK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """A walk backwards over chunks, carrying a tile of dS."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
@@ -2719,8 +1672,7 @@ def backward_sweep_1(
         if dS_first is not None:
             dS_slice += tl.load(
                 dS_first + sh * E * D + e[:, None] * D + d_slice[None, :],
-                mask=e_ok[:, None] & d_ok_slice[None, :],
-                other=0.0,
+                mask=e_ok[:, None] & d_ok_slice[None, :], other=0.0,
             )
         d = d + (d_slice,)
         dS = dS + (dS_slice,)
@@ -2764,20 +1716,16 @@ def backward_sweep_1(
                         dS_borders
                         + (bh * blocks + first_block + (count - 1 - n) // (BLOCK // C)) * E * D
                         + e[:, None] * D
-                        + d[n_d][None, :],
-                        dS[n_d],
-                        mask=e_ok[:, None] & d_ok[n_d][None, :],
+                        + d[n_d][None, :], dS[n_d], mask=e_ok[:, None] & d_ok[n_d][None, :],
                     )
             scaled1 = tl.load(
                 scaled1_p + at * D + i[:, None] * D + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
             p = tl.dot(dS[n_d].to(DT), tl.trans(scaled1.to(DT)), p, input_precision="tf32x3")  # scaled1 dS^T
             scaled2_slice = tl.load(
                 scaled2_p + at * D + i[:, None] * D + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
             scaled2 = scaled2 + (scaled2_slice,)
             w_a_end = w_a_end + (w_a_end_slice,)
@@ -2805,19 +1753,15 @@ def backward_sweep_1(
             kept = span(w_a_end[n_d], w_n_end[n_d], 0.0, 0)
             scaled3 = tl.load(
                 scaled3_p + at * D + i[:, None] * D + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
             p7 = tl.dot(
-                (-ahead1.to(tl.float32)[None, :] * p3).to(DT),
-                scaled3.to(DT),
-                (kept[None, :] * dS[n_d]),
-                input_precision="tf32x3",
+                (-ahead1.to(tl.float32)[None, :] * p3).to(DT), scaled3.to(DT),
+                (kept[None, :] * dS[n_d]), input_precision="tf32x3",
             )  # ... + -scaled3^T diag((6435c9db8c0c)) p3
             scaled4 = tl.load(
                 scaled4_p + at * D + i[:, None] * D + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :],
-                other=0.0,
+                mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
             p8 = tl.dot(do.to(DT), scaled4.to(DT), p7, input_precision="tf32x3")  # ... + scaled4^T do
             dS_slice2 = p8  # dS diag(kept) + do^T scaled4 - p3^T diag((6435c9db8c0c)) scaled3
@@ -2852,91 +1796,27 @@ def backward_sweep_1(
                 if part == 0:
                     tl.store(
                         dS_last + (sh // H // parts * H + h) * E * D + e[:, None] * D + d[n_d][None, :],
-                        dS[n_d],
-                        mask=e_ok[:, None] & d_ok[n_d][None, :],
+                        dS[n_d], mask=e_ok[:, None] & d_ok[n_d][None, :],
                     )
         else:
             tl.store(
-                dS_last + sh * E * D + e[:, None] * D + d[n_d][None, :],
-                dS[n_d],
+                dS_last + sh * E * D + e[:, None] * D + d[n_d][None, :], dS[n_d],
                 mask=e_ok[:, None] & d_ok[n_d][None, :],
             )
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_read_1(
-    dS_borders,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    write2_p,
-    write2_b,
-    write2_t,
-    write2_h,
-    write2_g,
-    ahead1_p,
-    ahead1_b,
-    ahead1_t,
-    ahead1_h,
-    ahead1_g,
-    kappa_p,
-    kappa_b,
-    kappa_t,
-    kappa_h,
-    kappa_g,
-    w_sums,
-    w_rests,
-    w_extents,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    v_p,
-    v_b,
-    v_t,
-    v_h,
-    v_g,
-    read1_out,
-    dk_out,
-    S_borders,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    a_p,
-    a_b,
-    a_t,
-    a_h,
-    a_g,
-    read2_out,
-    dq_out,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    E: tl.constexpr,
-    D: tl.constexpr,
-    block_e: tl.constexpr,
-    block_d: tl.constexpr,
-    FLAT: tl.constexpr,
-    GROUP: tl.constexpr,
-    CHUNK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    dS_borders, write1_p, write1_b, write1_t, write1_h, write1_g,
+    write2_p, write2_b, write2_t, write2_h, write2_g,
+    ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g,
+    kappa_p, kappa_b, kappa_t, kappa_h, kappa_g, w_sums, w_rests, w_extents,
+    do_p, do_b, do_t, do_h, do_g, q_p, q_b, q_t, q_h, q_g, v_p, v_b, v_t, v_h, v_g, read1_out,
+    dk_out, S_borders, k_p, k_b, k_t, k_h, k_g, a_p, a_b, a_t, a_h, a_g, read2_out, dq_out,
+    T, H, chunks, begins, stops, programs,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
+    FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What reads the states at the borders of blocks, for all blocks at once."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
@@ -2968,8 +1848,7 @@ def backward_read_1(
         steep_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
     s = tl.load(
         dS_borders + (bh * chunks + c) * E * D + e[:, None] * D + d[None, :],
-        mask=e_ok[:, None] & d_ok[None, :],
-        other=0.0,
+        mask=e_ok[:, None] & d_ok[None, :], other=0.0,
     )  # dS
     write1 = tl.load(
         write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
@@ -2986,84 +1865,39 @@ def backward_read_1(
     w_a_before = over_block(
         tl.load(
             w_sums + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
-            mask=(i > 0)[:, None] & (d_ok)[None, :],
-            other=0,
+            mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
         ),
-        w_sums + step * D,
-        (tl.minimum(i - 1, last))[:, None],
-        d[None, :],
-        d_ok[None, :],
-        last,
-        H * D,
-        C,
-        CHUNK,
+        w_sums + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last,
+        H * D, C, CHUNK,
     )
     w_n_before = (
         over_block(
             tl.load(
                 w_rests + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
-                mask=(i > 0)[:, None] & (d_ok)[None, :],
-                other=0,
+                mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
             ),
-            w_rests + step * D,
-            (tl.minimum(i - 1, last))[:, None],
-            d[None, :],
-            d_ok[None, :],
-            last,
-            H * D,
-            C,
-            CHUNK,
+            w_rests + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last,
+            H * D, C, CHUNK,
         )
         if EXACT
         else 0
     )
     w_a = over_block(
         tl.load(w_sums + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
-        w_sums + step * D,
-        (row)[:, None],
-        d[None, :],
-        d_ok[None, :],
-        last,
-        H * D,
-        C,
-        CHUNK,
+        w_sums + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
     )
     w_n = (
         over_block(
             tl.load(w_rests + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
-            w_rests + step * D,
-            (row)[:, None],
-            d[None, :],
-            d_ok[None, :],
-            last,
-            H * D,
-            C,
-            CHUNK,
+            w_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
         )
         if EXACT
         else 0
     )
     p3 = decayed_sum(
-        p2,
-        (ahead1.to(tl.float32)[:, None] * kappa.to(tl.float32)),
-        w_sums + step * D,
-        w_rests + step * D if EXACT else None,
-        w_a_before,
-        w_n_before,
-        w_a,
-        w_n,
-        d,
-        d_ok,
-        last,
-        H * D,
-        C,
-        CHUNK,
-        LEVELS,
-        False,
-        False,
-        FLAT,
-        EXACT,
-        DT,
+        p2, (ahead1.to(tl.float32)[:, None] * kappa.to(tl.float32)), w_sums + step * D,
+        w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d, d_ok, last,
+        H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
     )  # sum_{j} kappa_{j,d} [write1 write2^T]_{i,j} (6435c9db8c0c)_j m_{i,j,d}
     if not FLAT:
         steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
@@ -3074,26 +1908,8 @@ def backward_read_1(
     p5 = p4
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     p6 = decayed_sum(
-        p5,
-        q.to(tl.float32),
-        w_sums + step * D,
-        w_rests + step * D if EXACT else None,
-        w_a,
-        w_n,
-        w_a,
-        w_n,
-        d,
-        d_ok,
-        last,
-        H * D,
-        C,
-        CHUNK,
-        LEVELS,
-        False,
-        True,
-        FLAT,
-        EXACT,
-        DT,
+        p5, q.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a, w_n,
+        w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, True, FLAT, EXACT, DT,
     )  # sum_{j} q_{j,d} [write1 do^T]_{i,j} m_{i,j,d}
     if not FLAT:
         steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
@@ -3101,27 +1917,13 @@ def backward_read_1(
         i_new = i_ok & ((i >= steep_from) | (again > 0))
     p7 = tl.dot(write1.to(DT), s.to(DT), input_precision="tf32x3")  # write1 dS
     w_a_end = over_block(
-        tl.load(w_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
-        w_sums + step * D,
-        (last),
-        d,
-        d_ok,
-        last,
-        H * D,
-        C,
-        CHUNK,
+        tl.load(w_sums + step * D + last * (H * D) + d, mask=d_ok, other=0), w_sums + step * D,
+        (last), d, d_ok, last, H * D, C, CHUNK,
     )
     w_n_end = (
         over_block(
             tl.load(w_rests + step * D + last * (H * D) + d, mask=d_ok, other=0),
-            w_rests + step * D,
-            (last),
-            d,
-            d_ok,
-            last,
-            H * D,
-            C,
-            CHUNK,
+            w_rests + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
         )
         if EXACT
         else tl.full([1], 0, tl.int32)
@@ -3133,26 +1935,8 @@ def backward_read_1(
     p8 = tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # v do^T
     p9 = p8
     p10 = decayed_sum(
-        p9,
-        q.to(tl.float32),
-        w_sums + step * D,
-        w_rests + step * D if EXACT else None,
-        w_a,
-        w_n,
-        w_a,
-        w_n,
-        d,
-        d_ok,
-        last,
-        H * D,
-        C,
-        CHUNK,
-        LEVELS,
-        False,
-        True,
-        FLAT,
-        EXACT,
-        DT,
+        p9, q.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a, w_n,
+        w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, True, FLAT, EXACT, DT,
     )  # sum_{j} q_{j,d} [v do^T]_{i,j} m_{i,j,d}
     if not FLAT:
         steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
@@ -3161,26 +1945,9 @@ def backward_read_1(
     p11 = tl.dot(v.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # v write2^T
     p12 = p11
     p13 = decayed_sum(
-        p12,
-        (ahead1.to(tl.float32)[:, None] * kappa.to(tl.float32)),
-        w_sums + step * D,
-        w_rests + step * D if EXACT else None,
-        w_a_before,
-        w_n_before,
-        w_a,
-        w_n,
-        d,
-        d_ok,
-        last,
-        H * D,
-        C,
-        CHUNK,
-        LEVELS,
-        False,
-        False,
-        FLAT,
-        EXACT,
-        DT,
+        p12, (ahead1.to(tl.float32)[:, None] * kappa.to(tl.float32)), w_sums + step * D,
+        w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d, d_ok, last,
+        H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
     )  # sum_{j} [v write2^T]_{i,j} kappa_{j,d} (6435c9db8c0c)_j m_{i,j,d}
     if not FLAT:
         steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
@@ -3195,33 +1962,14 @@ def backward_read_1(
     tl.store(dk_out + step * D + i[:, None] * (H * D) + d[None, :], y2, mask=i_new[:, None] & d_ok[None, :])  # dk
     s2 = tl.load(
         S_borders + (bh * chunks + c) * E * D + e[:, None] * D + d[None, :],
-        mask=e_ok[:, None] & d_ok[None, :],
-        other=0.0,
+        mask=e_ok[:, None] & d_ok[None, :], other=0.0,
     )  # S
     p15 = tl.dot(do.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # do v^T
     p16 = p15
     k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     p17 = decayed_sum(
-        p16,
-        k.to(tl.float32),
-        w_sums + step * D,
-        w_rests + step * D if EXACT else None,
-        w_a,
-        w_n,
-        w_a,
-        w_n,
-        d,
-        d_ok,
-        last,
-        H * D,
-        C,
-        CHUNK,
-        LEVELS,
-        True,
-        True,
-        FLAT,
-        EXACT,
-        DT,
+        p16, k.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a, w_n,
+        w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
     )  # sum_{j} k_{j,d} [do v^T]_{i,j} m_{i,j,d}
     if not FLAT:
         steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
@@ -3233,26 +1981,9 @@ def backward_read_1(
         i_ok[:, None] & d_ok[None, :], (kappa.to(tl.float32) * (tl.sigmoid(a.to(tl.float32)))), 0.0
     )  # sigmoid(a) . kappa
     p20 = decayed_sum(
-        p19,
-        (ahead1.to(tl.float32)[:, None] * x),
-        w_sums + step * D,
-        w_rests + step * D if EXACT else None,
-        w_a,
-        w_n,
-        w_a,
-        w_n,
-        d,
-        d_ok,
-        last,
-        H * D,
-        C,
-        CHUNK,
-        LEVELS,
-        True,
-        True,
-        FLAT,
-        EXACT,
-        DT,
+        p19, (ahead1.to(tl.float32)[:, None] * x), w_sums + step * D,
+        w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last, H * D, C, CHUNK,
+        LEVELS, True, True, FLAT, EXACT, DT,
     )  # sum_{j} [do write1^T]_{i,j} (6435c9db8c0c)_j m_{i,j,d} (sigmoid(a) . kappa)_{j,d}
     if not FLAT:
         steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
@@ -3264,26 +1995,9 @@ def backward_read_1(
     p22 = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # write2 write1^T
     p23 = p22
     p24 = decayed_sum(
-        p23,
-        (ahead1.to(tl.float32)[:, None] * x),
-        w_sums + step * D,
-        w_rests + step * D if EXACT else None,
-        w_a_before,
-        w_n_before,
-        w_a,
-        w_n,
-        d,
-        d_ok,
-        last,
-        H * D,
-        C,
-        CHUNK,
-        LEVELS,
-        True,
-        False,
-        FLAT,
-        EXACT,
-        DT,
+        p23, (ahead1.to(tl.float32)[:, None] * x), w_sums + step * D,
+        w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d, d_ok, last,
+        H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
     )  # sum_{j} [write2 write1^T]_{i,j} (6435c9db8c0c)_j (sigmoid(a) . kappa)_{j,d} m_{i,j,d}
     if not FLAT:
         steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
@@ -3291,26 +2005,8 @@ def backward_read_1(
     p25 = tl.dot(write2.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # write2 v^T
     p26 = p25
     p27 = decayed_sum(
-        p26,
-        k.to(tl.float32),
-        w_sums + step * D,
-        w_rests + step * D if EXACT else None,
-        w_a_before,
-        w_n_before,
-        w_a,
-        w_n,
-        d,
-        d_ok,
-        last,
-        H * D,
-        C,
-        CHUNK,
-        LEVELS,
-        True,
-        False,
-        FLAT,
-        EXACT,
-        DT,
+        p26, k.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before,
+        w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
     )  # sum_{j} k_{j,d} [write2 v^T]_{i,j} m_{i,j,d}
     if not FLAT:
         steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
@@ -3327,78 +2023,16 @@ def backward_read_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_read_1_others(
-    dS_borders,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    write2_p,
-    write2_b,
-    write2_t,
-    write2_h,
-    write2_g,
-    ahead1_p,
-    ahead1_b,
-    ahead1_t,
-    ahead1_h,
-    ahead1_g,
-    kappa_p,
-    kappa_b,
-    kappa_t,
-    kappa_h,
-    kappa_g,
-    w_sums,
-    w_rests,
-    w_extents,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    v_p,
-    v_b,
-    v_t,
-    v_h,
-    v_g,
-    read1_out,
-    dk_out,
-    S_borders,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    a_p,
-    a_b,
-    a_t,
-    a_h,
-    a_g,
-    read2_out,
-    dq_out,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    E: tl.constexpr,
-    D: tl.constexpr,
-    block_e: tl.constexpr,
-    block_d: tl.constexpr,
-    FLAT: tl.constexpr,
-    GROUP: tl.constexpr,
-    CHUNK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    dS_borders, write1_p, write1_b, write1_t, write1_h, write1_g,
+    write2_p, write2_b, write2_t, write2_h, write2_g,
+    ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g,
+    kappa_p, kappa_b, kappa_t, kappa_h, kappa_g, w_sums, w_rests, w_extents,
+    do_p, do_b, do_t, do_h, do_g, q_p, q_b, q_t, q_h, q_g, v_p, v_b, v_t, v_h, v_g, read1_out,
+    dk_out, S_borders, k_p, k_b, k_t, k_h, k_g, a_p, a_b, a_t, a_h, a_g, read2_out, dq_out,
+    T, H, chunks, begins, stops, programs,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
+    FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The same, of chunks that aren't flat: a program looks at some together, and takes one after the other."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
@@ -3442,70 +2076,46 @@ def backward_read_1_others(
                 steep_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
                 s = tl.load(
                     dS_borders + (bh * chunks + c) * E * D + e[:, None] * D + d[None, :],
-                    mask=e_ok[:, None] & d_ok[None, :],
-                    other=0.0,
+                    mask=e_ok[:, None] & d_ok[None, :], other=0.0,
                 )  # dS
                 write1 = tl.load(
                     write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :],
-                    mask=i_ok[:, None] & e_ok[None, :],
-                    other=0.0,
+                    mask=i_ok[:, None] & e_ok[None, :], other=0.0,
                 )
                 write2 = tl.load(
                     write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :],
-                    mask=i_ok[:, None] & e_ok[None, :],
-                    other=0.0,
+                    mask=i_ok[:, None] & e_ok[None, :], other=0.0,
                 )
                 p = tl.dot(write1.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # write1 write2^T
                 p2 = p
                 ahead1 = tl.load(ahead1_p + t0 * ahead1_t + i * ahead1_t, mask=i_ok, other=0.0)
                 kappa = tl.load(
                     kappa_p + t0 * kappa_t + i[:, None] * kappa_t + d[None, :],
-                    mask=i_ok[:, None] & d_ok[None, :],
-                    other=0.0,
+                    mask=i_ok[:, None] & d_ok[None, :], other=0.0,
                 )
                 w_a_before = over_block(
                     tl.load(
                         w_sums + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
-                        mask=(i > 0)[:, None] & (d_ok)[None, :],
-                        other=0,
+                        mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
                     ),
-                    w_sums + step * D,
-                    (tl.minimum(i - 1, last))[:, None],
-                    d[None, :],
-                    d_ok[None, :],
-                    last,
-                    H * D,
-                    C,
-                    CHUNK,
+                    w_sums + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :],
+                    d_ok[None, :], last, H * D, C, CHUNK,
                 )
                 w_n_before = (
                     over_block(
                         tl.load(
                             w_rests + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
-                            mask=(i > 0)[:, None] & (d_ok)[None, :],
-                            other=0,
+                            mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
                         ),
-                        w_rests + step * D,
-                        (tl.minimum(i - 1, last))[:, None],
-                        d[None, :],
-                        d_ok[None, :],
-                        last,
-                        H * D,
-                        C,
-                        CHUNK,
+                        w_rests + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :],
+                        d_ok[None, :], last, H * D, C, CHUNK,
                     )
                     if EXACT
                     else 0
                 )
                 w_a = over_block(
                     tl.load(w_sums + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
-                    w_sums + step * D,
-                    (row)[:, None],
-                    d[None, :],
-                    d_ok[None, :],
-                    last,
-                    H * D,
-                    C,
+                    w_sums + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C,
                     CHUNK,
                 )
                 w_n = (
@@ -3513,39 +2123,16 @@ def backward_read_1_others(
                         tl.load(
                             w_rests + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0
                         ),
-                        w_rests + step * D,
-                        (row)[:, None],
-                        d[None, :],
-                        d_ok[None, :],
-                        last,
-                        H * D,
-                        C,
-                        CHUNK,
+                        w_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D,
+                        C, CHUNK,
                     )
                     if EXACT
                     else 0
                 )
                 p3 = decayed_sum(
-                    p2,
-                    (ahead1.to(tl.float32)[:, None] * kappa.to(tl.float32)),
-                    w_sums + step * D,
-                    w_rests + step * D if EXACT else None,
-                    w_a_before,
-                    w_n_before,
-                    w_a,
-                    w_n,
-                    d,
-                    d_ok,
-                    last,
-                    H * D,
-                    C,
-                    CHUNK,
-                    LEVELS,
-                    False,
-                    False,
-                    FLAT,
-                    EXACT,
-                    DT,
+                    p2, (ahead1.to(tl.float32)[:, None] * kappa.to(tl.float32)), w_sums + step * D,
+                    w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d,
+                    d_ok, last, H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
                 )  # sum_{j} kappa_{j,d} [write1 write2^T]_{i,j} (6435c9db8c0c)_j m_{i,j,d}
                 if not FLAT:
                     steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
@@ -3562,26 +2149,9 @@ def backward_read_1_others(
                     q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
                 )
                 p6 = decayed_sum(
-                    p5,
-                    q.to(tl.float32),
-                    w_sums + step * D,
-                    w_rests + step * D if EXACT else None,
-                    w_a,
-                    w_n,
-                    w_a,
-                    w_n,
-                    d,
-                    d_ok,
-                    last,
-                    H * D,
-                    C,
-                    CHUNK,
-                    LEVELS,
-                    False,
-                    True,
-                    FLAT,
-                    EXACT,
-                    DT,
+                    p5, q.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None,
+                    w_a, w_n, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, True, FLAT,
+                    EXACT, DT,
                 )  # sum_{j} q_{j,d} [write1 do^T]_{i,j} m_{i,j,d}
                 if not FLAT:
                     steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
@@ -3590,26 +2160,12 @@ def backward_read_1_others(
                 p7 = tl.dot(write1.to(DT), s.to(DT), input_precision="tf32x3")  # write1 dS
                 w_a_end = over_block(
                     tl.load(w_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                    w_sums + step * D,
-                    (last),
-                    d,
-                    d_ok,
-                    last,
-                    H * D,
-                    C,
-                    CHUNK,
+                    w_sums + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
                 )
                 w_n_end = (
                     over_block(
                         tl.load(w_rests + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                        w_rests + step * D,
-                        (last),
-                        d,
-                        d_ok,
-                        last,
-                        H * D,
-                        C,
-                        CHUNK,
+                        w_rests + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
                     )
                     if EXACT
                     else tl.full([1], 0, tl.int32)
@@ -3623,26 +2179,9 @@ def backward_read_1_others(
                 p8 = tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # v do^T
                 p9 = p8
                 p10 = decayed_sum(
-                    p9,
-                    q.to(tl.float32),
-                    w_sums + step * D,
-                    w_rests + step * D if EXACT else None,
-                    w_a,
-                    w_n,
-                    w_a,
-                    w_n,
-                    d,
-                    d_ok,
-                    last,
-                    H * D,
-                    C,
-                    CHUNK,
-                    LEVELS,
-                    False,
-                    True,
-                    FLAT,
-                    EXACT,
-                    DT,
+                    p9, q.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None,
+                    w_a, w_n, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, True, FLAT,
+                    EXACT, DT,
                 )  # sum_{j} q_{j,d} [v do^T]_{i,j} m_{i,j,d}
                 if not FLAT:
                     steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
@@ -3651,26 +2190,9 @@ def backward_read_1_others(
                 p11 = tl.dot(v.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # v write2^T
                 p12 = p11
                 p13 = decayed_sum(
-                    p12,
-                    (ahead1.to(tl.float32)[:, None] * kappa.to(tl.float32)),
-                    w_sums + step * D,
-                    w_rests + step * D if EXACT else None,
-                    w_a_before,
-                    w_n_before,
-                    w_a,
-                    w_n,
-                    d,
-                    d_ok,
-                    last,
-                    H * D,
-                    C,
-                    CHUNK,
-                    LEVELS,
-                    False,
-                    False,
-                    FLAT,
-                    EXACT,
-                    DT,
+                    p12, (ahead1.to(tl.float32)[:, None] * kappa.to(tl.float32)), w_sums + step * D,
+                    w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d,
+                    d_ok, last, H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
                 )  # sum_{j} [v write2^T]_{i,j} kappa_{j,d} (6435c9db8c0c)_j m_{i,j,d}
                 if not FLAT:
                     steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
@@ -3691,8 +2213,7 @@ def backward_read_1_others(
                 )  # dk
                 s2 = tl.load(
                     S_borders + (bh * chunks + c) * E * D + e[:, None] * D + d[None, :],
-                    mask=e_ok[:, None] & d_ok[None, :],
-                    other=0.0,
+                    mask=e_ok[:, None] & d_ok[None, :], other=0.0,
                 )  # S
                 p15 = tl.dot(do.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # do v^T
                 p16 = p15
@@ -3700,26 +2221,9 @@ def backward_read_1_others(
                     k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
                 )
                 p17 = decayed_sum(
-                    p16,
-                    k.to(tl.float32),
-                    w_sums + step * D,
-                    w_rests + step * D if EXACT else None,
-                    w_a,
-                    w_n,
-                    w_a,
-                    w_n,
-                    d,
-                    d_ok,
-                    last,
-                    H * D,
-                    C,
-                    CHUNK,
-                    LEVELS,
-                    True,
-                    True,
-                    FLAT,
-                    EXACT,
-                    DT,
+                    p16, k.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None,
+                    w_a, w_n, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, True, FLAT,
+                    EXACT, DT,
                 )  # sum_{j} k_{j,d} [do v^T]_{i,j} m_{i,j,d}
                 if not FLAT:
                     steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
@@ -3733,26 +2237,9 @@ def backward_read_1_others(
                     i_ok[:, None] & d_ok[None, :], (kappa.to(tl.float32) * (tl.sigmoid(a.to(tl.float32)))), 0.0
                 )  # sigmoid(a) . kappa
                 p20 = decayed_sum(
-                    p19,
-                    (ahead1.to(tl.float32)[:, None] * x),
-                    w_sums + step * D,
-                    w_rests + step * D if EXACT else None,
-                    w_a,
-                    w_n,
-                    w_a,
-                    w_n,
-                    d,
-                    d_ok,
-                    last,
-                    H * D,
-                    C,
-                    CHUNK,
-                    LEVELS,
-                    True,
-                    True,
-                    FLAT,
-                    EXACT,
-                    DT,
+                    p19, (ahead1.to(tl.float32)[:, None] * x), w_sums + step * D,
+                    w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last, H * D,
+                    C, CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
                 )  # sum_{j} [do write1^T]_{i,j} (6435c9db8c0c)_j m_{i,j,d} (sigmoid(a) . kappa)_{j,d}
                 if not FLAT:
                     steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
@@ -3764,26 +2251,9 @@ def backward_read_1_others(
                 p22 = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # write2 write1^T
                 p23 = p22
                 p24 = decayed_sum(
-                    p23,
-                    (ahead1.to(tl.float32)[:, None] * x),
-                    w_sums + step * D,
-                    w_rests + step * D if EXACT else None,
-                    w_a_before,
-                    w_n_before,
-                    w_a,
-                    w_n,
-                    d,
-                    d_ok,
-                    last,
-                    H * D,
-                    C,
-                    CHUNK,
-                    LEVELS,
-                    True,
-                    False,
-                    FLAT,
-                    EXACT,
-                    DT,
+                    p23, (ahead1.to(tl.float32)[:, None] * x), w_sums + step * D,
+                    w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d,
+                    d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
                 )  # sum_{j} [write2 write1^T]_{i,j} (6435c9db8c0c)_j (sigmoid(a) . kappa)_{j,d} m_{i,j,d}
                 if not FLAT:
                     steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
@@ -3791,26 +2261,9 @@ def backward_read_1_others(
                 p25 = tl.dot(write2.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # write2 v^T
                 p26 = p25
                 p27 = decayed_sum(
-                    p26,
-                    k.to(tl.float32),
-                    w_sums + step * D,
-                    w_rests + step * D if EXACT else None,
-                    w_a_before,
-                    w_n_before,
-                    w_a,
-                    w_n,
-                    d,
-                    d_ok,
-                    last,
-                    H * D,
-                    C,
-                    CHUNK,
-                    LEVELS,
-                    True,
-                    False,
-                    FLAT,
-                    EXACT,
-                    DT,
+                    p26, k.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None,
+                    w_a_before, w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True,
+                    False, FLAT, EXACT, DT,
                 )  # sum_{j} k_{j,d} [write2 v^T]_{i,j} m_{i,j,d}
                 if not FLAT:
                     steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
@@ -3821,8 +2274,7 @@ def backward_read_1_others(
                 y4 = ((-p24) + p27) + (p28 * since3)  # (write2 S) . since + intra4
                 terms3 = y4
                 tl.store(
-                    read2_out + step * D + i[:, None] * (H * D) + d[None, :],
-                    terms3,
+                    read2_out + step * D + i[:, None] * (H * D) + d[None, :], terms3,
                     mask=i_new[:, None] & d_ok[None, :],
                 )
                 terms4 = y3  # dq
@@ -3833,24 +2285,10 @@ def backward_read_1_others(
 
 @triton.jit(do_not_specialize=["T", "count"])
 def backward_rows_2(
-    kappa_p,
-    kappa_b,
-    kappa_t,
-    kappa_h,
-    kappa_g,
-    a_p,
-    a_b,
-    a_t,
-    a_h,
-    a_g,
-    ahead2_out,
+    kappa_p, kappa_b, kappa_t, kappa_h, kappa_g, a_p, a_b, a_t, a_h, a_g, ahead2_out,
     ahead3_out,
-    T,
-    H,
-    count,
-    D: tl.constexpr,
-    block_d: tl.constexpr,
-    ROWS: tl.constexpr,
+    T, H, count,
+    D: tl.constexpr, block_d: tl.constexpr, ROWS: tl.constexpr,
 ):
     """What is made of each step for itself."""
     h = (tl.program_id(0) % H).to(tl.int64)
@@ -3863,19 +2301,16 @@ def backward_rows_2(
     d_ok = d < D
     kappa = tl.load(
         kappa_p + h // kappa_g * kappa_h + (b * kappa_b + step * kappa_t)[:, None] + d[None, :],
-        mask=i_ok[:, None] & d_ok[None, :],
-        other=0.0,
+        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
     ).to(tl.float32)
     a = tl.load(
         a_p + h // a_g * a_h + (b * a_b + step * a_t)[:, None] + d[None, :],
-        mask=i_ok[:, None] & d_ok[None, :],
-        other=0.0,
+        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
     ).to(tl.float32)
     t1 = tl.sum(kappa * kappa, axis=1)
     t2 = 1.0 / (1e-06 + t1)
     tl.store(
-        ahead2_out + at[:, None] * D + d[None, :],
-        -t2[:, None] * tl.sigmoid(a) * kappa,
+        ahead2_out + at[:, None] * D + d[None, :], -t2[:, None] * tl.sigmoid(a) * kappa,
         mask=i_ok[:, None] & d_ok[None, :],
     )
     tl.store(ahead3_out + at[:, None] * D + d[None, :], -t2[:, None] * kappa, mask=i_ok[:, None] & d_ok[None, :])
@@ -3883,70 +2318,16 @@ def backward_rows_2(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_unroll_1(
-    S_borders,
-    dS_borders,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    v_p,
-    v_b,
-    v_t,
-    v_h,
-    v_g,
-    w_sums,
-    w_rests,
-    ahead2_p,
-    ahead2_b,
-    ahead2_t,
-    ahead2_h,
-    ahead2_g,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    write2_p,
-    write2_b,
-    write2_t,
-    write2_h,
-    write2_g,
-    w_extents,
-    ahead3_p,
-    ahead3_b,
-    ahead3_t,
-    ahead3_h,
-    ahead3_g,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    S__out,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    E: tl.constexpr,
-    D: tl.constexpr,
-    block_e: tl.constexpr,
-    block_d: tl.constexpr,
-    FLAT: tl.constexpr,
-    GROUP: tl.constexpr,
-    CHUNK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    S_borders, dS_borders, k_p, k_b, k_t, k_h, k_g, v_p, v_b, v_t, v_h, v_g, w_sums, w_rests,
+    ahead2_p, ahead2_b, ahead2_t, ahead2_h, ahead2_g,
+    write1_p, write1_b, write1_t, write1_h, write1_g,
+    write2_p, write2_b, write2_t, write2_h, write2_g, w_extents,
+    ahead3_p, ahead3_b, ahead3_t, ahead3_h, ahead3_g, do_p, do_b, do_t, do_h, do_g,
+    q_p, q_b, q_t, q_h, q_g, S__out,
+    T, H, chunks, begins, stops, programs,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
+    FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """Products of the states and their gradients at each step, for all blocks at once."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
@@ -3979,58 +2360,29 @@ def backward_unroll_1(
     v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
     s = tl.load(
         dS_borders + (bh * chunks + c) * E * D + e[:, None] * D + d[None, :],
-        mask=e_ok[:, None] & d_ok[None, :],
-        other=0.0,
+        mask=e_ok[:, None] & d_ok[None, :], other=0.0,
     )  # dS
     p = tl.dot(v.to(DT), s.to(DT), input_precision="tf32x3")  # (v) dS
     w_a = over_block(
         tl.load(w_sums + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
-        w_sums + step * D,
-        (row)[:, None],
-        d[None, :],
-        d_ok[None, :],
-        last,
-        H * D,
-        C,
-        CHUNK,
+        w_sums + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
     )
     w_n = (
         over_block(
             tl.load(w_rests + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
-            w_rests + step * D,
-            (row)[:, None],
-            d[None, :],
-            d_ok[None, :],
-            last,
-            H * D,
-            C,
-            CHUNK,
+            w_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
         )
         if EXACT
         else 0
     )
     w_a_end = over_block(
-        tl.load(w_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
-        w_sums + step * D,
-        (last),
-        d,
-        d_ok,
-        last,
-        H * D,
-        C,
-        CHUNK,
+        tl.load(w_sums + step * D + last * (H * D) + d, mask=d_ok, other=0), w_sums + step * D,
+        (last), d, d_ok, last, H * D, C, CHUNK,
     )
     w_n_end = (
         over_block(
             tl.load(w_rests + step * D + last * (H * D) + d, mask=d_ok, other=0),
-            w_rests + step * D,
-            (last),
-            d,
-            d_ok,
-            last,
-            H * D,
-            C,
-            CHUNK,
+            w_rests + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
         )
         if EXACT
         else tl.full([1], 0, tl.int32)
@@ -4052,58 +2404,27 @@ def backward_unroll_1(
     w_a_before = over_block(
         tl.load(
             w_sums + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
-            mask=(i > 0)[:, None] & (d_ok)[None, :],
-            other=0,
+            mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
         ),
-        w_sums + step * D,
-        (tl.minimum(i - 1, last))[:, None],
-        d[None, :],
-        d_ok[None, :],
-        last,
-        H * D,
-        C,
-        CHUNK,
+        w_sums + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last,
+        H * D, C, CHUNK,
     )
     w_n_before = (
         over_block(
             tl.load(
                 w_rests + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
-                mask=(i > 0)[:, None] & (d_ok)[None, :],
-                other=0,
+                mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
             ),
-            w_rests + step * D,
-            (tl.minimum(i - 1, last))[:, None],
-            d[None, :],
-            d_ok[None, :],
-            last,
-            H * D,
-            C,
-            CHUNK,
+            w_rests + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :], d_ok[None, :], last,
+            H * D, C, CHUNK,
         )
         if EXACT
         else 0
     )
     p4 = decayed_sum(
-        (tl.where(i[:, None] >= i[None, :] + 2, 1.0, 0.0) * p3),
-        ahead2.to(tl.float32),
-        w_sums + step * D,
-        w_rests + step * D if EXACT else None,
-        w_a_before,
-        w_n_before,
-        w_a,
-        w_n,
-        d,
-        d_ok,
-        last,
-        H * D,
-        C,
-        CHUNK,
-        LEVELS,
-        True,
-        False,
-        FLAT,
-        EXACT,
-        DT,
+        (tl.where(i[:, None] >= i[None, :] + 2, 1.0, 0.0) * p3), ahead2.to(tl.float32),
+        w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n,
+        d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
     )  # sum_{j} [apart_{mask}]_{i,j} m_{i,j,d} (8df02d4ef7dd)_{j,d} [(33c23d5f88) (460d8961bb)^T]_{i,j}
     if not FLAT:
         steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
@@ -4113,33 +2434,15 @@ def backward_unroll_1(
     )
     s2 = tl.load(
         S_borders + (bh * chunks + c) * E * D + e[:, None] * D + d[None, :],
-        mask=e_ok[:, None] & d_ok[None, :],
-        other=0.0,
+        mask=e_ok[:, None] & d_ok[None, :], other=0.0,
     )  # S
     p5 = tl.dot(write2.to(DT), s2.to(DT), input_precision="tf32x3")  # (33c23d5f88) S
     since2 = span(w_a_before, w_n_before, 0.0, 0)
     p6 = tl.dot(write2.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # (33c23d5f88) (v)^T
     p7 = decayed_sum(
-        (p6 * tl.where(i[:, None] >= i[None, :] + 2, 1.0, 0.0)),
-        k.to(tl.float32),
-        w_sums + step * D,
-        w_rests + step * D if EXACT else None,
-        w_a_before,
-        w_n_before,
-        w_a,
-        w_n,
-        d,
-        d_ok,
-        last,
-        H * D,
-        C,
-        CHUNK,
-        LEVELS,
-        True,
-        False,
-        FLAT,
-        EXACT,
-        DT,
+        (p6 * tl.where(i[:, None] >= i[None, :] + 2, 1.0, 0.0)), k.to(tl.float32),
+        w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n,
+        d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
     )  # sum_{j} [apart_{mask}]_{i,j} (k)_{j,d} m_{i,j,d} [(33c23d5f88) (v)^T]_{i,j}
     if not FLAT:
         steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
@@ -4150,26 +2453,9 @@ def backward_unroll_1(
     s3 = tl.sum((s.to(tl.float32) * s2.to(tl.float32)), axis=0)  # (S . dS)^T 1
     p8 = tl.dot(write1.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # (460d8961bb) (33c23d5f88)^T
     p9 = decayed_sum(
-        (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * p8),
-        ahead3.to(tl.float32),
-        w_sums + step * D,
-        w_rests + step * D if EXACT else None,
-        w_a_before,
-        w_n_before,
-        w_a,
-        w_n,
-        d,
-        d_ok,
-        last,
-        H * D,
-        C,
-        CHUNK,
-        LEVELS,
-        False,
-        False,
-        FLAT,
-        EXACT,
-        DT,
+        (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * p8), ahead3.to(tl.float32),
+        w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n,
+        d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
     )  # sum_{j} [apart_{mask}]_{i,j} (242dfe25e1bf)_{j,d} m_{i,j,d} [(460d8961bb) (33c23d5f88)^T]_{i,j}
     if not FLAT:
         steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
@@ -4180,26 +2466,8 @@ def backward_unroll_1(
     do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
     p10 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # (do) (460d8961bb)^T
     p11 = decayed_sum(
-        p10,
-        ahead2.to(tl.float32),
-        w_sums + step * D,
-        w_rests + step * D if EXACT else None,
-        w_a,
-        w_n,
-        w_a,
-        w_n,
-        d,
-        d_ok,
-        last,
-        H * D,
-        C,
-        CHUNK,
-        LEVELS,
-        True,
-        False,
-        FLAT,
-        EXACT,
-        DT,
+        p10, ahead2.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a,
+        w_n, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
     )  # sum_{j} m_{i,j,d} (8df02d4ef7dd)_{j,d} [(do) (460d8961bb)^T]_{i,j}
     if not FLAT:
         steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
@@ -4207,26 +2475,9 @@ def backward_unroll_1(
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     p12 = tl.dot(v.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # (v) (33c23d5f88)^T
     p13 = decayed_sum(
-        (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * p12),
-        ahead3.to(tl.float32),
-        w_sums + step * D,
-        w_rests + step * D if EXACT else None,
-        w_a_before,
-        w_n_before,
-        w_a,
-        w_n,
-        d,
-        d_ok,
-        last,
-        H * D,
-        C,
-        CHUNK,
-        LEVELS,
-        False,
-        False,
-        FLAT,
-        EXACT,
-        DT,
+        (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * p12), ahead3.to(tl.float32),
+        w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n,
+        d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
     )  # sum_{j} [apart_{mask}]_{i,j} (242dfe25e1bf)_{j,d} m_{i,j,d} [(v) (33c23d5f88)^T]_{i,j}
     if not FLAT:
         steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
@@ -4236,26 +2487,8 @@ def backward_unroll_1(
         i_new = i_ok & ((i >= steep_from) | (again > 0))
     p14 = tl.dot(write1.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # (460d8961bb) (do)^T
     p15 = decayed_sum(
-        p14,
-        q.to(tl.float32),
-        w_sums + step * D,
-        w_rests + step * D if EXACT else None,
-        w_a,
-        w_n,
-        w_a,
-        w_n,
-        d,
-        d_ok,
-        last,
-        H * D,
-        C,
-        CHUNK,
-        LEVELS,
-        False,
-        False,
-        FLAT,
-        EXACT,
-        DT,
+        p14, q.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a, w_n,
+        w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
     )  # sum_{j} m_{i,j,d} (q)_{j,d} [(460d8961bb) (do)^T]_{i,j}
     if not FLAT:
         steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
@@ -4265,26 +2498,8 @@ def backward_unroll_1(
     since3 = span(w_a, w_n, 0.0, 0)
     p17 = tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # (v) (do)^T
     p18 = decayed_sum(
-        p17,
-        q.to(tl.float32),
-        w_sums + step * D,
-        w_rests + step * D if EXACT else None,
-        w_a,
-        w_n,
-        w_a,
-        w_n,
-        d,
-        d_ok,
-        last,
-        H * D,
-        C,
-        CHUNK,
-        LEVELS,
-        False,
-        False,
-        FLAT,
-        EXACT,
-        DT,
+        p17, q.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a, w_n,
+        w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
     )  # sum_{j} m_{i,j,d} (q)_{j,d} [(v) (do)^T]_{i,j}
     if not FLAT:
         steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
@@ -4292,26 +2507,8 @@ def backward_unroll_1(
         i_new = i_ok & ((i >= steep_from) | (again > 0))
     p19 = tl.dot(do.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # (do) (v)^T
     p20 = decayed_sum(
-        p19,
-        k.to(tl.float32),
-        w_sums + step * D,
-        w_rests + step * D if EXACT else None,
-        w_a,
-        w_n,
-        w_a,
-        w_n,
-        d,
-        d_ok,
-        last,
-        H * D,
-        C,
-        CHUNK,
-        LEVELS,
-        True,
-        False,
-        FLAT,
-        EXACT,
-        DT,
+        p19, k.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a, w_n,
+        w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
     )  # sum_{j} m_{i,j,d} (k)_{j,d} [(do) (v)^T]_{i,j}
     if not FLAT:
         steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
@@ -4328,77 +2525,22 @@ def backward_unroll_1(
     sums3 = summed(w3, C, False, True, DT)  # [order_{mask}]_{i,j} w
     tl.store(
         S__out + step * D + i[:, None] * (H * D) + d[None, :],
-        (sums + sums2 + (kept * s3)[None, :] + sums3),
-        mask=i_new[:, None] & d_ok[None, :],
+        (sums + sums2 + (kept * s3)[None, :] + sums3), mask=i_new[:, None] & d_ok[None, :],
     )  # S
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_unroll_1_others(
-    S_borders,
-    dS_borders,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    v_p,
-    v_b,
-    v_t,
-    v_h,
-    v_g,
-    w_sums,
-    w_rests,
-    ahead2_p,
-    ahead2_b,
-    ahead2_t,
-    ahead2_h,
-    ahead2_g,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    write2_p,
-    write2_b,
-    write2_t,
-    write2_h,
-    write2_g,
-    w_extents,
-    ahead3_p,
-    ahead3_b,
-    ahead3_t,
-    ahead3_h,
-    ahead3_g,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    S__out,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    E: tl.constexpr,
-    D: tl.constexpr,
-    block_e: tl.constexpr,
-    block_d: tl.constexpr,
-    FLAT: tl.constexpr,
-    GROUP: tl.constexpr,
-    CHUNK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
+    S_borders, dS_borders, k_p, k_b, k_t, k_h, k_g, v_p, v_b, v_t, v_h, v_g, w_sums, w_rests,
+    ahead2_p, ahead2_b, ahead2_t, ahead2_h, ahead2_g,
+    write1_p, write1_b, write1_t, write1_h, write1_g,
+    write2_p, write2_b, write2_t, write2_h, write2_g, w_extents,
+    ahead3_p, ahead3_b, ahead3_t, ahead3_h, ahead3_g, do_p, do_b, do_t, do_h, do_g,
+    q_p, q_b, q_t, q_h, q_g, S__out,
+    T, H, chunks, begins, stops, programs,
+    E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
+    FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The same, of chunks that aren't flat: a program looks at some together, and takes one after the other."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
@@ -4446,19 +2588,12 @@ def backward_unroll_1_others(
                 )
                 s = tl.load(
                     dS_borders + (bh * chunks + c) * E * D + e[:, None] * D + d[None, :],
-                    mask=e_ok[:, None] & d_ok[None, :],
-                    other=0.0,
+                    mask=e_ok[:, None] & d_ok[None, :], other=0.0,
                 )  # dS
                 p = tl.dot(v.to(DT), s.to(DT), input_precision="tf32x3")  # (v) dS
                 w_a = over_block(
                     tl.load(w_sums + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
-                    w_sums + step * D,
-                    (row)[:, None],
-                    d[None, :],
-                    d_ok[None, :],
-                    last,
-                    H * D,
-                    C,
+                    w_sums + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C,
                     CHUNK,
                 )
                 w_n = (
@@ -4466,40 +2601,20 @@ def backward_unroll_1_others(
                         tl.load(
                             w_rests + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0
                         ),
-                        w_rests + step * D,
-                        (row)[:, None],
-                        d[None, :],
-                        d_ok[None, :],
-                        last,
-                        H * D,
-                        C,
-                        CHUNK,
+                        w_rests + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D,
+                        C, CHUNK,
                     )
                     if EXACT
                     else 0
                 )
                 w_a_end = over_block(
                     tl.load(w_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                    w_sums + step * D,
-                    (last),
-                    d,
-                    d_ok,
-                    last,
-                    H * D,
-                    C,
-                    CHUNK,
+                    w_sums + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
                 )
                 w_n_end = (
                     over_block(
                         tl.load(w_rests + step * D + last * (H * D) + d, mask=d_ok, other=0),
-                        w_rests + step * D,
-                        (last),
-                        d,
-                        d_ok,
-                        last,
-                        H * D,
-                        C,
-                        CHUNK,
+                        w_rests + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
                     )
                     if EXACT
                     else tl.full([1], 0, tl.int32)
@@ -4507,21 +2622,18 @@ def backward_unroll_1_others(
                 since = span(w_a_end[None, :], w_n_end[None, :], w_a, w_n)
                 ahead2 = tl.load(
                     ahead2_p + t0 * ahead2_t + i[:, None] * ahead2_t + d[None, :],
-                    mask=i_ok[:, None] & d_ok[None, :],
-                    other=0.0,
+                    mask=i_ok[:, None] & d_ok[None, :], other=0.0,
                 )
                 write1 = tl.load(
                     write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :],
-                    mask=i_ok[:, None] & e_ok[None, :],
-                    other=0.0,
+                    mask=i_ok[:, None] & e_ok[None, :], other=0.0,
                 )
                 p2 = tl.dot(write1.to(DT), s.to(DT), input_precision="tf32x3")  # (460d8961bb) dS
                 w = (k.to(tl.float32) * p * since) + (ahead2.to(tl.float32) * p2 * since)
                 sums = summed(w, C, True, False, DT)  # [order_{mask}]_{i,j} w
                 write2 = tl.load(
                     write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :],
-                    mask=i_ok[:, None] & e_ok[None, :],
-                    other=0.0,
+                    mask=i_ok[:, None] & e_ok[None, :], other=0.0,
                 )
                 p3 = tl.dot(
                     write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3"
@@ -4529,96 +2641,48 @@ def backward_unroll_1_others(
                 w_a_before = over_block(
                     tl.load(
                         w_sums + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
-                        mask=(i > 0)[:, None] & (d_ok)[None, :],
-                        other=0,
+                        mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
                     ),
-                    w_sums + step * D,
-                    (tl.minimum(i - 1, last))[:, None],
-                    d[None, :],
-                    d_ok[None, :],
-                    last,
-                    H * D,
-                    C,
-                    CHUNK,
+                    w_sums + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :],
+                    d_ok[None, :], last, H * D, C, CHUNK,
                 )
                 w_n_before = (
                     over_block(
                         tl.load(
                             w_rests + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
-                            mask=(i > 0)[:, None] & (d_ok)[None, :],
-                            other=0,
+                            mask=(i > 0)[:, None] & (d_ok)[None, :], other=0,
                         ),
-                        w_rests + step * D,
-                        (tl.minimum(i - 1, last))[:, None],
-                        d[None, :],
-                        d_ok[None, :],
-                        last,
-                        H * D,
-                        C,
-                        CHUNK,
+                        w_rests + step * D, (tl.minimum(i - 1, last))[:, None], d[None, :],
+                        d_ok[None, :], last, H * D, C, CHUNK,
                     )
                     if EXACT
                     else 0
                 )
                 p4 = decayed_sum(
-                    (tl.where(i[:, None] >= i[None, :] + 2, 1.0, 0.0) * p3),
-                    ahead2.to(tl.float32),
-                    w_sums + step * D,
-                    w_rests + step * D if EXACT else None,
-                    w_a_before,
-                    w_n_before,
-                    w_a,
-                    w_n,
-                    d,
-                    d_ok,
-                    last,
-                    H * D,
-                    C,
-                    CHUNK,
-                    LEVELS,
-                    True,
-                    False,
-                    FLAT,
-                    EXACT,
-                    DT,
+                    (tl.where(i[:, None] >= i[None, :] + 2, 1.0, 0.0) * p3), ahead2.to(tl.float32),
+                    w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before,
+                    w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT,
+                    EXACT, DT,
                 )  # sum_{j} [apart_{mask}]_{i,j} m_{i,j,d} (8df02d4ef7dd)_{j,d} [(33c23d5f88) (460d8961bb)^T]_{i,j}
                 if not FLAT:
                     steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
                     i_new = i_ok & ((i >= steep_from) | (again > 0))
                 ahead3 = tl.load(
                     ahead3_p + t0 * ahead3_t + i[:, None] * ahead3_t + d[None, :],
-                    mask=i_ok[:, None] & d_ok[None, :],
-                    other=0.0,
+                    mask=i_ok[:, None] & d_ok[None, :], other=0.0,
                 )
                 s2 = tl.load(
                     S_borders + (bh * chunks + c) * E * D + e[:, None] * D + d[None, :],
-                    mask=e_ok[:, None] & d_ok[None, :],
-                    other=0.0,
+                    mask=e_ok[:, None] & d_ok[None, :], other=0.0,
                 )  # S
                 p5 = tl.dot(write2.to(DT), s2.to(DT), input_precision="tf32x3")  # (33c23d5f88) S
                 since2 = span(w_a_before, w_n_before, 0.0, 0)
                 p6 = tl.dot(write2.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # (33c23d5f88) (v)^T
                 p7 = decayed_sum(
-                    (p6 * tl.where(i[:, None] >= i[None, :] + 2, 1.0, 0.0)),
-                    k.to(tl.float32),
-                    w_sums + step * D,
-                    w_rests + step * D if EXACT else None,
-                    w_a_before,
-                    w_n_before,
-                    w_a,
-                    w_n,
-                    d,
-                    d_ok,
-                    last,
-                    H * D,
-                    C,
-                    CHUNK,
-                    LEVELS,
-                    True,
-                    False,
-                    FLAT,
-                    EXACT,
-                    DT,
+                    (p6 * tl.where(i[:, None] >= i[None, :] + 2, 1.0, 0.0)), k.to(tl.float32),
+                    w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before,
+                    w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT,
+                    EXACT, DT,
                 )  # sum_{j} [apart_{mask}]_{i,j} (k)_{j,d} m_{i,j,d} [(33c23d5f88) (v)^T]_{i,j}
                 if not FLAT:
                     steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
@@ -4631,35 +2695,16 @@ def backward_unroll_1_others(
                     write1.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3"
                 )  # (460d8961bb) (33c23d5f88)^T
                 p9 = decayed_sum(
-                    (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * p8),
-                    ahead3.to(tl.float32),
-                    w_sums + step * D,
-                    w_rests + step * D if EXACT else None,
-                    w_a_before,
-                    w_n_before,
-                    w_a,
-                    w_n,
-                    d,
-                    d_ok,
-                    last,
-                    H * D,
-                    C,
-                    CHUNK,
-                    LEVELS,
-                    False,
-                    False,
-                    FLAT,
-                    EXACT,
-                    DT,
+                    (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * p8), ahead3.to(tl.float32),
+                    w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before,
+                    w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False,
+                    FLAT, EXACT, DT,
                 )  # sum_{j} [apart_{mask}]_{i,j} (242dfe25e1bf)_{j,d} m_{i,j,d} [(460d8961bb) (33c23d5f88)^T]_{i,j}
                 if not FLAT:
                     steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
                     again = adds_steep(
-                        again,
-                        (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * p8),
-                        ahead3.to(tl.float32),
-                        steep_from,
-                        C,
+                        again, (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * p8),
+                        ahead3.to(tl.float32), steep_from, C,
                     )
                     i_new = i_ok & ((i >= steep_from) | (again > 0))
                 do = tl.load(
@@ -4667,26 +2712,9 @@ def backward_unroll_1_others(
                 )
                 p10 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # (do) (460d8961bb)^T
                 p11 = decayed_sum(
-                    p10,
-                    ahead2.to(tl.float32),
-                    w_sums + step * D,
-                    w_rests + step * D if EXACT else None,
-                    w_a,
-                    w_n,
-                    w_a,
-                    w_n,
-                    d,
-                    d_ok,
-                    last,
-                    H * D,
-                    C,
-                    CHUNK,
-                    LEVELS,
-                    True,
-                    False,
-                    FLAT,
-                    EXACT,
-                    DT,
+                    p10, ahead2.to(tl.float32), w_sums + step * D,
+                    w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last, H * D,
+                    C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
                 )  # sum_{j} m_{i,j,d} (8df02d4ef7dd)_{j,d} [(do) (460d8961bb)^T]_{i,j}
                 if not FLAT:
                     steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
@@ -4696,59 +2724,23 @@ def backward_unroll_1_others(
                 )
                 p12 = tl.dot(v.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # (v) (33c23d5f88)^T
                 p13 = decayed_sum(
-                    (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * p12),
-                    ahead3.to(tl.float32),
-                    w_sums + step * D,
-                    w_rests + step * D if EXACT else None,
-                    w_a_before,
-                    w_n_before,
-                    w_a,
-                    w_n,
-                    d,
-                    d_ok,
-                    last,
-                    H * D,
-                    C,
-                    CHUNK,
-                    LEVELS,
-                    False,
-                    False,
-                    FLAT,
-                    EXACT,
-                    DT,
+                    (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * p12), ahead3.to(tl.float32),
+                    w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before,
+                    w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False,
+                    FLAT, EXACT, DT,
                 )  # sum_{j} [apart_{mask}]_{i,j} (242dfe25e1bf)_{j,d} m_{i,j,d} [(v) (33c23d5f88)^T]_{i,j}
                 if not FLAT:
                     steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
                     again = adds_steep(
-                        again,
-                        (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * p12),
-                        ahead3.to(tl.float32),
-                        steep_from,
-                        C,
+                        again, (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * p12),
+                        ahead3.to(tl.float32), steep_from, C,
                     )
                     i_new = i_ok & ((i >= steep_from) | (again > 0))
                 p14 = tl.dot(write1.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # (460d8961bb) (do)^T
                 p15 = decayed_sum(
-                    p14,
-                    q.to(tl.float32),
-                    w_sums + step * D,
-                    w_rests + step * D if EXACT else None,
-                    w_a,
-                    w_n,
-                    w_a,
-                    w_n,
-                    d,
-                    d_ok,
-                    last,
-                    H * D,
-                    C,
-                    CHUNK,
-                    LEVELS,
-                    False,
-                    False,
-                    FLAT,
-                    EXACT,
-                    DT,
+                    p14, q.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None,
+                    w_a, w_n, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, FLAT,
+                    EXACT, DT,
                 )  # sum_{j} m_{i,j,d} (q)_{j,d} [(460d8961bb) (do)^T]_{i,j}
                 if not FLAT:
                     steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
@@ -4758,26 +2750,9 @@ def backward_unroll_1_others(
                 since3 = span(w_a, w_n, 0.0, 0)
                 p17 = tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # (v) (do)^T
                 p18 = decayed_sum(
-                    p17,
-                    q.to(tl.float32),
-                    w_sums + step * D,
-                    w_rests + step * D if EXACT else None,
-                    w_a,
-                    w_n,
-                    w_a,
-                    w_n,
-                    d,
-                    d_ok,
-                    last,
-                    H * D,
-                    C,
-                    CHUNK,
-                    LEVELS,
-                    False,
-                    False,
-                    FLAT,
-                    EXACT,
-                    DT,
+                    p17, q.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None,
+                    w_a, w_n, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, FLAT,
+                    EXACT, DT,
                 )  # sum_{j} m_{i,j,d} (q)_{j,d} [(v) (do)^T]_{i,j}
                 if not FLAT:
                     steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
@@ -4785,26 +2760,9 @@ def backward_unroll_1_others(
                     i_new = i_ok & ((i >= steep_from) | (again > 0))
                 p19 = tl.dot(do.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # (do) (v)^T
                 p20 = decayed_sum(
-                    p19,
-                    k.to(tl.float32),
-                    w_sums + step * D,
-                    w_rests + step * D if EXACT else None,
-                    w_a,
-                    w_n,
-                    w_a,
-                    w_n,
-                    d,
-                    d_ok,
-                    last,
-                    H * D,
-                    C,
-                    CHUNK,
-                    LEVELS,
-                    True,
-                    False,
-                    FLAT,
-                    EXACT,
-                    DT,
+                    p19, k.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None,
+                    w_a, w_n, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT,
+                    EXACT, DT,
                 )  # sum_{j} m_{i,j,d} (k)_{j,d} [(do) (v)^T]_{i,j}
                 if not FLAT:
                     steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
@@ -4828,36 +2786,11 @@ def backward_unroll_1_others(
 
 @triton.jit(do_not_specialize=["T", "count"])
 def backward_rows_3(
-    read1_p,
-    read1_b,
-    read1_t,
-    read1_h,
-    read1_g,
-    kappa_p,
-    kappa_b,
-    kappa_t,
-    kappa_h,
-    kappa_g,
-    a_p,
-    a_b,
-    a_t,
-    a_h,
-    a_g,
-    dkappa_0_530d83_sums,
-    dkappa_0_530d83_n,
-    read2_p,
-    read2_b,
-    read2_t,
-    read2_h,
-    read2_g,
-    dkappa_out,
-    da_out,
-    T,
-    H,
-    count,
-    D: tl.constexpr,
-    block_d: tl.constexpr,
-    ROWS: tl.constexpr,
+    read1_p, read1_b, read1_t, read1_h, read1_g, kappa_p, kappa_b, kappa_t, kappa_h, kappa_g,
+    a_p, a_b, a_t, a_h, a_g, dkappa_0_530d83_sums, dkappa_0_530d83_n,
+    read2_p, read2_b, read2_t, read2_h, read2_g, dkappa_out, da_out,
+    T, H, count,
+    D: tl.constexpr, block_d: tl.constexpr, ROWS: tl.constexpr,
 ):
     """What is made of each step for itself."""
     h = (tl.program_id(0) % H).to(tl.int64)
@@ -4872,18 +2805,15 @@ def backward_rows_3(
     if read1_p is not None:
         read1 = tl.load(
             read1_p + h // read1_g * read1_h + (b * read1_b + step * read1_t)[:, None] + d[None, :],
-            mask=i_ok[:, None] & d_ok[None, :],
-            other=0.0,
+            mask=i_ok[:, None] & d_ok[None, :], other=0.0,
         ).to(tl.float32)
     kappa = tl.load(
         kappa_p + h // kappa_g * kappa_h + (b * kappa_b + step * kappa_t)[:, None] + d[None, :],
-        mask=i_ok[:, None] & d_ok[None, :],
-        other=0.0,
+        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
     ).to(tl.float32)
     a = tl.load(
         a_p + h // a_g * a_h + (b * a_b + step * a_t)[:, None] + d[None, :],
-        mask=i_ok[:, None] & d_ok[None, :],
-        other=0.0,
+        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
     ).to(tl.float32)
     dkappa_0_530d83 = tl.zeros([ROWS], tl.float32)
     if dkappa_0_530d83_sums is not None:
@@ -4895,8 +2825,7 @@ def backward_rows_3(
     if read2_p is not None:
         read2 = tl.load(
             read2_p + h // read2_g * read2_h + (b * read2_b + step * read2_t)[:, None] + d[None, :],
-            mask=i_ok[:, None] & d_ok[None, :],
-            other=0.0,
+            mask=i_ok[:, None] & d_ok[None, :], other=0.0,
         ).to(tl.float32)
     t1 = tl.sum(kappa * kappa, axis=1)
     t2 = 1e-06 + t1
@@ -4907,13 +2836,11 @@ def backward_rows_3(
             dkappa_out + at[:, None] * D + d[None, :],
             (2.0 * dkappa_0_530d83 * (1.0 / (t2 * t2)))[:, None] * kappa
             - t3[:, None] * t4 * read1
-            - t3[:, None] * read2,
-            mask=i_ok[:, None] & d_ok[None, :],
+            - t3[:, None] * read2, mask=i_ok[:, None] & d_ok[None, :],
         )
     if da_out is not None:
         tl.store(
-            da_out + at[:, None] * D + d[None, :],
-            -t3[:, None] * t4 * read1 * kappa * (1.0 - t4),
+            da_out + at[:, None] * D + d[None, :], -t3[:, None] * t4 * read1 * kappa * (1.0 - t4),
             mask=i_ok[:, None] & d_ok[None, :],
         )
 
@@ -4942,18 +2869,10 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     do = cotangent(cotangents.get("o"), some, (B, T, H, E))
     ahead1 = some.new_empty((B, T, H), dtype=torch.float32)
     launch(
-        backward_rows_1,
-        (cdiv(B * T, config.rows(config.padded(D))) * H,),
-        kappa,
-        *strides(kappa, H),
-        ahead1,
-        T,
-        H,
-        B * T,
-        D=D,
-        block_d=config.padded(D),
-        ROWS=config.rows(config.padded(D)),
-        num_warps=4,
+        backward_rows_1, (cdiv(B * T, config.rows(config.padded(D))) * H,),
+        kappa, *strides(kappa, H), ahead1,
+        T, H, B * T,
+        D=D, block_d=config.padded(D), ROWS=config.rows(config.padded(D)), num_warps=4,
     )
     w_sums, w_rests, w_extents = cumulate(w, lay, config.exact)
     matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
@@ -4965,84 +2884,24 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     scaled3 = some.new_empty((B, H, T, D))
     scaled4 = some.new_empty((B, H, T, D))
     launch(
-        backward_prepare_1,
-        (lay.programs,),
-        kappa,
-        *strides(kappa, H),
-        a,
-        *strides(a, H),
-        q,
-        *strides(q, H),
-        w_sums,
-        w_rests,
-        w_extents,
-        k,
-        *strides(k, H),
-        scaled1,
-        scaled2,
-        scaled3,
-        scaled4,
-        matrix2,
-        matrix1,
-        ahead1,
-        *strides(ahead1, H),
-        matrix3,
-        matrix4,
-        *lay.at_once,
-        lay.programs,
-        D=D,
-        part_d=min(config.block, config.padded(D)),
-        FLAT=True,
-        GROUP=GROUP,
-        CHUNK=config.chunk,
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=config.ahead,
-        num_stages=1,
-        maxnreg=config.most,
+        backward_prepare_1, (lay.programs,),
+        kappa, *strides(kappa, H), a, *strides(a, H), q, *strides(q, H), w_sums, w_rests, w_extents,
+        k, *strides(k, H), scaled1, scaled2, scaled3, scaled4, matrix2, matrix1,
+        ahead1, *strides(ahead1, H), matrix3, matrix4,
+        *lay.at_once, lay.programs,
+        D=D, part_d=min(config.block, config.padded(D)), FLAT=True, GROUP=GROUP, CHUNK=config.chunk,
+        C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=config.most,
     )
     launch(
-        backward_prepare_1_others,
-        (cdiv(lay.programs, GROUP),),
-        kappa,
-        *strides(kappa, H),
-        a,
-        *strides(a, H),
-        q,
-        *strides(q, H),
-        w_sums,
-        w_rests,
-        w_extents,
-        k,
-        *strides(k, H),
-        scaled1,
-        scaled2,
-        scaled3,
-        scaled4,
-        matrix2,
-        matrix1,
-        ahead1,
-        *strides(ahead1, H),
-        matrix3,
-        matrix4,
-        *lay.at_once,
-        lay.programs,
-        D=D,
-        part_d=min(config.block, config.padded(D)),
-        FLAT=False,
-        GROUP=GROUP,
-        CHUNK=config.chunk,
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=config.ahead,
-        num_stages=1,
-        maxnreg=config.most,
+        backward_prepare_1_others, (cdiv(lay.programs, GROUP),),
+        kappa, *strides(kappa, H), a, *strides(a, H), q, *strides(q, H), w_sums, w_rests, w_extents,
+        k, *strides(k, H), scaled1, scaled2, scaled3, scaled4, matrix2, matrix1,
+        ahead1, *strides(ahead1, H), matrix3, matrix4,
+        *lay.at_once, lay.programs,
+        D=D, part_d=min(config.block, config.padded(D)), FLAT=False, GROUP=GROUP,
+        CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=config.most,
     )
     if parts > 1 or exchange is not None:
         dS_ends = some.new_empty((B * parts, H, E, D), dtype=torch.float32)
@@ -5050,56 +2909,19 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         walk = config.walk(
             E,
             config.padded(D) * (scaled1.element_size() + scaled3.element_size() + scaled4.element_size()),
-            config.chunk * (matrix2.element_size() + matrix1.element_size()),
-            do.element_size(),
+            config.chunk * (matrix2.element_size() + matrix1.element_size()), do.element_size(),
             elements=True,
         )
         launch(
-            backward_sweep_1,
-            (lay.sequences * parts * H * cdiv(E, walk.tile),),
-            None,
-            dS_ends,
-            None,
-            scaled1,
-            do,
-            *strides(do, H),
-            matrix2,
-            matrix1,
-            matrix3,
-            scaled2,
-            matrix4,
-            write1,
-            *strides(write1, H),
-            None,
-            None,
-            None,
-            w_sums,
-            w_rests,
-            ahead1,
-            *strides(ahead1, H),
-            scaled3,
-            scaled4,
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            blocks.chunks,
-            D=D,
-            E=E,
-            block_d=min(config.slice, config.padded(D)),
-            block_e=walk.tile,
-            YIELD=False,
-            WARPS=walk.warps,
-            STAGES=walk.stages,
-            PRODUCTS=walk.products,
-            BLOCK=BLOCK,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=walk.warps,
-            num_stages=2,
-            maxnreg=walk.registers,
+            backward_sweep_1, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+            None, dS_ends, None, scaled1, do, *strides(do, H), matrix2, matrix1, matrix3, scaled2,
+            matrix4, write1, *strides(write1, H), None, None, None, w_sums, w_rests,
+            ahead1, *strides(ahead1, H), scaled3, scaled4,
+            *lay.walked, parts, lay.length(parts), blocks.chunks,
+            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=False,
+            WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, BLOCK=BLOCK, C=config.chunk,
+            LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
         )
         if exchange is not None:  # other parts of the sequence are elsewhere
             dS_coming = exchange.begin(
@@ -5124,55 +2946,18 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         * (scaled1.element_size() + scaled2.element_size() + scaled3.element_size() + scaled4.element_size()),
         config.chunk
         * (matrix2.element_size() + matrix1.element_size() + matrix3.element_size() + matrix4.element_size()),
-        do.element_size() + write1.element_size(),
-        elements=True,
+        do.element_size() + write1.element_size(), elements=True,
     )
     launch(
-        backward_sweep_1,
-        (lay.sequences * parts * H * cdiv(E, walk.tile),),
-        dS_starts,
-        dS_last,
-        dS_borders,
-        scaled1,
-        do,
-        *strides(do, H),
-        matrix2,
-        matrix1,
-        matrix3,
-        scaled2,
-        matrix4,
-        write1,
-        *strides(write1, H),
-        write2,
-        dkappa_0_530d83,
-        dv,
-        w_sums,
-        w_rests,
-        ahead1,
-        *strides(ahead1, H),
-        scaled3,
-        scaled4,
-        *lay.walked,
-        parts,
-        lay.length(parts),
-        blocks.chunks,
-        D=D,
-        E=E,
-        block_d=min(config.slice, config.padded(D)),
-        block_e=walk.tile,
-        YIELD=True,
-        WARPS=walk.warps,
-        STAGES=walk.stages,
-        PRODUCTS=walk.products,
-        BLOCK=BLOCK,
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=walk.warps,
-        num_stages=2,
-        maxnreg=walk.registers,
+        backward_sweep_1, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+        dS_starts, dS_last, dS_borders, scaled1, do, *strides(do, H), matrix2, matrix1, matrix3,
+        scaled2, matrix4, write1, *strides(write1, H), write2, dkappa_0_530d83, dv, w_sums, w_rests,
+        ahead1, *strides(ahead1, H), scaled3, scaled4,
+        *lay.walked, parts, lay.length(parts), blocks.chunks,
+        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=True,
+        WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, BLOCK=BLOCK, C=config.chunk,
+        LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
     )
     matrix1 = matrix2 = matrix3 = matrix4 = scaled1 = scaled2 = scaled3 = scaled4 = None
     if needs & {"a", "k", "kappa", "q", "w"}:
@@ -5181,209 +2966,62 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         read2 = some.new_empty((B, T, H, D), dtype=some.dtype)
         dq = some.new_empty((B, T, H, D), dtype=some.dtype)
         launch(
-            backward_read_1,
-            (blocks.programs * cdiv(D, min(config.read_tile, config.padded(D))),),
-            dS_borders,
-            write1,
-            *strides(write1, H),
-            write2,
-            *strides(write2, H),
-            ahead1,
-            *strides(ahead1, H),
-            kappa,
-            *strides(kappa, H),
-            w_sums,
-            w_rests,
-            w_extents,
-            do,
-            *strides(do, H),
-            q,
-            *strides(q, H),
-            v,
-            *strides(v, H),
-            read1,
-            dk,
-            S_borders,
-            k,
-            *strides(k, H),
-            a,
-            *strides(a, H),
-            read2,
-            dq,
-            *blocks.at_once,
-            blocks.programs,
-            E=E,
-            D=D,
-            block_e=config.padded(E),
-            block_d=min(config.read_tile, config.padded(D)),
-            FLAT=True,
-            GROUP=GROUP,
-            CHUNK=config.chunk,
-            C=BLOCK,
-            LEVELS=LEVELS,
-            EVEN=blocks.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.read_warps(config.padded(E), many=True),
-            num_stages=1,
-            maxnreg=config.most,
+            backward_read_1, (blocks.programs * cdiv(D, min(config.read_tile, config.padded(D))),),
+            dS_borders, write1, *strides(write1, H), write2, *strides(write2, H),
+            ahead1, *strides(ahead1, H), kappa, *strides(kappa, H), w_sums, w_rests, w_extents,
+            do, *strides(do, H), q, *strides(q, H), v, *strides(v, H), read1, dk, S_borders,
+            k, *strides(k, H), a, *strides(a, H), read2, dq,
+            *blocks.at_once, blocks.programs,
+            E=E, D=D, block_e=config.padded(E), block_d=min(config.read_tile, config.padded(D)),
+            FLAT=True, GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=config.read_warps(config.padded(E), many=True), num_stages=1, maxnreg=config.most,
         )
         launch(
-            backward_read_1_others,
-            (cdiv(blocks.programs, GROUP) * cdiv(D, min(config.read_tile, config.padded(D))),),
-            dS_borders,
-            write1,
-            *strides(write1, H),
-            write2,
-            *strides(write2, H),
-            ahead1,
-            *strides(ahead1, H),
-            kappa,
-            *strides(kappa, H),
-            w_sums,
-            w_rests,
-            w_extents,
-            do,
-            *strides(do, H),
-            q,
-            *strides(q, H),
-            v,
-            *strides(v, H),
-            read1,
-            dk,
-            S_borders,
-            k,
-            *strides(k, H),
-            a,
-            *strides(a, H),
-            read2,
-            dq,
-            *blocks.at_once,
-            blocks.programs,
-            E=E,
-            D=D,
-            block_e=config.padded(E),
-            block_d=min(config.read_tile, config.padded(D)),
-            FLAT=False,
-            GROUP=GROUP,
-            CHUNK=config.chunk,
-            C=BLOCK,
-            LEVELS=LEVELS,
-            EVEN=blocks.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.read_warps(config.padded(E), many=True),
-            num_stages=1,
-            maxnreg=config.most,
+            backward_read_1_others, (cdiv(blocks.programs, GROUP) * cdiv(D, min(config.read_tile, config.padded(D))),),
+            dS_borders, write1, *strides(write1, H), write2, *strides(write2, H),
+            ahead1, *strides(ahead1, H), kappa, *strides(kappa, H), w_sums, w_rests, w_extents,
+            do, *strides(do, H), q, *strides(q, H), v, *strides(v, H), read1, dk, S_borders,
+            k, *strides(k, H), a, *strides(a, H), read2, dq,
+            *blocks.at_once, blocks.programs,
+            E=E, D=D, block_e=config.padded(E), block_d=min(config.read_tile, config.padded(D)),
+            FLAT=False, GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=config.read_warps(config.padded(E), many=True), num_stages=1, maxnreg=config.most,
         )
     ahead1 = None
     gradients, initial = {}, {}
     ahead2 = some.new_empty((B, T, H, D), dtype=row_dtype(some))
     ahead3 = some.new_empty((B, T, H, D), dtype=row_dtype(some))
     launch(
-        backward_rows_2,
-        (cdiv(B * T, config.rows(config.padded(D))) * H,),
-        kappa,
-        *strides(kappa, H),
-        a,
-        *strides(a, H),
-        ahead2,
-        ahead3,
-        T,
-        H,
-        B * T,
-        D=D,
-        block_d=config.padded(D),
-        ROWS=config.rows(config.padded(D)),
-        num_warps=4,
+        backward_rows_2, (cdiv(B * T, config.rows(config.padded(D))) * H,),
+        kappa, *strides(kappa, H), a, *strides(a, H), ahead2, ahead3,
+        T, H, B * T,
+        D=D, block_d=config.padded(D), ROWS=config.rows(config.padded(D)), num_warps=4,
     )
     if needs & {"w"}:
         S_ = some.new_empty((B, T, H, D), dtype=torch.float32)
         launch(
-            backward_unroll_1,
-            (blocks.programs * cdiv(D, min(config.read_tile, config.padded(D))),),
-            S_borders,
-            dS_borders,
-            k,
-            *strides(k, H),
-            v,
-            *strides(v, H),
-            w_sums,
-            w_rests,
-            ahead2,
-            *strides(ahead2, H),
-            write1,
-            *strides(write1, H),
-            write2,
-            *strides(write2, H),
-            w_extents,
-            ahead3,
-            *strides(ahead3, H),
-            do,
-            *strides(do, H),
-            q,
-            *strides(q, H),
-            S_,
-            *blocks.at_once,
-            blocks.programs,
-            E=E,
-            D=D,
-            block_e=config.padded(E),
-            block_d=min(config.read_tile, config.padded(D)),
-            FLAT=True,
-            GROUP=GROUP,
-            CHUNK=config.chunk,
-            C=BLOCK,
-            LEVELS=LEVELS,
-            EVEN=blocks.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.read_warps(config.padded(E)),
-            num_stages=1,
-            maxnreg=config.most,
+            backward_unroll_1, (blocks.programs * cdiv(D, min(config.read_tile, config.padded(D))),),
+            S_borders, dS_borders, k, *strides(k, H), v, *strides(v, H), w_sums, w_rests,
+            ahead2, *strides(ahead2, H), write1, *strides(write1, H), write2, *strides(write2, H),
+            w_extents, ahead3, *strides(ahead3, H), do, *strides(do, H), q, *strides(q, H), S_,
+            *blocks.at_once, blocks.programs,
+            E=E, D=D, block_e=config.padded(E), block_d=min(config.read_tile, config.padded(D)),
+            FLAT=True, GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.read_warps(config.padded(E)),
+            num_stages=1, maxnreg=config.most,
         )
         launch(
-            backward_unroll_1_others,
-            (cdiv(blocks.programs, GROUP) * cdiv(D, min(config.read_tile, config.padded(D))),),
-            S_borders,
-            dS_borders,
-            k,
-            *strides(k, H),
-            v,
-            *strides(v, H),
-            w_sums,
-            w_rests,
-            ahead2,
-            *strides(ahead2, H),
-            write1,
-            *strides(write1, H),
-            write2,
-            *strides(write2, H),
-            w_extents,
-            ahead3,
-            *strides(ahead3, H),
-            do,
-            *strides(do, H),
-            q,
-            *strides(q, H),
-            S_,
-            *blocks.at_once,
-            blocks.programs,
-            E=E,
-            D=D,
-            block_e=config.padded(E),
-            block_d=min(config.read_tile, config.padded(D)),
-            FLAT=False,
-            GROUP=GROUP,
-            CHUNK=config.chunk,
-            C=BLOCK,
-            LEVELS=LEVELS,
-            EVEN=blocks.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.read_warps(config.padded(E)),
-            num_stages=1,
-            maxnreg=config.most,
+            backward_unroll_1_others, (cdiv(blocks.programs, GROUP) * cdiv(D, min(config.read_tile, config.padded(D))),),
+            S_borders, dS_borders, k, *strides(k, H), v, *strides(v, H), w_sums, w_rests,
+            ahead2, *strides(ahead2, H), write1, *strides(write1, H), write2, *strides(write2, H),
+            w_extents, ahead3, *strides(ahead3, H), do, *strides(do, H), q, *strides(q, H), S_,
+            *blocks.at_once, blocks.programs,
+            E=E, D=D, block_e=config.padded(E), block_d=min(config.read_tile, config.padded(D)),
+            FLAT=False, GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.read_warps(config.padded(E)),
+            num_stages=1, maxnreg=config.most,
         )
         S_pairing = S_
     S_ = ahead2 = ahead3 = dS_borders = w_extents = w_rests = w_sums = write2 = None
@@ -5391,24 +3029,13 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         dkappa = some.new_empty((B, T, H, D), dtype=some.dtype) if "kappa" in needs else None
         da = some.new_empty((B, T, H, D), dtype=some.dtype) if "a" in needs else None
         launch(
-            backward_rows_3,
-            (cdiv(B * T, config.rows(config.padded(D))) * H,),
+            backward_rows_3, (cdiv(B * T, config.rows(config.padded(D))) * H,),
             *((read1, *strides(read1, H)) if "kappa" in needs or "a" in needs else (None, 0, 0, 0, 1)),
-            kappa,
-            *strides(kappa, H),
-            a,
-            *strides(a, H),
+            kappa, *strides(kappa, H), a, *strides(a, H),
             *((dkappa_0_530d83, dkappa_0_530d83.shape[2]) if "kappa" in needs else (None, 0)),
-            *((read2, *strides(read2, H)) if "kappa" in needs else (None, 0, 0, 0, 1)),
-            dkappa,
-            da,
-            T,
-            H,
-            B * T,
-            D=D,
-            block_d=config.padded(D),
-            ROWS=config.rows(config.padded(D)),
-            num_warps=4,
+            *((read2, *strides(read2, H)) if "kappa" in needs else (None, 0, 0, 0, 1)), dkappa, da,
+            T, H, B * T,
+            D=D, block_d=config.padded(D), ROWS=config.rows(config.padded(D)), num_warps=4,
         )
     dkappa_0_530d83 = read1 = read2 = None
     if "q" in needs:
@@ -5458,20 +3085,14 @@ def torch_step(given, states, constants, outputs, following):
 @triton.jit(do_not_specialize=["heads"])
 def step_kernel(
     q_at, k_at, kappa_at, a_at, v_at, w_at, S_at, next_S_at, o_at, rows_at,
-    q_stride0, q_stride1, q_stride2,
-    k_stride0, k_stride1, k_stride2,
-    kappa_stride0, kappa_stride1, kappa_stride2,
-    a_stride0, a_stride1, a_stride2,
-    v_stride0, v_stride1, v_stride2,
-    w_stride0, w_stride1, w_stride2,
-    S_stride0, S_stride1,
-    next_S_stride0, next_S_stride1,
-    o_stride0, o_stride1,
+    q_stride0, q_stride1, q_stride2, k_stride0, k_stride1, k_stride2,
+    kappa_stride0, kappa_stride1, kappa_stride2, a_stride0, a_stride1, a_stride2,
+    v_stride0, v_stride1, v_stride2, w_stride0, w_stride1, w_stride2, S_stride0, S_stride1,
+    next_S_stride0, next_S_stride1, o_stride0, o_stride1,
     heads, q_group, k_group, kappa_group, a_group, v_group, w_group,
-    size_d: tl.constexpr, block_d: tl.constexpr,
-    size_e: tl.constexpr, block_e: tl.constexpr,
+    size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
     parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
-):  # fmt: skip
+):
     """Each program: one batch entry and head and a tile of e, one step."""
     place = tl.program_id(0) // parts
     if flat:  # more batch entries than a grid is high
@@ -5540,21 +3161,17 @@ def step_kernel(
 @triton.jit(do_not_specialize=["heads", "steps"])
 def steps_kernel(
     q_at, k_at, kappa_at, a_at, v_at, w_at, S_at, kept_S_at, o_at, rows_at, each_at, counts_at, starts_at,
-    q_stride0, q_stride1, q_stride2, q_stride3,
-    k_stride0, k_stride1, k_stride2, k_stride3,
+    q_stride0, q_stride1, q_stride2, q_stride3, k_stride0, k_stride1, k_stride2, k_stride3,
     kappa_stride0, kappa_stride1, kappa_stride2, kappa_stride3,
-    a_stride0, a_stride1, a_stride2, a_stride3,
-    v_stride0, v_stride1, v_stride2, v_stride3,
-    w_stride0, w_stride1, w_stride2, w_stride3,
-    S_stride0, S_stride1, S_stride2, S_stride3,
+    a_stride0, a_stride1, a_stride2, a_stride3, v_stride0, v_stride1, v_stride2, v_stride3,
+    w_stride0, w_stride1, w_stride2, w_stride3, S_stride0, S_stride1, S_stride2, S_stride3,
     kept_S_stride0, kept_S_stride1, kept_S_stride2, kept_S_stride3,
     o_stride0, o_stride1, o_stride2,
     heads, q_group, k_group, kappa_group, a_group, v_group, w_group, steps,
-    size_d: tl.constexpr, block_d: tl.constexpr,
-    size_e: tl.constexpr, block_e: tl.constexpr,
+    size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
     parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
     yields: tl.constexpr, keeps: tl.constexpr, ends: tl.constexpr,
-):  # fmt: skip
+):
     """Each program: one sequence and head and a tile of e, one step after the other, with the state in registers."""
     place = tl.program_id(0) // parts
     if flat:  # more batch entries than a grid is high
@@ -5643,9 +3260,7 @@ def steps_kernel(
                         + kept_row * kept_S_stride0
                         + head * kept_S_stride1
                         + at_e[:, None] * kept_S_stride2
-                        + at_d[None, :] * kept_S_stride3,
-                        next_S,
-                        mask=in_e_d,
+                        + at_d[None, :] * kept_S_stride3, next_S, mask=in_e_d,
                     )
             S = next_S.to(tl.float32)
         if ends:
@@ -5655,45 +3270,23 @@ def steps_kernel(
 SIGNATURE = Signature(
     name="rwkv7",
     arguments=(
-        Argument("q", "input", ("d",)),
-        Argument("k", "input", ("d",)),
-        Argument("kappa", "input", ("d",)),
-        Argument("a", "input", ("d",)),
-        Argument("v", "input", ("e",)),
-        Argument("w", "decay", ("d",)),
+        Argument("q", "input", ("d",)), Argument("k", "input", ("d",)),
+        Argument("kappa", "input", ("d",)), Argument("a", "input", ("d",)),
+        Argument("v", "input", ("e",)), Argument("w", "decay", ("d",)),
     ),
-    states=(("S", ("e", "d")),),
-    outputs=(("o", ("e",)),),
+    states=(("S", ("e", "d")),), outputs=(("o", ("e",)),),
 )
 OP = Op(
     SIGNATURE,
     {
         "torch": Backend(
-            torch_forward,
-            torch_backward,
-            frozenset(
-                (
-                    "packed",
-                    "mixed",
-                )
-            ),
-            forward_states=torch_forward_states,
-            backward_states=torch_backward_states,
+            torch_forward, torch_backward, frozenset(("packed", "mixed")),
+            forward_states=torch_forward_states, backward_states=torch_backward_states,
             saved={"460d8961bb": (("B", "H", "T", "e"), "wide")},
         ),
         "triton": Backend(
-            triton_forward,
-            triton_backward,
-            frozenset(
-                (
-                    "packed",
-                    "groups",
-                    "inference",
-                    "finals",
-                    "replays",
-                    "exchange",
-                )
-            ),
+            triton_forward, triton_backward,
+            frozenset(("packed", "groups", "inference", "finals", "replays", "exchange")),
             saved={
                 "460d8961bb": (("B", "T", "H", "e"), "input"),
                 "S borders": (("B", "H", "T blocks", "e", "d"), "input"),
@@ -5702,33 +3295,10 @@ OP = Op(
         ),
     },
     Step(
-        SIGNATURE,
-        torch_step,
+        SIGNATURE, torch_step,
         StepKernel(
-            step_kernel,
-            steps_kernel,
-            reads=(
-                "q",
-                "k",
-                "kappa",
-                "a",
-                "v",
-                "w",
-            ),
-            constants=(),
-            dims=(
-                "d",
-                "e",
-            ),
-            tiled="e",
-            shared=False,
-            held=(
-                (
-                    "e",
-                    "d",
-                ),
-            ),
-            smallest=1,
+            step_kernel, steps_kernel, reads=("q", "k", "kappa", "a", "v", "w"), constants=(),
+            dims=("d", "e"), tiled="e", shared=False, held=(("e", "d"),), smallest=1,
         ),
     ),
     __name__,
@@ -5737,21 +3307,11 @@ OP = Op(
 
 @OP.named
 def rwkv7(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    kappa: torch.Tensor,
-    a: torch.Tensor,
-    v: torch.Tensor,
-    log_w: torch.Tensor,
-    initial_state: torch.Tensor | None = None,
-    output_final_state: bool = False,
-    cu_seqlens: torch.Tensor | None = None,
-    context_parallel: object = None,
-    recompute: str = "auto",
-    precision: str = "default",
-    state_dtype: torch.dtype | None = None,
-    backend: str | None = None,
-    deterministic: bool = False,
+    q: torch.Tensor, k: torch.Tensor, kappa: torch.Tensor, a: torch.Tensor, v: torch.Tensor,
+    log_w: torch.Tensor, initial_state: torch.Tensor | None = None,
+    output_final_state: bool = False, cu_seqlens: torch.Tensor | None = None,
+    context_parallel: object = None, recompute: str = "auto", precision: str = "default",
+    state_dtype: torch.dtype | None = None, backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     r"""RWKV-7 "Goose" (Peng et al. 2025, arXiv 2503.14456): S is value x key, and its transition diagonal plus rank one.
 
@@ -5809,33 +3369,19 @@ def rwkv7(
         [(1, 100, 2, 32)]
     """
     return OP(
-        {"q": q, "k": k, "kappa": kappa, "a": a, "v": v, "w": log_w},
-        initial_state=initial_state,
-        output_final_state=output_final_state,
-        cu_seqlens=cu_seqlens,
-        context_parallel=context_parallel,
-        recompute=recompute,
-        precision=precision,
-        state_dtype=state_dtype,
-        backend=backend,
-        deterministic=deterministic,
+        {"q": q, "k": k, "kappa": kappa, "a": a, "v": v, "w": log_w}, initial_state=initial_state,
+        output_final_state=output_final_state, cu_seqlens=cu_seqlens,
+        context_parallel=context_parallel, recompute=recompute, precision=precision,
+        state_dtype=state_dtype, backend=backend, deterministic=deterministic,
     )
 
 
 @OP.named
 def rwkv7_step(
-    state: torch.Tensor | None,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    kappa: torch.Tensor,
-    a: torch.Tensor,
-    v: torch.Tensor,
-    log_w: torch.Tensor,
-    inplace: bool = False,
-    out: torch.Tensor | None = None,
-    state_dtype: torch.dtype | None = None,
-    backend: str | None = None,
-    deterministic: bool = False,
+    state: torch.Tensor | None, q: torch.Tensor, k: torch.Tensor, kappa: torch.Tensor,
+    a: torch.Tensor, v: torch.Tensor, log_w: torch.Tensor, inplace: bool = False,
+    out: torch.Tensor | None = None, state_dtype: torch.dtype | None = None,
+    backend: str | None = None, deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """One step of rwkv7, for generation: one launch, no gradient.
 
@@ -5865,13 +3411,8 @@ def rwkv7_step(
         chunkform.errors.ArgumentError: an argument has a wrong shape, dtype, device or value, or requires a gradient.
     """
     return OP.step(
-        state,
-        {"q": q, "k": k, "kappa": kappa, "a": a, "v": v, "w": log_w},
-        inplace,
-        out,
-        state_dtype,
-        backend,
-        deterministic,
+        state, {"q": q, "k": k, "kappa": kappa, "a": a, "v": v, "w": log_w}, inplace, out,
+        state_dtype, backend, deterministic,
     )
 
 

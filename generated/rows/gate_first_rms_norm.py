@@ -116,25 +116,9 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
 
 @triton.jit(do_not_specialize=["T", "count"])
 def forward_rows_1(
-    weight__p,
-    x_p,
-    x_b,
-    x_t,
-    x_h,
-    x_g,
-    eps,
-    z_p,
-    z_b,
-    z_t,
-    z_h,
-    z_g,
-    y_out,
-    T,
-    H,
-    count,
-    E: tl.constexpr,
-    block_e: tl.constexpr,
-    ROWS: tl.constexpr,
+    weight__p, x_p, x_b, x_t, x_h, x_g, eps, z_p, z_b, z_t, z_h, z_g, y_out,
+    T, H, count,
+    E: tl.constexpr, block_e: tl.constexpr, ROWS: tl.constexpr,
 ):
     """What is made of each step for itself."""
     h = (tl.program_id(0) % H).to(tl.int64)
@@ -148,13 +132,11 @@ def forward_rows_1(
     weight_ = tl.load(weight__p + h * E + e, mask=e_ok, other=0.0).to(tl.float32)
     x = tl.load(
         x_p + h // x_g * x_h + (b * x_b + step * x_t)[:, None] + e[None, :],
-        mask=i_ok[:, None] & e_ok[None, :],
-        other=0.0,
+        mask=i_ok[:, None] & e_ok[None, :], other=0.0,
     ).to(tl.float32)
     z = tl.load(
         z_p + h // z_g * z_h + (b * z_b + step * z_t)[:, None] + e[None, :],
-        mask=i_ok[:, None] & e_ok[None, :],
-        other=0.0,
+        mask=i_ok[:, None] & e_ok[None, :], other=0.0,
     ).to(tl.float32)
     t1 = tl.sigmoid(z)
     t2 = tl.sum(t1 * t1 * (x * x) * (z * z), axis=1)
@@ -168,32 +150,10 @@ def forward_rows_1(
 
 @triton.jit(do_not_specialize=["T", "count"])
 def backward_rows_1(
-    x_p,
-    x_b,
-    x_t,
-    x_h,
-    x_g,
-    eps,
-    z_p,
-    z_b,
-    z_t,
-    z_h,
-    z_g,
-    weight__p,
-    dy_p,
-    dy_b,
-    dy_t,
-    dy_h,
-    dy_g,
-    dx_out,
-    dz_out,
-    dweight_summed_out,
-    T,
-    H,
-    count,
-    E: tl.constexpr,
-    block_e: tl.constexpr,
-    ROWS: tl.constexpr,
+    x_p, x_b, x_t, x_h, x_g, eps, z_p, z_b, z_t, z_h, z_g, weight__p,
+    dy_p, dy_b, dy_t, dy_h, dy_g, dx_out, dz_out, dweight_summed_out,
+    T, H, count,
+    E: tl.constexpr, block_e: tl.constexpr, ROWS: tl.constexpr,
 ):
     """What is made of each step for itself."""
     h = (tl.program_id(0) % H).to(tl.int64)
@@ -206,19 +166,16 @@ def backward_rows_1(
     e_ok = e < E
     x = tl.load(
         x_p + h // x_g * x_h + (b * x_b + step * x_t)[:, None] + e[None, :],
-        mask=i_ok[:, None] & e_ok[None, :],
-        other=0.0,
+        mask=i_ok[:, None] & e_ok[None, :], other=0.0,
     ).to(tl.float32)
     z = tl.load(
         z_p + h // z_g * z_h + (b * z_b + step * z_t)[:, None] + e[None, :],
-        mask=i_ok[:, None] & e_ok[None, :],
-        other=0.0,
+        mask=i_ok[:, None] & e_ok[None, :], other=0.0,
     ).to(tl.float32)
     weight_ = tl.load(weight__p + h * E + e, mask=e_ok, other=0.0).to(tl.float32)
     dy = tl.load(
         dy_p + h // dy_g * dy_h + (b * dy_b + step * dy_t)[:, None] + e[None, :],
-        mask=i_ok[:, None] & e_ok[None, :],
-        other=0.0,
+        mask=i_ok[:, None] & e_ok[None, :], other=0.0,
     ).to(tl.float32)
     t1 = 1.0 / tl.full([], E, tl.float32)
     t2 = tl.sigmoid(z)
@@ -243,8 +200,7 @@ def backward_rows_1(
             dz_out + at[:, None] * E + e[None, :],
             t2 * (1.0 - t2) * t11
             + t8[:, None] * weight_[None, :] * t2 * x * dy
-            - (t1 * t8 * t9 * t10)[:, None] * z * t3 * t4,
-            mask=i_ok[:, None] & e_ok[None, :],
+            - (t1 * t8 * t9 * t10)[:, None] * z * t3 * t4, mask=i_ok[:, None] & e_ok[None, :],
         )
     if dweight_summed_out is not None:
         tl.store(dweight_summed_out + tl.program_id(0).to(tl.int64) * E + e, t12, mask=e_ok)
@@ -265,22 +221,10 @@ def triton_forward(given, states, constants, packed=None, needs_backward=True, f
     parts = 1
     y = some.new_empty((B, T, H, E), dtype=some.dtype)
     launch(
-        forward_rows_1,
-        (cdiv(B * T, config.rows(config.padded(E))) * H,),
-        weight_,
-        x,
-        *strides(x, H),
-        constants["eps"],
-        z,
-        *strides(z, H),
-        y,
-        T,
-        H,
-        B * T,
-        E=E,
-        block_e=config.padded(E),
-        ROWS=config.rows(config.padded(E)),
-        num_warps=4,
+        forward_rows_1, (cdiv(B * T, config.rows(config.padded(E))) * H,),
+        weight_, x, *strides(x, H), constants["eps"], z, *strides(z, H), y,
+        T, H, B * T,
+        E=E, block_e=config.padded(E), ROWS=config.rows(config.padded(E)), num_warps=4,
     )
     saved = {}
     return {"y": y}, {}, saved
@@ -309,26 +253,11 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         else None
     )
     launch(
-        backward_rows_1,
-        (cdiv(B * T, config.rows(config.padded(E))) * H,),
-        x,
-        *strides(x, H),
-        constants["eps"],
-        z,
-        *strides(z, H),
-        weight_,
-        dy,
-        *strides(dy, H),
-        dx,
-        dz,
-        dweight_summed,
-        T,
-        H,
-        B * T,
-        E=E,
-        block_e=config.padded(E),
-        ROWS=config.rows(config.padded(E)),
-        num_warps=4,
+        backward_rows_1, (cdiv(B * T, config.rows(config.padded(E))) * H,),
+        x, *strides(x, H), constants["eps"], z, *strides(z, H), weight_, dy, *strides(dy, H), dx,
+        dz, dweight_summed,
+        T, H, B * T,
+        E=E, block_e=config.padded(E), ROWS=config.rows(config.padded(E)), num_warps=4,
     )
     if "x" in needs:
         gradients["x"] = dx.to(given["x"].dtype)
@@ -345,61 +274,32 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
 SIGNATURE = Signature(
     name="gate_first_rms_norm",
     arguments=(
-        Argument("x", "input", ("e",)),
-        Argument("z", "input", ("e",)),
-        Argument("weight", "parameter", ("e",)),
-        Argument("eps", "constant", (), default=1e-06),
+        Argument("x", "input", ("e",)), Argument("z", "input", ("e",)),
+        Argument("weight", "parameter", ("e",)), Argument("eps", "constant", (), default=1e-06),
     ),
-    states=(),
-    outputs=(("y", ("e",)),),
+    states=(), outputs=(("y", ("e",)),),
 )
 OP = Op(
     SIGNATURE,
     {
         "torch": Backend(
-            torch_forward,
-            torch_backward,
-            frozenset(
-                (
-                    "packed",
-                    "mixed",
-                )
-            ),
-            forward_states=torch_forward_states,
-            backward_states=torch_backward_states,
-            saved={},
+            torch_forward, torch_backward, frozenset(("packed", "mixed")),
+            forward_states=torch_forward_states, backward_states=torch_backward_states, saved={},
         ),
         "triton": Backend(
-            triton_forward,
-            triton_backward,
-            frozenset(
-                (
-                    "packed",
-                    "groups",
-                    "inference",
-                    "replays",
-                    "finals",
-                )
-            ),
-            saved={},
+            triton_forward, triton_backward,
+            frozenset(("packed", "groups", "inference", "replays", "finals")), saved={},
             saved_packed=True,
         ),
     },
-    None,
-    __name__,
+    None, __name__,
 )
 
 
 @OP.named
 def gate_first_rms_norm(
-    x: torch.Tensor,
-    z: torch.Tensor,
-    weight: torch.Tensor,
-    precision: str = "default",
-    backend: str | None = None,
-    deterministic: bool = False,
-    *,
-    eps: float = 1e-06,
+    x: torch.Tensor, z: torch.Tensor, weight: torch.Tensor, precision: str = "default",
+    backend: str | None = None, deterministic: bool = False, *, eps: float = 1e-06,
 ) -> tuple[torch.Tensor, None]:
     r"""RMS normalisation with a weight of what a gate has multiplied, as Mamba-2 has it (arXiv 2405.21060).
 
@@ -442,8 +342,6 @@ def gate_first_rms_norm(
         [(1, 100, 2, 16)]
     """
     return OP(
-        {"x": x, "z": z, "weight": weight, "eps": eps},
-        precision=precision,
-        backend=backend,
+        {"x": x, "z": z, "weight": weight, "eps": eps}, precision=precision, backend=backend,
         deterministic=deterministic,
     )

@@ -107,25 +107,9 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
 
 @triton.jit(do_not_specialize=["T", "count"])
 def forward_rows_1(
-    eps,
-    x_p,
-    x_b,
-    x_t,
-    x_h,
-    x_g,
-    weight__p,
-    z_p,
-    z_b,
-    z_t,
-    z_h,
-    z_g,
-    y_out,
-    T,
-    H,
-    count,
-    E: tl.constexpr,
-    block_e: tl.constexpr,
-    ROWS: tl.constexpr,
+    eps, x_p, x_b, x_t, x_h, x_g, weight__p, z_p, z_b, z_t, z_h, z_g, y_out,
+    T, H, count,
+    E: tl.constexpr, block_e: tl.constexpr, ROWS: tl.constexpr,
 ):
     """What is made of each step for itself."""
     h = (tl.program_id(0) % H).to(tl.int64)
@@ -138,14 +122,12 @@ def forward_rows_1(
     e_ok = e < E
     x = tl.load(
         x_p + h // x_g * x_h + (b * x_b + step * x_t)[:, None] + e[None, :],
-        mask=i_ok[:, None] & e_ok[None, :],
-        other=0.0,
+        mask=i_ok[:, None] & e_ok[None, :], other=0.0,
     ).to(tl.float32)
     weight_ = tl.load(weight__p + h * E + e, mask=e_ok, other=0.0).to(tl.float32)
     z = tl.load(
         z_p + h // z_g * z_h + (b * z_b + step * z_t)[:, None] + e[None, :],
-        mask=i_ok[:, None] & e_ok[None, :],
-        other=0.0,
+        mask=i_ok[:, None] & e_ok[None, :], other=0.0,
     ).to(tl.float32)
     t1 = tl.sum(x * x, axis=1)
     t2 = 1.0 / tl.full([], E, tl.float32) * t1 + eps
@@ -158,32 +140,10 @@ def forward_rows_1(
 
 @triton.jit(do_not_specialize=["T", "count"])
 def backward_rows_1(
-    eps,
-    x_p,
-    x_b,
-    x_t,
-    x_h,
-    x_g,
-    weight__p,
-    z_p,
-    z_b,
-    z_t,
-    z_h,
-    z_g,
-    dy_p,
-    dy_b,
-    dy_t,
-    dy_h,
-    dy_g,
-    dx_out,
-    dz_out,
-    dweight_summed_out,
-    T,
-    H,
-    count,
-    E: tl.constexpr,
-    block_e: tl.constexpr,
-    ROWS: tl.constexpr,
+    eps, x_p, x_b, x_t, x_h, x_g, weight__p, z_p, z_b, z_t, z_h, z_g,
+    dy_p, dy_b, dy_t, dy_h, dy_g, dx_out, dz_out, dweight_summed_out,
+    T, H, count,
+    E: tl.constexpr, block_e: tl.constexpr, ROWS: tl.constexpr,
 ):
     """What is made of each step for itself."""
     h = (tl.program_id(0) % H).to(tl.int64)
@@ -196,19 +156,16 @@ def backward_rows_1(
     e_ok = e < E
     x = tl.load(
         x_p + h // x_g * x_h + (b * x_b + step * x_t)[:, None] + e[None, :],
-        mask=i_ok[:, None] & e_ok[None, :],
-        other=0.0,
+        mask=i_ok[:, None] & e_ok[None, :], other=0.0,
     ).to(tl.float32)
     weight_ = tl.load(weight__p + h * E + e, mask=e_ok, other=0.0).to(tl.float32)
     z = tl.load(
         z_p + h // z_g * z_h + (b * z_b + step * z_t)[:, None] + e[None, :],
-        mask=i_ok[:, None] & e_ok[None, :],
-        other=0.0,
+        mask=i_ok[:, None] & e_ok[None, :], other=0.0,
     ).to(tl.float32)
     dy = tl.load(
         dy_p + h // dy_g * dy_h + (b * dy_b + step * dy_t)[:, None] + e[None, :],
-        mask=i_ok[:, None] & e_ok[None, :],
-        other=0.0,
+        mask=i_ok[:, None] & e_ok[None, :], other=0.0,
     ).to(tl.float32)
     t1 = 1.0 / tl.full([], E, tl.float32)
     t2 = tl.sum(x * x, axis=1)
@@ -227,8 +184,7 @@ def backward_rows_1(
         tl.store(
             dz_out + at[:, None] * E + e[None, :],
             t4[:, None] * weight_[None, :] * z * t5 * x * dy * (1.0 - t5)
-            + t4[:, None] * weight_[None, :] * t5 * x * dy,
-            mask=i_ok[:, None] & e_ok[None, :],
+            + t4[:, None] * weight_[None, :] * t5 * x * dy, mask=i_ok[:, None] & e_ok[None, :],
         )
     if dweight_summed_out is not None:
         tl.store(dweight_summed_out + tl.program_id(0).to(tl.int64) * E + e, t7, mask=e_ok)
@@ -249,22 +205,10 @@ def triton_forward(given, states, constants, packed=None, needs_backward=True, f
     parts = 1
     y = some.new_empty((B, T, H, E), dtype=some.dtype)
     launch(
-        forward_rows_1,
-        (cdiv(B * T, config.rows(config.padded(E))) * H,),
-        constants["eps"],
-        x,
-        *strides(x, H),
-        weight_,
-        z,
-        *strides(z, H),
-        y,
-        T,
-        H,
-        B * T,
-        E=E,
-        block_e=config.padded(E),
-        ROWS=config.rows(config.padded(E)),
-        num_warps=4,
+        forward_rows_1, (cdiv(B * T, config.rows(config.padded(E))) * H,),
+        constants["eps"], x, *strides(x, H), weight_, z, *strides(z, H), y,
+        T, H, B * T,
+        E=E, block_e=config.padded(E), ROWS=config.rows(config.padded(E)), num_warps=4,
     )
     saved = {}
     return {"y": y}, {}, saved
@@ -293,26 +237,11 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         else None
     )
     launch(
-        backward_rows_1,
-        (cdiv(B * T, config.rows(config.padded(E))) * H,),
-        constants["eps"],
-        x,
-        *strides(x, H),
-        weight_,
-        z,
-        *strides(z, H),
-        dy,
-        *strides(dy, H),
-        dx,
-        dz,
-        dweight_summed,
-        T,
-        H,
-        B * T,
-        E=E,
-        block_e=config.padded(E),
-        ROWS=config.rows(config.padded(E)),
-        num_warps=4,
+        backward_rows_1, (cdiv(B * T, config.rows(config.padded(E))) * H,),
+        constants["eps"], x, *strides(x, H), weight_, z, *strides(z, H), dy, *strides(dy, H), dx,
+        dz, dweight_summed,
+        T, H, B * T,
+        E=E, block_e=config.padded(E), ROWS=config.rows(config.padded(E)), num_warps=4,
     )
     if "x" in needs:
         gradients["x"] = dx.to(given["x"].dtype)
@@ -329,61 +258,32 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
 SIGNATURE = Signature(
     name="gated_rms_norm",
     arguments=(
-        Argument("x", "input", ("e",)),
-        Argument("z", "input", ("e",)),
-        Argument("weight", "parameter", ("e",)),
-        Argument("eps", "constant", (), default=1e-06),
+        Argument("x", "input", ("e",)), Argument("z", "input", ("e",)),
+        Argument("weight", "parameter", ("e",)), Argument("eps", "constant", (), default=1e-06),
     ),
-    states=(),
-    outputs=(("y", ("e",)),),
+    states=(), outputs=(("y", ("e",)),),
 )
 OP = Op(
     SIGNATURE,
     {
         "torch": Backend(
-            torch_forward,
-            torch_backward,
-            frozenset(
-                (
-                    "packed",
-                    "mixed",
-                )
-            ),
-            forward_states=torch_forward_states,
-            backward_states=torch_backward_states,
-            saved={},
+            torch_forward, torch_backward, frozenset(("packed", "mixed")),
+            forward_states=torch_forward_states, backward_states=torch_backward_states, saved={},
         ),
         "triton": Backend(
-            triton_forward,
-            triton_backward,
-            frozenset(
-                (
-                    "packed",
-                    "groups",
-                    "inference",
-                    "replays",
-                    "finals",
-                )
-            ),
-            saved={},
+            triton_forward, triton_backward,
+            frozenset(("packed", "groups", "inference", "replays", "finals")), saved={},
             saved_packed=True,
         ),
     },
-    None,
-    __name__,
+    None, __name__,
 )
 
 
 @OP.named
 def gated_rms_norm(
-    x: torch.Tensor,
-    z: torch.Tensor,
-    weight: torch.Tensor,
-    precision: str = "default",
-    backend: str | None = None,
-    deterministic: bool = False,
-    *,
-    eps: float = 1e-06,
+    x: torch.Tensor, z: torch.Tensor, weight: torch.Tensor, precision: str = "default",
+    backend: str | None = None, deterministic: bool = False, *, eps: float = 1e-06,
 ) -> tuple[torch.Tensor, None]:
     r"""RMS normalisation with a weight, times the SiLU of a gate.
 
@@ -426,8 +326,6 @@ def gated_rms_norm(
         [(1, 100, 2, 16)]
     """
     return OP(
-        {"x": x, "z": z, "weight": weight, "eps": eps},
-        precision=precision,
-        backend=backend,
+        {"x": x, "z": z, "weight": weight, "eps": eps}, precision=precision, backend=backend,
         deterministic=deterministic,
     )

@@ -42,8 +42,7 @@ def torch_forward(given, states, constants, packed=None):
     scale = torch.tensor(constants["scale"], dtype=dtype, device=device)
     return (
         {"y": from_steps(x * ((1e-06 + t5).rsqrt())[..., None] * scale[..., None], lead, 1, given["x"].dtype)},
-        {},
-        {},
+        {}, {},
     )
 
 
@@ -96,19 +95,9 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
 
 @triton.jit(do_not_specialize=["T", "count"])
 def forward_rows_1(
-    x_p,
-    x_b,
-    x_t,
-    x_h,
-    x_g,
-    scale,
-    y_out,
-    T,
-    H,
-    count,
-    D: tl.constexpr,
-    block_d: tl.constexpr,
-    ROWS: tl.constexpr,
+    x_p, x_b, x_t, x_h, x_g, scale, y_out,
+    T, H, count,
+    D: tl.constexpr, block_d: tl.constexpr, ROWS: tl.constexpr,
 ):
     """What is made of each step for itself."""
     h = (tl.program_id(0) % H).to(tl.int64)
@@ -121,38 +110,21 @@ def forward_rows_1(
     d_ok = d < D
     x = tl.load(
         x_p + h // x_g * x_h + (b * x_b + step * x_t)[:, None] + d[None, :],
-        mask=i_ok[:, None] & d_ok[None, :],
-        other=0.0,
+        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
     ).to(tl.float32)
     t1 = tl.sum(x * x, axis=1)
     t2 = 1e-06 + t1
     tl.store(
-        y_out + at[:, None] * D + d[None, :],
-        (scale * (1.0 / tl.sqrt(t2)))[:, None] * x,
+        y_out + at[:, None] * D + d[None, :], (scale * (1.0 / tl.sqrt(t2)))[:, None] * x,
         mask=i_ok[:, None] & d_ok[None, :],
     )
 
 
 @triton.jit(do_not_specialize=["T", "count"])
 def backward_rows_1(
-    dy_p,
-    dy_b,
-    dy_t,
-    dy_h,
-    dy_g,
-    x_p,
-    x_b,
-    x_t,
-    x_h,
-    x_g,
-    scale,
-    dx_out,
-    T,
-    H,
-    count,
-    D: tl.constexpr,
-    block_d: tl.constexpr,
-    ROWS: tl.constexpr,
+    dy_p, dy_b, dy_t, dy_h, dy_g, x_p, x_b, x_t, x_h, x_g, scale, dx_out,
+    T, H, count,
+    D: tl.constexpr, block_d: tl.constexpr, ROWS: tl.constexpr,
 ):
     """What is made of each step for itself."""
     h = (tl.program_id(0) % H).to(tl.int64)
@@ -165,13 +137,11 @@ def backward_rows_1(
     d_ok = d < D
     dy = tl.load(
         dy_p + h // dy_g * dy_h + (b * dy_b + step * dy_t)[:, None] + d[None, :],
-        mask=i_ok[:, None] & d_ok[None, :],
-        other=0.0,
+        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
     ).to(tl.float32)
     x = tl.load(
         x_p + h // x_g * x_h + (b * x_b + step * x_t)[:, None] + d[None, :],
-        mask=i_ok[:, None] & d_ok[None, :],
-        other=0.0,
+        mask=i_ok[:, None] & d_ok[None, :], other=0.0,
     ).to(tl.float32)
     t1 = tl.sum(x * x, axis=1)
     t2 = 1e-06 + t1
@@ -197,19 +167,10 @@ def triton_forward(given, states, constants, packed=None, needs_backward=True, f
     parts = 1
     y = some.new_empty((B, T, H, D), dtype=some.dtype)
     launch(
-        forward_rows_1,
-        (cdiv(B * T, config.rows(config.padded(D))) * H,),
-        x,
-        *strides(x, H),
-        constants["scale"],
-        y,
-        T,
-        H,
-        B * T,
-        D=D,
-        block_d=config.padded(D),
-        ROWS=config.rows(config.padded(D)),
-        num_warps=4,
+        forward_rows_1, (cdiv(B * T, config.rows(config.padded(D))) * H,),
+        x, *strides(x, H), constants["scale"], y,
+        T, H, B * T,
+        D=D, block_d=config.padded(D), ROWS=config.rows(config.padded(D)), num_warps=4,
     )
     saved = {}
     return {"y": y}, {}, saved
@@ -229,21 +190,10 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     gradients, initial = {}, {}
     dx = some.new_empty((B, T, H, D), dtype=some.dtype) if "x" in needs else None
     launch(
-        backward_rows_1,
-        (cdiv(B * T, config.rows(config.padded(D))) * H,),
-        dy,
-        *strides(dy, H),
-        x,
-        *strides(x, H),
-        constants["scale"],
-        dx,
-        T,
-        H,
-        B * T,
-        D=D,
-        block_d=config.padded(D),
-        ROWS=config.rows(config.padded(D)),
-        num_warps=4,
+        backward_rows_1, (cdiv(B * T, config.rows(config.padded(D))) * H,),
+        dy, *strides(dy, H), x, *strides(x, H), constants["scale"], dx,
+        T, H, B * T,
+        D=D, block_d=config.padded(D), ROWS=config.rows(config.padded(D)), num_warps=4,
     )
     if "x" in needs:
         gradients["x"] = dx.to(given["x"].dtype)
@@ -253,58 +203,30 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
 
 SIGNATURE = Signature(
     name="unit",
-    arguments=(
-        Argument("x", "input", ("d",)),
-        Argument("scale", "constant", (), default=1.0),
-    ),
-    states=(),
-    outputs=(("y", ("d",)),),
+    arguments=(Argument("x", "input", ("d",)), Argument("scale", "constant", (), default=1.0)),
+    states=(), outputs=(("y", ("d",)),),
 )
 OP = Op(
     SIGNATURE,
     {
         "torch": Backend(
-            torch_forward,
-            torch_backward,
-            frozenset(
-                (
-                    "packed",
-                    "mixed",
-                )
-            ),
-            forward_states=torch_forward_states,
-            backward_states=torch_backward_states,
-            saved={},
+            torch_forward, torch_backward, frozenset(("packed", "mixed")),
+            forward_states=torch_forward_states, backward_states=torch_backward_states, saved={},
         ),
         "triton": Backend(
-            triton_forward,
-            triton_backward,
-            frozenset(
-                (
-                    "packed",
-                    "groups",
-                    "inference",
-                    "replays",
-                    "finals",
-                )
-            ),
-            saved={},
+            triton_forward, triton_backward,
+            frozenset(("packed", "groups", "inference", "replays", "finals")), saved={},
             saved_packed=True,
         ),
     },
-    None,
-    __name__,
+    None, __name__,
 )
 
 
 @OP.named
 def unit(
-    x: torch.Tensor,
-    precision: str = "default",
-    backend: str | None = None,
-    deterministic: bool = False,
-    *,
-    scale: float = 1.0,
+    x: torch.Tensor, precision: str = "default", backend: str | None = None,
+    deterministic: bool = False, *, scale: float = 1.0,
 ) -> tuple[torch.Tensor, None]:
     r"""Rows of one length: queries and keys before a delta rule, times a number.
 

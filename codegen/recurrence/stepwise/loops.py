@@ -143,7 +143,6 @@ def _kernel(k: Kernel, direction: str, order: str, body: Body, rows: Rows | None
             *([("slots", "block_row")] if rows else []),
             *([(SEVERAL,)] if k.when else []),
         ),
-        as_laid=True,
     )
 
 

@@ -66,9 +66,7 @@ def _kernel(
         tuple(map(Parameter, ("heads", *(g for g, _ in k.groups), *steps))),
     ]
     sizes = [(f"size_{d}", f"block_{d}") for d in k.dims]
-    return KernelFunction(
-        name, tuple(lines), (), (), doc, body, ("heads", *steps), more_words=(*sizes, *words), as_laid=True
-    )
+    return KernelFunction(name, tuple(lines), (), (), doc, body, ("heads", *steps), more_words=(*sizes, *words))
 
 
 def _place() -> Iterable[Statement]:
