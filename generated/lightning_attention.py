@@ -786,7 +786,8 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         E, config.padded(D) * (q.element_size() + k.element_size()), lam_sums.element_size(), v.element_size()
     )
     launch_with_roles(
-        config, forward_sweep_1, forward_sweep_1_roles, ("D", "block_d", "E", "block_e"), (lay.sequences * parts * H * cdiv(E, walk.tile),),
+        config, forward_sweep_1, forward_sweep_1_roles, ("D", "block_d", "E", "block_e"),
+        (lay.sequences * parts * H * cdiv(E, walk.tile),),
         S_starts, S_last, S_borders, lam_sums, lam_rests, q, *strides(q, H), v, *strides(v, H),
         k, *strides(k, H), o,
         *lay.walked, parts, lay.length(parts), blocks.chunks,

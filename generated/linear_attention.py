@@ -647,7 +647,8 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if finals else None
     walk = config.walk(E, config.padded(D) * (q.element_size() + k.element_size()), 0, v.element_size())
     launch_with_roles(
-        config, forward_sweep_1, forward_sweep_1_roles, ("D", "block_d", "E", "block_e"), (lay.sequences * parts * H * cdiv(E, walk.tile),),
+        config, forward_sweep_1, forward_sweep_1_roles, ("D", "block_d", "E", "block_e"),
+        (lay.sequences * parts * H * cdiv(E, walk.tile),),
         S_starts, S_last, S_borders, q, *strides(q, H), v, *strides(v, H), k, *strides(k, H), o,
         *lay.walked, parts, lay.length(parts), blocks.chunks,
         D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=True,

@@ -709,7 +709,8 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
         D, config.padded(D) * (p.element_size() + u.element_size()), lam_sums.element_size(), u.element_size()
     )
     launch_with_roles(
-        config, x_system_forward_sweep_1, x_system_forward_sweep_1_roles, ("D", "block_d", "D", "block_d_kept"), (lay.sequences * parts * H * cdiv(D, walk.tile),),
+        config, x_system_forward_sweep_1, x_system_forward_sweep_1_roles, ("D", "block_d", "D", "block_d_kept"),
+        (lay.sequences * parts * H * cdiv(D, walk.tile),),
         H__starts, H__last, p, *strides(p, H), lam_sums, lam_rests, u, *strides(u, H), y,
         *lay.walked, parts, lay.length(parts),
         D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=walk.tile, YIELD=True,

@@ -1020,7 +1020,8 @@ def triton_o2_forward(given, states, constants, packed=None, needs_backward=True
         D, config.padded(D) * (q.element_size() + u.element_size()), lam_sums.element_size(), u.element_size()
     )
     launch_with_roles(
-        config, o2_forward_sweep_1, o2_forward_sweep_1_roles, ("D", "block_d", "D", "block_d_kept"), (lay.sequences * parts * H * cdiv(D, walk.tile),),
+        config, o2_forward_sweep_1, o2_forward_sweep_1_roles, ("D", "block_d", "D", "block_d_kept"),
+        (lay.sequences * parts * H * cdiv(D, walk.tile),),
         H__starts, H__last, q, *strides(q, H), lam_sums, lam_rests, u, *strides(u, H), y_0,
         *lay.walked, parts, lay.length(parts),
         D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=walk.tile, YIELD=True,
@@ -2122,7 +2123,8 @@ def triton_o3_forward(given, states, constants, packed=None, needs_backward=True
         D, config.padded(D) * (x.element_size() + u.element_size()), lam_sums.element_size(), u.element_size()
     )
     launch_with_roles(
-        config, o3_forward_sweep_1, o3_forward_sweep_1_roles, ("D", "block_d", "D", "block_d_kept"), (lay.sequences * parts * H * cdiv(D, walk.tile),),
+        config, o3_forward_sweep_1, o3_forward_sweep_1_roles, ("D", "block_d", "D", "block_d_kept"),
+        (lay.sequences * parts * H * cdiv(D, walk.tile),),
         H__starts, H__last, x, *strides(x, H), lam_sums, lam_rests, u, *strides(u, H), y_0,
         *lay.walked, parts, lay.length(parts),
         D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=walk.tile, YIELD=True,

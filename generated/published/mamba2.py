@@ -909,7 +909,8 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         decay1_sums.element_size() + raw_by_head.element_size(), x.element_size(),
     )
     launch_with_roles(
-        config, forward_sweep_1, forward_sweep_1_roles, ("N", "block_n_", "P", "block_p_"), (lay.sequences * parts * H * cdiv(P, walk.tile),),
+        config, forward_sweep_1, forward_sweep_1_roles, ("N", "block_n_", "P", "block_p_"),
+        (lay.sequences * parts * H * cdiv(P, walk.tile),),
         h__starts, h__last, C_, *strides(C_, H), decay1_sums, decay1_rests, x, *strides(x, H),
         B_, *strides(B_, H), raw_by_head, bias, y_0,
         *lay.walked, parts, lay.length(parts),
