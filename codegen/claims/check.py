@@ -18,7 +18,7 @@ from .arithmetic import Undefined
 from .conditioned import compares
 from .evaluate import Env, Evaluator
 from .instance import LONGEST, Beyond, OutOfRange, TooMany, integer
-from .met_conditions import with_conditions_met
+from .met_conditions import where_meant
 from .trial_sizes import Point
 from .values import ShapeFault, Value
 
@@ -43,16 +43,11 @@ def check(statement: Statement, evaluate: Evaluator) -> Failure | None:
     instance = evaluate.instance
     step = instance.setting.premises.step
     if not step:
-        return check_there(statement, with_conditions_met(evaluate, step, None))
+        return check_there(statement, where_meant(evaluate, {}))
     nowhere: Failure | None = Failure("nowhere", "there is no such index")
     now = instance.special.only
     for k in range(1, instance.sizes[LENGTH] + 1) if now is None else (now,):
-        own = (
-            evaluate
-            if now == k
-            else Evaluator(replace(instance, special=replace(instance.special, only=k), sampled={}))
-        )
-        failure = check_there(at_step(statement, step, k), with_conditions_met(own, step, k))
+        failure = check_there(at_step(statement, step, k), where_meant(evaluate, {step: k}))
         if failure is not None and failure.kind not in ("undefined", "nowhere"):
             return replace(failure, env=tuple({**dict(failure.env), step: k}.items()))
         nowhere = nowhere and failure

@@ -261,7 +261,9 @@ def reason(v: Verdict) -> str:
 
 
 def unrepaired(v: Verdict) -> str:
-    """That there is no repair, and how far the search went."""
+    """That there is no repair, and how far the search went; or what a definition says, which is no repair."""
+    if v.defined:
+        return f"by definition: {v.defined}"
     if v.search is None or v.search.complete:
         return "no repair found within two edits"
     more = max(1, 10 * v.search.effort)

@@ -42,6 +42,7 @@ class Evaluator:
         self.algebra = Algebra(instance.arithmetic)
         self.memo: dict[Any, Value | Exception] = {}
         self.free: dict[Formula, tuple[str, ...]] = {}
+        self.meant: dict[int | None, Evaluator] = {}  # by step, where a claim is meant under a condition
         self.products: dict[tuple, list[Value]] = {}  # from one factor on, of one, two, ...
 
     def __call__(self, x: Formula, env: Env | None = None) -> Value:

@@ -14,7 +14,8 @@ from .arithmetic import CONTEXT, FIELD, PRIME, Arithmetic, Transcendental, Undef
 from .check import environments
 from .evaluate import Evaluator, Unknown
 from .instance import Beyond, OutOfRange
-from .values import ShapeFault
+from .met_conditions import where_meant
+from .values import ShapeFault, Value
 
 Faults = (ShapeFault, Undefined, Transcendental, Unknown, RecursionError)
 SMALL = [Fraction(above, below) for below in (1, 2, 3, 4) for above in (1, 2, 3, 4)]
@@ -32,7 +33,7 @@ class Residual:
             if not has_value(stated, env, evaluate):
                 continue
             try:
-                self.known.append(evaluate(known, env))
+                self.known.append(self.value(known, env))
                 self.envs.append(env)
             except Faults:
                 continue
@@ -44,12 +45,16 @@ class Residual:
     def shape(self) -> tuple[str, str] | None:
         return self.known[0].shape if self.known else None
 
+    def value(self, x: Formula, env: Mapping[str, int]) -> Value:
+        """The value of x where the claim is meant."""
+        return where_meant(self.evaluate, env)(x, env)
+
     def vector(self, x: Formula, minus: bool = False) -> tuple | None:
         """The entries of x, or of known - x, at the indices; None for an index at which x has no value."""
         entries: list[Any] = []
         for env, known in zip(self.envs, self.known):
             try:
-                value = self.evaluate(x, env)
+                value = self.value(x, env)
             except Faults:
                 entries += [None] * known.a.size
                 continue

@@ -148,6 +148,8 @@ def entry(v: Verdict) -> str:
         under = f" ({escape(v.repair_reading)})" if v.repair_reading else ""
         lines.append(f"<p>The nearest true formula{under}:</p>{mathml(v.repaired_latex)}")
         lines.append(f'<p class="small">by {escape("; ".join(v.repairs[0].edits))}</p>')
+    elif v.defined:
+        lines.append(f'<p class="small">By definition <code>{escape(v.defined)}</code></p>')
     elif v.verdict == "fails" and v.searched:
         lines.append('<p class="small">No true formula was found within two edits.</p>')
     if v.conditions:

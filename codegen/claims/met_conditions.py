@@ -1,4 +1,5 @@
-"""Conditions that a number is 0, such as `if k_t^\\top v_t = 0`: one quantity of each is moved until it is so."""
+"""The numbers that a claim is meant under: conditions that are so at one step of it, and conditions that a number is 0, such as
+`if k_t^\\top v_t = 0`, by which one quantity of each is moved until it is so."""
 
 from __future__ import annotations
 
@@ -13,6 +14,22 @@ from chunkform.spec.language.formula import Formula, free_indices
 from .arithmetic import Undefined
 from .evaluate import Evaluator
 from .instance import Instance, OutOfRange, integer
+
+
+def where_meant(evaluate: Evaluator, env: Mapping[str, int]) -> Evaluator:
+    """The evaluator of the numbers that a claim is meant under at these indices; each step of a condition has its own."""
+    so, only = evaluate.instance.setting.premises, evaluate.instance.special.only
+    k = env.get(so.step) if so.step else None
+    if not so.zero and (not so.step or k in (None, only)):
+        return evaluate
+    if so.step and k is None:
+        return evaluate
+    if k not in evaluate.meant:
+        instance = evaluate.instance
+        other = k is not None and k != only
+        own = Evaluator(replace(instance, special=replace(instance.special, only=k), sampled={})) if other else evaluate
+        evaluate.meant[k] = with_conditions_met(own, so.step, k)
+    return evaluate.meant[k]
 
 
 def with_conditions_met(evaluate: Evaluator, step: str, k: int | None) -> Evaluator:

@@ -107,7 +107,7 @@ class Scalars:
 
     def at_indices(self, x: Formula) -> tuple | None:
         try:
-            values = [self.residual.evaluate(x, env) for env in self.residual.envs]
+            values = [self.residual.value(x, env) for env in self.residual.envs]
         except Faults:
             return None
         return tuple(v.a[0, 0] for v in values) if all(v.is_scalar and not v.log for v in values) else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,18 +13,17 @@ from chunkform.spec.language.claims import Claim, Setting
 from chunkform.spec.language.formula import Formula, walk
 from chunkform.spec.language.statements import Equal, Number, Statement, Together
 
-from .arithmetic import Transcendental
 from .candidate_terms import first_value
-from .check import Failure, check, environments
+from .candidate_truth import Candidates, Side
+from .check import Failure
 from .edit_scope import Known
 from .effort import Effort
-from .evaluate import Evaluator
-from .fingerprint import Faults, Residual, has_value
+from .fingerprint import Faults, Residual
 from .mutations import Edit
 from .properties import Finding
 from .prover import Bodies, Prover
 from .repair import Repair, Target, edited, ranked, search
-from .restated import cancels, restates, says_nothing
+from .restated import restates
 from .scope import formulas_of, parts_of
 from .tidy import tidied
 from .trial_sizes import Point
@@ -56,6 +55,7 @@ class Mender:
         self.effort = Effort()
         self.waiting = 1
         self.near: dict[Any, list[Edit]] = {}
+        self.defined: list[Repair] = []  # what the nearest true formula is, where a definition says that already
 
     def searched(self, *args: Any, **how: Any) -> list[Repair]:
         """A search within its share: an equal part for all that may still come at this depth, of half of what is left, or of
@@ -91,7 +91,7 @@ class Mender:
         """The nearest repairs over all readings, and the reading under which they are right. First what is near, then
         the rest."""
         self.prover.evaluators.clear()  # what a search takes doesn't depend on the claims before
-        self.effort, self.near = effort, {}
+        self.effort, self.near, self.defined = effort, {}, []
         sides = 1 if claim.defines else sides_of(claim.statement)
         for depth in depths:
             self.waiting = sides * sum(f.finding.failure is not None for f in findings)
@@ -104,7 +104,7 @@ class Mender:
                 found = [self.tidied(r, f, claim.setting) for r in found[:SHOWN]]
                 if found and (not best or nearness(found[0]) < nearness(best[0])):
                     best, where = found, f.label
-            if best:
+            if best or self.defined:
                 return best, where
         return [], ""
 
@@ -166,7 +166,8 @@ class Mender:
     def repair_equation(
         self, statement: Statement, setting: Setting, bodies: Bodies, depth: int, point: Point
     ) -> list[Repair]:
-        """Repairs of one equation, as whole equations: of its last side, or of what stands on its left."""
+        """Repairs of one equation, as whole equations: of its last side, or of what stands on its left. None where the nearest
+        one is what a definition says."""
         if not isinstance(statement, Equal):
             return []
         found: list[Repair] = []
@@ -181,14 +182,19 @@ class Mender:
                 return edited(statement, position, x), bodies
 
             names = scope_names(setting, heads(known, stated))
-            target = self.target(statement_with, setting, point, statement, position, known, bodies)
+            target = self.target(statement_with, setting, point, Side(statement, position, known, bodies))
             residual = self.residual(statement, known, stated, setting, bodies, point)
             beside = tuple(s for s in statement.sides if s is not stated)
             head = position == 0 and (stated.op in HEADS or depth > 1)
             for r in self.searched(stated, setting, names, target, residual, beside, head, depth=depth, known=about):
                 pair = (r.result, known) if position == 0 else (known, r.result)
                 found.append(replace(r, result=Formula("equation", pair), cost=r.cost + (position == 0)))
-        return ranked(found, whole)
+        found = ranked(found, whole)
+        told = [restates(*tidied(r.result).args, setting, bodies) for r in found]
+        if told and told[0]:
+            self.defined.append(replace(found[0], result=tidied(found[0].result)))
+            return []
+        return [r for r, again in zip(found, told) if not again]
 
     def residual(
         self, statement: Equal, known: Formula, stated: Formula, setting: Setting, bodies: Bodies, point: Point
@@ -207,76 +213,10 @@ class Mender:
         statement_with: Callable[[Formula], tuple[Statement, Bodies]],
         setting: Setting,
         point: Point,
-        statement: Equal | None = None,
-        position: int = 0,
-        known: Formula | None = None,
-        bodies: Bodies | None = None,
+        side: Side | None = None,
     ) -> Target:
-        kinds = [False]  # whether 50-digit arithmetic is needed; found out on the way
-
-        def evaluator(inner: Bodies) -> Evaluator:
-            return self.prover.evaluator(setting, point, inner, kinds[0])
-
-        def retried(attempt: Callable[[], bool]) -> bool:
-            try:
-                return attempt()
-            except Transcendental:
-                if kinds[0]:
-                    return False
-            except Faults:
-                return False
-            kinds[0] = True
-            return retried(attempt)
-
-        def needed() -> list[Mapping[str, int]]:
-            """The indices at which the formula as stated, and the other side, have values."""
-            if statement is None or known is None:
-                return []
-            evaluate = evaluator(bodies or {})
-            found = []
-            for env in environments(statement.sides, statement.over, evaluate):
-                if all(has_value(x, env, evaluate) for x in (statement.sides[position], known)):
-                    found.append(env)
-            return found[::-1]  # what is wrong from some step on shows at the last one
-
-        points: dict[bool, list[Mapping[str, int]]] = {}
-        stated = statement.sides[position] if statement is not None else None
-
-        def same_as_known(x: Formula) -> bool:
-            evaluate = evaluator(bodies or {})
-            if kinds[0] not in points:
-                points[kinds[0]] = needed()
-            for env in points[kinds[0]]:
-                a, b = evaluate(known, env), evaluate(x, env)  # type: ignore[arg-type]
-                settled = evaluate.algebra.settled(a).a, evaluate.algebra.settled(b).a
-                if a.shape != b.shape or not evaluate.instance.arithmetic.equal(*settled):
-                    return False
-            return bool(points[kinds[0]])
-
-        def true_there(x: Formula) -> bool:
-            whole, inner = statement_with(x)
-            return check(whole, evaluator(inner)) is None
-
-        def true(x: Formula) -> bool:
-            whole, inner = statement_with(x)
-            return self.prover.tried(whole, setting, inner, point.reach).failure is None
-
-        def quick(x: Formula) -> bool:
-            if known is not None and x == known:
-                return False
-            return retried(lambda: same_as_known(x) if known is not None else true_there(x))
-
-        def proved(x: Formula) -> bool:
-            if known is not None and stated is not None and says_nothing(known, x, stated, setting, bodies or {}):
-                return False
-            if known is None and cancels(x):
-                return False
-            return retried(lambda: true(x))
-
-        def new(x: Formula) -> bool:
-            return known is None or not restates(known, x, setting, bodies or {})
-
-        return Target(quick, proved, new)
+        judge = Candidates(self.prover, statement_with, setting, point, side)
+        return Target(judge.quick, judge.proved, judge.new)
 
 
 def sides_of(statement: Statement) -> int:

@@ -30,6 +30,8 @@ def facts(v: Verdict) -> list[str]:
         found.append(
             f"nearest true formula{under}: `{v.repaired}`, by {'; '.join(f'`{e}`' for e in v.repairs[0].edits)}"
         )
+    elif v.defined:
+        found.append(f"by definition: `{v.defined}`")
     elif v.verdict == "fails" and v.searched:
         ended = v.search is not None and not v.search.complete
         found.append(f"no true formula was found {'before the search ended' if ended else 'within two edits'}")

@@ -4,11 +4,14 @@ Two formulas are compared in a plain form: definitions put in, indices added up,
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from fractions import Fraction
+from itertools import pairwise
 
 from chunkform.spec.language.claims import Setting
 from chunkform.spec.language.formula import Formula, add, formula, negative, product, rebuild, substitute, walk
+from chunkform.spec.language.statements import Statement
 
 from .derive import Terms, Underivable
 from .required_steps import linear
@@ -16,9 +19,7 @@ from .required_steps import linear
 ONE = formula(1)
 
 
-def says_nothing(
-    known: Formula, candidate: Formula, stated: Formula, setting: Setting, bodies: Mapping[str, Formula]
-) -> bool:
+def says_nothing(known: Formula, candidate: Formula, stated: Formula) -> bool:
     """Whether `candidate` in the place of `stated`, as what `known` is, would be a repair that says nothing."""
     if cancels(candidate) and not cancels(stated):
         return True
@@ -27,16 +28,52 @@ def says_nothing(
     left, right = plain(known), plain(candidate)
     if contains(right, left) and not contains(plain(stated), left):
         return True
-    return plain(opened(known, setting, bodies)) == plain(opened(candidate, setting, bodies))
+    return left == right
 
 
-def restates(known: Formula, candidate: Formula, setting: Setting, bodies: Mapping[str, Formula]) -> bool:
-    """Whether `known` = `candidate` is one of the recurrence's own equations, or true by a few of them."""
+def says_itself(statement: Statement, bodies: Mapping[str, Formula], setting: Setting) -> bool:
+    """Whether the sides of an equation are the same once definitions are put in, so that it is true of anything."""
+    sides = [plain(opened(x, setting, bodies)) for x in getattr(statement, "sides", ())]
+    return any(a == b for a, b in pairwise(sides))
+
+
+def restates(
+    known: Formula, candidate: Formula, setting: Setting, bodies: Mapping[str, Formula], logs: bool = False
+) -> bool:
+    """Whether `known` = `candidate`, which is true, is a definition, or one of the recurrence's own equations, in whatever
+    order its factors stand; or true by a few equations. `logs`: or what the gradient of a logarithm is."""
+    for one, other in ((known, candidate), (candidate, known)):
+        symbol = one.args[0] if one.op == "transpose" else one
+        body = defined_as(symbol, setting, bodies)
+        if body is not None and made_of(body) == made_of(other):
+            return True
+        if plain(opened(one, setting, bodies, 1)) == plain(other):
+            return True
     sides = [opened(x, setting, bodies) for x in (known, candidate)]
-    steps = [*sides, *(equations(x, setting) for x in sides)]
+    if plain(sides[0]) == plain(sides[1]):
+        return False  # several definitions together say something
+    steps = [*sides, *(equations(x, setting, logs) for x in sides)]
     shown = [plain(x) for x in steps]
     turned = [plain(x.T) for x in steps[1::2]]  # h.T * C is C.T * h, as a number
     return any(a == b for a in shown[::2] for b in (*shown[1::2], *turned))
+
+
+def defined_as(symbol: Formula, setting: Setting, bodies: Mapping[str, Formula]) -> Formula | None:
+    """What a symbol is by its definition, or by an equation of the recurrence."""
+    q = setting.quantities.get(symbol.attrs[0]) if symbol.op == "at" else None
+    if q is None or q.kind != "defined":
+        found = equations(symbol, setting) if q is not None else symbol
+        return None if found == symbol else found
+    body = bodies.get(q.name, None if q.alternatives else q.body)
+    if body is None or q.start is not None:
+        return None
+    return substitute(body, {Formula("index", (), (p,)): i for p, i in zip(q.parameters, symbol.args)})
+
+
+def made_of(x: Formula) -> Counter[tuple[object, ...]]:
+    """What a formula is made of, in whatever order: its parts, but for transposes."""
+    parts = (y for y in walk(plain(x)) if y.op not in ("transpose", "product"))
+    return Counter((y.op, y.attrs, *y.args) if y.op == "at" else (y.op, y.attrs) for y in parts)
 
 
 def plain(x: Formula) -> Formula:
@@ -96,8 +133,8 @@ def opened(x: Formula, setting: Setting, bodies: Mapping[str, Formula], depth: i
     return rebuild(x, args)
 
 
-def equations(x: Formula, setting: Setting) -> Formula:
-    """x with outputs, lets, next states and gradients of logarithms put in by the recurrence's own equations, once."""
+def equations(x: Formula, setting: Setting, logs: bool = False) -> Formula:
+    """x with outputs, lets, next states, and gradients of `logs`, put in by the recurrence's own equations, once."""
     r = setting.recurrence
     if r is None:
         return x
@@ -110,11 +147,11 @@ def equations(x: Formula, setting: Setting) -> Formula:
                 return substitute(Terms(r)(terms[q.source]), here)
             except Underivable:
                 return x
-        if q is not None and q.kind == "log gradient":
+        if q is not None and logs and q.kind == "log gradient":
             scale, by = (Formula("at", x.args, (name,)) for name in (q.source, f"d{q.source}"))
             return Formula("hadamard", (scale, by)) if q.dims != ("1", "1") else product(scale, by)
         return x
-    return rebuild(x, tuple(equations(a, setting) for a in x.args))
+    return rebuild(x, tuple(equations(a, setting, logs) for a in x.args))
 
 
 def is_zero(x: Formula) -> bool:

@@ -94,6 +94,7 @@ class Verdict:
     searched: bool = False
     search: Search | None = None
     error: Trouble | None = None
+    defined: str = ""  # the nearest true formula, where a definition says it already
     extra: dict[str, Any] = field(default_factory=dict)
 
     def json(self) -> dict[str, Any]:
@@ -109,6 +110,8 @@ class Verdict:
             }
         elif self.searched:
             repair = {"formula": None, "edits": [], "reading": "", "others": [], "latex": ""}
+        if repair is not None:
+            repair["defined"] = self.defined
         return {
             "id": c.id,
             "spec": c.spec,

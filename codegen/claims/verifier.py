@@ -133,12 +133,14 @@ class Verifier:
             conditions += [replace(c, kind="condition") if c.kind == SYMMETRIC else c for c in found]
             return Verdict(claim, "depends", how, counter, conditions=tuple(conditions))
         repairs, where = self.repairs(claim, findings)
+        defined = str(self.mender.defined[0].result) if self.mender.defined else ""
         counter = self.with_numbers(counter, next((f for f in findings if f.label == where), worst), claim.setting)
         budget = self.budget()
         rescued = [c for f in findings for c in self.rescued(f, claim, budget, not repairs)]
         if any(c.kind == SYMMETRIC for c in rescued):
             usual = self.usual_repairs(claim, findings, repairs)
-            kind = TRIVIAL if usual and usual[0].cost <= SLIP else "condition"
+            slips = usual or self.mender.defined
+            kind = TRIVIAL if slips and slips[0].cost <= SLIP else "condition"
             rescued = [replace(c, kind=kind) if c.kind == SYMMETRIC else c for c in rescued]
         conditions += dict.fromkeys(rescued)
         full = self.repaired_formula(claim, repairs[0]) if repairs else ("", "")
@@ -156,6 +158,7 @@ class Verifier:
             where,
             tuple(conditions),
             searched=True,
+            defined=defined,
         )
 
     def repairs(self, claim: Claim, findings: list[Reading]) -> tuple[list[Repair], str]:
@@ -164,20 +167,22 @@ class Verifier:
         either is mended so."""
         everything = self.budget(1)
         found, where = self.mender.repairs(claim, findings, everything, (1,))
-        open_ends = None if found or claim.defines else without_ends(claim.statement, claim.setting)
+        near = found or self.mender.defined
+        open_ends = None if near or claim.defines else without_ends(claim.statement, claim.setting)
         if open_ends is not None:
             key = claim.setting, tuple(open_ends.initial.items()), open_ends.final_loss
             other = replace(claim, setting=self.kept.setdefault(key, open_ends))
             there = [replace(f, finding=self.decided(f.statement, other.setting, f.bodies)) for f in findings]
             if any(f.true for f in there):  # so it is as it stands
                 return self.mender.repairs(claim, findings, self.budget())
-            near, label = self.mender.repairs(other, there, self.budget(), (1, 2))
-            if near:
-                reading = next(f for f in findings if f.label == label)
-                anyway = [r for r in near if self.is_true(r, reading, claim.setting)]
+            found, where = self.mender.repairs(other, there, self.budget(), (1, 2))
+            near = found or self.mender.defined
+            if found:
+                reading = next(f for f in findings if f.label == where)
+                anyway = [r for r in found if self.is_true(r, reading, claim.setting)]
                 ends = "" if anyway else said_of_ends(claim.setting, other.setting)
-                return anyway or near, AND.join(x for x in (ends, label) if x)
-        return (found, where) if found else self.mender.repairs(claim, findings, everything, (2, 3))
+                return anyway or found, AND.join(x for x in (ends, where) if x)
+        return (found, where) if near else self.mender.repairs(claim, findings, everything, (2, 3))
 
     def is_true(self, repair: Repair, reading: Reading, setting: Setting) -> bool:
         """Whether a repair of an equation is true in a setting."""

@@ -26,7 +26,7 @@ from chunkform.spec.language.formula import (
 from .directions import limits_in, may_turn, turned_about
 from .document import Document, Equation, ReadRow
 from .header import header_path, in_comment, is_call, name_of
-from .heads import key_of, sized
+from .heads import base_of, key_of, sized
 from .lexer import expanded, tokens_of
 from .paper import Paper
 from .parser import read_row
@@ -35,7 +35,7 @@ from .recursions import Recursions
 from .resolve import QuantityShapes, Resolver, fit, statement_sides
 from .row import Fault
 from .special_cases import says_nothing_of
-from .steps import base_of, core, flipped, index, letter_of, lower
+from .steps import core, flipped, index, letter_of, lower
 from .symbols import CHUNK, CHUNKS, Symbols, hold_steps_in_columns, safe_in, size
 from .words import FUNCTIONS
 

@@ -12,6 +12,7 @@ from chunkform.spec.language.formula import Formula, formula, walk
 
 from .algorithms import carried
 from .header import Header
+from .heads import base_of
 from .lexer import Token, expanded, tokens_of
 from .parser import read_row
 from .reader import Slip, Source, SourceRow, read_source
@@ -164,17 +165,20 @@ def read_programs(rows: list[ReadRow]) -> None:
 
 def meant_in_one_case(rows: list[ReadRow], notation: Notation) -> None:
     """Add what the sentence in front of a display says of quantities, as in `If $k_t^\\top k_t = 1$ then`, to the conditions of
-    its rows, but for those that say what a symbol is."""
+    its rows, but for those that say what a symbol is: what a gradient of one that is there is, is no such thing."""
     known: set[str] = set()
+    used: set[str] = set()
     for r in rows:
         heads = {x.attrs[0] for e in r.equations for x in [e.head] if e.first and x.op == "at"}
-        if r.source.premises and r.equations and not heads - known:
+        new = {h for h in heads - known if base_of(h) not in used}
+        if r.source.premises and r.equations and not new:
             said = [item for tokens in r.source.premises for item in premises_in(tokens, notation)]
             own = [(c.sides, c.relations) for c in r.conditions]
             r.conditions += [c for c in said if (c.sides, c.relations) not in own]  # the row may say it again
             r.premised |= bool(said)
             bind_premises([r])
         known |= heads
+        used |= {y.attrs[0] for e in r.equations for x in (e.head, e.side) for y in walk(x) if y.op == "at"}
 
 
 def premises_in(tokens: list[Token], notation: Notation) -> list[Item]:

@@ -23,3 +23,10 @@ def sized(x: Formula) -> Formula:
     if x.op == "at" and not x.args:
         return Formula("size" if x.attrs[0] in ("n", "N", "T", "c", "C", "k", "m", "L") else "index", (), x.attrs)
     return x if not x.args else Formula(x.op, tuple(sized(a) for a in x.args), x.attrs)
+
+
+def base_of(name: str) -> str:
+    """What a name of a gradient is the gradient by."""
+    if name.startswith("dlog_"):
+        return name[5:]
+    return name[1:] if name.startswith("d") and len(name) > 1 and not name.startswith("delta") else ""

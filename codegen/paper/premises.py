@@ -7,14 +7,22 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
+from chunkform.codegen.claims.arithmetic import REAL
 from chunkform.codegen.claims.conditioned import of_scalar
+from chunkform.codegen.claims.evaluate import Evaluator
+from chunkform.codegen.claims.fingerprint import Faults
 from chunkform.codegen.claims.indices import is_decay
+from chunkform.codegen.claims.instance import Instance
+from chunkform.codegen.claims.trial_sizes import Point
+from chunkform.codegen.claims.values import ShapeFault
 from chunkform.spec.language.claims import LENGTH, Premises, Setting
 from chunkform.spec.language.formula import RANGED, Formula, add, formula, free_indices, negative, transform, walk
 
 from .document import Equation
+from .heads import base_of
+from .resolve import statement_sides
 from .row import Fault, Item
-from .steps import base_of, core
+from .steps import core
 from .symbols import Symbols, safe_in
 
 Resolve = Callable[[Formula], Formula]
@@ -41,6 +49,7 @@ class Under:
             Fault: no number is so.
         """
         sides = resolve(left), resolve(right)
+        refuse_misfits(s, sides, relation)
         self.add(f"{sides[0]} {relation} {sides[1]}", where=((sides[0], relation, sides[1]),))
         for name in {y.attrs[0] for x in sides for y in walk(x) if y.op == "at"}:
             limits = of_scalar(self.premises, name)
@@ -272,7 +281,10 @@ def makes_zero(s: Symbols, found: Under, left: Formula, right: Formula, resolve:
     """Add that two numbers are the same, as in k_t^T v_t = 0, where an input of this step, of which nothing else is said, can be
     moved until they are."""
     x = add(resolve(left), negative(resolve(right))) if number_of(right) != 0 else resolve(left)
-    if (not s.setting.quantities and s.recurrence is None) or not resolve_shape_is_scalar(resolve, x):
+    if not s.setting.quantities and s.recurrence is None:
+        return False
+    refuse_misfits(s, (resolve(left), resolve(right)), "=")
+    if not resolve_shape_is_scalar(resolve, x):
         return False
     letters = free_indices(x)
     made = {s.names[n] for n in (*s.steps.states, *s.steps.lets, *s.steps.outputs) if n in s.names}
@@ -291,6 +303,21 @@ def makes_zero(s: Symbols, found: Under, left: Formula, right: Formula, resolve:
             found.add(f"{left} = {right}", zero=((x, y),))
             return True
     return False
+
+
+def refuse_misfits(s: Symbols, sides: tuple[Formula, Formula], relation: str) -> None:
+    """Raise where a condition multiplies, or compares, what has other sizes."""
+    said = f"its condition {sides[0]} {relation} {sides[1]}"
+    evaluate = Evaluator(Instance(s.setting, Point().sizes(s.setting), REAL))
+    sides = statement_sides(sides, s)  # type: ignore[assignment]
+    try:
+        left, right = (evaluate(x, dict.fromkeys(free_indices(x), 2)) for x in sides)
+    except ShapeFault as fault:
+        raise Fault(f"{said} isn't tried: {fault}") from None
+    except Faults:
+        return
+    if left.shape != right.shape and not (left.is_scalar or right.is_scalar):
+        raise Fault(f"{said} isn't tried: it compares {left.shown} with {right.shown}")
 
 
 def resolve_shape_is_scalar(resolve: Resolve, x: Formula) -> bool:

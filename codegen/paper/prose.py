@@ -23,8 +23,9 @@ _BEHIND = re.compile(r"\b(?:then|we|one|it|this|the|holds?|gives?|follows)\b|\b(
 _AFTER_A_SENTENCE = re.compile(r"\s*then\b[\s,\w]{0,40}$", re.I)
 
 
-def conditions_before(text: str, start: int) -> list[tuple[int, int]]:
-    """(start, end) of the formulas of the sentence that a display at an offset goes on with, where they say when it holds."""
+def conditions_before(text: str, start: int) -> tuple[list[tuple[int, int]], str]:
+    """(start, end) of the formulas of the sentence that a display at an offset goes on with, where they say when it holds; and
+    what the sentence says so far."""
     first = max(0, start - LONGEST)
     piece = re.sub(r"\\begin\{(?:" + "|".join(sorted(ROWS)) + r")\*?\}\s*$", _blank, text[first:start])
     piece = re.sub(r"(?:\$\$|\\\[)\s*$", _blank, piece)
@@ -38,13 +39,13 @@ def conditions_before(text: str, start: int) -> list[tuple[int, int]]:
         sentence = stops[-2] if len(stops) > 1 else begin
     said = _IF.match(words[sentence:].lstrip())
     if said is None:
-        return []
+        return [], ""
     opening = sentence + len(words[sentence:]) - len(words[sentence:].lstrip()) + said.end()
     behind = _BEHIND.search(words, opening)
     end = behind.start() if behind is not None else len(words)
     found = [m for m in _MATH.finditer(piece, opening) if m.end() <= end]
     spans = [m.span(1 if m.group(1) is not None else 2) for m in found]
-    return [(first + a, first + b) for a, b in spans]
+    return [(first + a, first + b) for a, b in spans], words[opening:end]
 
 
 def _blank(m: re.Match[str]) -> str:

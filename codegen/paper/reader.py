@@ -43,6 +43,7 @@ class SourceRow:
     broken: str = ""  # why the row can't be read at all
     program: Assignment | None = None  # of an algorithm
     premises: list[list[Token]] = field(default_factory=list)  # of the sentence in front of the display
+    sentence: str = ""  # its words so far, where it says when the display holds
 
 
 @dataclass
@@ -94,7 +95,10 @@ def read_source(text: str, path: str = "document") -> Source:
         found = rows_of(source, tokens, b, number, section)
         for row in found:
             row.program = said.get(a)
-        for x, y in conditions_before(visible, a):
+        spans, sentence = conditions_before(visible, a)
+        for row in found:
+            row.sentence = sentence
+        for x, y in spans:
             with suppress(OverflowError):
                 premise = expanded(tokens_of(visible[x:y], x), source.macros)
                 for row in found:

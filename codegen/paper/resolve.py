@@ -28,9 +28,10 @@ from chunkform.spec.language.formula import (
     walk,
 )
 
+from .heads import base_of
 from .row import Fault
 from .shapes import ONES, SCALAR, Dims, Misfit, Shape, settled, shape_of
-from .steps import base_of, lower, safe
+from .steps import lower, safe
 from .symbols import CHUNK, CHUNKS, Symbols, safe_in, size
 from .words import FUNCTIONS, LOSSES
 

@@ -8,8 +8,9 @@ from collections.abc import Collection, Sequence
 from chunkform.spec.language.formula import Formula, walk
 
 from .document import Document, Equation
+from .heads import base_of
 from .row import Fault
-from .steps import base_of, core, lower
+from .steps import core, lower
 from .symbols import Symbols
 from .words import LOSSES
 

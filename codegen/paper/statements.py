@@ -150,8 +150,9 @@ class Statements(Definitions):
         for c in bounded:
             found.add(f"{c.sides[0]} <= {c.sides[1]}")
         free = free_indices(e.head) | free_indices(e.side)
-        always = ALWAYS & set(re.findall("[a-z]+", r.source.text.lower()))
-        found.premises = replace(found.premises, step="" if always else step_of(conditions, free))
+        always = ALWAYS & set(re.findall("[a-z]+", f"{r.source.text} {r.source.sentence}".lower()))
+        text = f"{found.premises.text} at every step" if always and found.premises.text else found.premises.text
+        found.premises = replace(found.premises, step="" if always else step_of(conditions, free), text=text)
         used = {y.attrs[0] for x in (e.head, e.side) for y in walk(x) if y.op == "at" and not y.args}
         for name in sorted(used & set(self.constant)):
             known = self.s.names[self.constant[name]]

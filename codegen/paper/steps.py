@@ -12,6 +12,7 @@ from chunkform.spec.language.names import FUNCTION_NAMES
 from chunkform.spec.language.recurrence import RESERVED
 
 from .document import Equation
+from .heads import base_of
 
 STEP = "t"
 OUTPUTS = {n + accent for n in ("o", "y", "h", "out", "O", "Y", "H") for accent in ("", "hat", "tilde", "bar")}
@@ -49,13 +50,6 @@ def index(name: str) -> Formula:
 def core(x: Formula) -> Formula:
     """The symbol that stands on a side, without its transpose."""
     return x.args[0] if x.op == "transpose" else x
-
-
-def base_of(name: str) -> str:
-    """What a name of a gradient is the gradient by."""
-    if name.startswith("dlog_"):
-        return name[5:]
-    return name[1:] if name.startswith("d") and len(name) > 1 and not name.startswith("delta") else ""
 
 
 def letter_of(x: Formula) -> tuple[str, int] | None:

@@ -19,7 +19,19 @@ CLAIMS: dict[str, Sides] = {
     "a definition a chunk off": lambda i, c, dS, carried, **_: (dS(i), carried((i + 1) * c)),
     "a factor to the seventh": lambda t, lam, dR, R, dlog_lam, **_: (dlog_lam(t), lam(t) ** 7 * inner(dR(t), R(t - 1))),
     "a quotient to the seventh": lambda t, lam, dlam, dlog_lam, **_: (dlog_lam(t), lam(t) ** 7 * dlam(t) * lam(t)),
+    "an output": lambda t, q, R, o, **_: (o(t), R(t - 1)),
+    "an update": lambda t, k, q, lam, R, **_: (R(t), lam(t) * R(t - 1) + 2 * k(t) * k(t).T + q(t) * q(t).T),
+    "a product turned round": lambda t, lam, u, q, **_: (u(t), q(t) * lam(t - 1)),
+    "a definition a factor off": lambda t, u, q, **_: (u(t), q(t)),
     "a gradient of a log": lambda t, lam, dR, R, dlog_lam, **_: (dlog_lam(t), lam(t) + inner(dR(t), R(t))),
+}
+
+DEFINED = {  # what a definition, or the recurrence, says already
+    "a definition a chunk off": "dS(i+1) = dRc((i+1)*c)",
+    "an output": "o(t) = R(t)",
+    "an update": "R(t) = lam(t) * R(t-1) + k(t) * k(t).T + q(t) * q(t).T",
+    "a product turned round": "u(t) = q(t) * lam(t)",
+    "a definition a factor off": "u(t) = lam(t) * q(t)",
 }
 
 
@@ -36,6 +48,7 @@ def judge(name: str) -> Verdict:
     c, N = r.chunked()
     i = r.indices("i", 1, N)
     carried = r.carried("R", "dRc")
+    values["u"] = r.define("u", values["t"], values["lam"](values["t"]) * values["q"](values["t"]))
     values |= {"i": i, "c": c, "carried": carried, "dS": r.define("dS", i, carried(i * c))}
     (found,) = judged([r.claim(name, *CLAIMS[name](**values))], jobs=1)
     return found
@@ -45,6 +58,8 @@ def judge(name: str) -> Verdict:
 def test_what_is_offered_says_something(name: str) -> None:
     found = judge(name)
     assert found.verdict == "fails"
+    assert found.defined == DEFINED.get(name, "")
+    assert not (found.defined and found.repairs)
     for r in found.repairs:
         equation = r.result
         assert equation.op == "equation" and not any(map(cancels, equation.args))

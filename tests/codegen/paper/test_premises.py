@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from chunkform.codegen.claims.verdict import Verdict
 from chunkform.codegen.claims.verifier import Verifier
 from chunkform.codegen.paper.build import read_paper
 from chunkform.codegen.paper.readings import adopted
@@ -54,6 +55,11 @@ def verdict(folder: Path, row: str) -> str:
         (r"q_t^\top dq_t = \lambda_t q_t^\top S_{t-1} do_t \quad \text{if } k_t^\top q_t = 0", "holds"),
         (r"S_t = S_{t-1} \quad \text{if } \lambda_t S_{t-1} v_t = 0", "not judged"),
         (r"o_t = 0 \quad \text{if } k_t^\top S_t v_t = 0", "not judged"),
+        # sizes that don't fit
+        (r"o_t = S_t^\top q_t \quad \text{if } k_t^\top v_t = 0", "not judged"),
+        (r"dk_t = dS_t v_t \quad \text{if } k_t^\top v_t < 1", "not judged"),
+        (r"dk_t = dS_t v_t \quad \text{if } k_t \perp v_t", "not judged"),
+        (r"dk_t = dS_t v_t \quad \text{if } k_t \ne v_t", "not judged"),
         # what is so at step t says nothing of the step before
         (r"S_t = \lambda_t \lambda_{t-1} S_{t-2} \quad \text{if } v_t = 0", "depends"),
         (r"S_t = \lambda_t \lambda_{t-1} S_{t-2} \quad \text{if } v_t = 0 \text{ for all } t", "holds"),
@@ -102,3 +108,42 @@ def test_a_row_with_a_term_for_the_first_state_is_not_true_because_that_is_zero(
     _, found = adopted(read_paper(path), lambda claims: [verifier.judge(c) for c in claims])
     assert [v.verdict for v in found] == ["depends", "holds", "holds"]
     assert [c.text for c in found[0].conditions] == ["S(0) = 0"]
+
+
+def rows_of(folder: Path, text: str, effort: float = 3) -> list[Verdict]:
+    path = folder / "paper.md"
+    path.write_text(f"{R}\n{text}\n", encoding="utf-8")
+    verifier = Verifier(effort=effort)
+    return [verifier.judge(c) for c in read_paper(path).claims]
+
+
+def test_what_is_repaired_under_a_condition_is_true_there(tmp_path: Path) -> None:
+    """And brings in nothing that is 0 there, as 1 - lambda_t."""
+    rows = (
+        (r"S_t = 2 S_{t-1} + k_t v_t^\top", "S(t) = S(t-1) + k(t) * v(t).T"),
+        (
+            r"o_t = S_{t-1}^\top q_t + q_t^\top k_t v_t + v_t",
+            "o(t) = S(t-1).T * q(t) + q(t).T * k(t) * v(t)",
+        ),
+    )
+    text = "".join(f"$${row} \\quad \\text{{if }} \\lambda_t = 1$$\n" for row, _ in rows)
+    found = rows_of(tmp_path, text)
+    assert [v.verdict for v in found] == ["fails", "fails"]
+    assert [v.repaired for v in found] == [right for _, right in rows]
+
+
+def test_a_condition_whose_sizes_do_not_fit_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "paper.md"
+    path.write_text(f"{R}\n$$dk_t = dS_t v_t \\quad \\text{{if }} k_t^\\top v_t = 0$$\n", encoding="utf-8")
+    reason = read_paper(path).document.rows[-1].reason
+    assert reason.startswith("its condition k(t).T * v(t) = 0 isn't tried: can't multiply 1 x d by e x 1")
+
+
+def test_a_sentence_says_when_a_gradient_is_what_is_displayed_first(tmp_path: Path) -> None:
+    """Also where the row is the first one about the gradient; and for all steps, where it says so."""
+    row = r"$$dS_t = dS_{t+1} + q_t do_t^\top$$"
+    for said, verdict in (("", "depends"), (" for all $t$", "holds"), (" at each step", "holds")):
+        (found,) = rows_of(tmp_path, f"If $\\lambda_t = 1${said}, then\n{row}", effort=0)
+        assert found.verdict == verdict, said
+    (found,) = rows_of(tmp_path, f"We have\n{row}", effort=0)
+    assert found.verdict == "fails"
