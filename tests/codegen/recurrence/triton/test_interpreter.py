@@ -338,7 +338,8 @@ def kernel(x, y, out, more, N: tl.constexpr):
     tl.store(out + i, tl.dot(a, b))
     tl.store(more + i, tl.where(a > b, a * b + 1.5, -a))
 
-x, y = torch.randn(2, 16, 16) * torch.logspace(-40, 30, 16)
+torch.manual_seed(0)
+x, y = torch.randn(2, 16, 16) * torch.logspace(-40, 18, 16)  # no product is infinite: there the order of sums counts
 x[0, :4] = torch.tensor([1 + 2**-8, 1 + 3 * 2**-8, float("inf"), -0.0])
 y = y.bfloat16()
 out, more = torch.zeros(16, 16), torch.zeros(16, 16, dtype=torch.bfloat16)
