@@ -178,18 +178,21 @@ def add(*terms: Any) -> Node:
     return make("add", tuple(parts), (), {a for p in parts for a in p.axes})
 
 
-def _turned(largest: Node, c: Fraction, number: Fraction | int, coefficients: dict[Node, Fraction]) -> Node | None:
+def _turned(largest: Node, c: Fraction, whole: Fraction | int, coefficients: dict[Node, Fraction]) -> Node | None:
     """A sum with a - max(a, b) as -max(0, b - a), if it gets shorter so: of a maximum that is subtracted nothing is left then
     where it is what it is subtracted from, whatever rounding does."""
     others = {core: n for core, n in coefficients.items() if n and core is not largest}
     for a in largest.args:
-        own = {core: n for n, core in map(split_constant, terms_of(a))}
+        number, own = whole, {core: n for n, core in map(split_constant, terms_of(a))}
         if not any(others.get(core) == -c * n for core, n in own.items()):
             continue
         other = mul(c, maximum(*(add(b, mul(-1, a)) for b in largest.args)))
-        found = add(number, *(_multiple(n, core) for core, n in others.items()), mul(c, a), other)
-        if len(terms_of(found)) < len(others) + 1 + bool(number):
-            return found
+        left = {core: n + c * own.get(core, 0) for core, n in others.items()}
+        left |= {core: c * n for core, n in own.items() if core not in left}
+        number += left.pop(ONE, 0)
+        left = {core: n for core, n in left.items() if n}
+        if len(left) + len(terms_of(other)) + bool(number) < len(others) + 1 + bool(whole):
+            return add(number, *(_multiple(n, core) for core, n in left.items()), other)
     return None
 
 

@@ -12,6 +12,7 @@ decay itself (not its logarithm) as its argument, so that a gate can evaluate th
     decay_in, decay_out         the decays from the chunk's start to a read, from a write to the chunk's end
     decay_all                   all decays of the chunk
     inverse                     (I - T)^-1
+    channel_solve               w = right + scale . (T w), for each channel, of a matrix T over steps; kernels alone have it
 
 Each carries the direction of the sweep; a write is `late` when it comes after its step's decay, a read likewise.
 """
@@ -436,6 +437,32 @@ def _inverse(x: Node, args: Sequence[object], m: Arithmetic, sizes: dict[str, in
     return _many_first(out, 2, many)
 
 
+def _channel_solve(x: Node, args: Sequence[object], m: Arithmetic, sizes: dict[str, int]) -> np.ndarray:
+    """Step after step; see `runtime/chunk_kernels/channel_systems.py`."""
+    count, (direction,) = sizes[ROW], x.attrs
+    own = (*(a for a in x.axes if a != ROW), ROW)
+    places = ((COL, ROW), own, own)
+    matrix, scale, right = (_over(v, y.axes, to, sizes) for v, y, to in zip(args, x.args, places, strict=True))
+    steps: dict[int, Any] = {}
+    for i in _sweep_order(count, direction):
+        products = [m.mul(matrix[..., None, j, i], steps[j]) for j in steps]
+        steps[i] = right[..., i]
+        if products:
+            steps[i] = m.add(steps[i], m.mul(scale[..., i], functools.reduce(m.add, products)))
+    made = stacked(np.broadcast_arrays(*(steps[i] for i in range(count))), axis=-1)
+    return made if x.axes == own else np.swapaxes(made, -1, -2)
+
+
+def _over(value: object, own: tuple[str, ...], axes: tuple[str, ...], sizes: dict[str, int]) -> np.ndarray:
+    """A value over some of these axes as one over all of them, in this order."""
+    a = np.asarray(value, dtype=object)
+    lead = a.ndim - len(own)
+    kept = [x for x in axes if x in own]
+    a = np.moveaxis(a, [lead + own.index(x) for x in kept], range(lead, a.ndim))
+    a = a[(..., *(slice(None) if x in own else None for x in axes))]
+    return np.broadcast_to(a, (*a.shape[:lead], *(sizes.get(x, n) for x, n in zip(axes, a.shape[lead:], strict=True))))
+
+
 CHUNK_OPERATIONS.update(
     order_mask=_mask,
     apart_mask=_mask,
@@ -444,4 +471,5 @@ CHUNK_OPERATIONS.update(
     decay_out=_edge,
     decay_all=_all,
     inverse=_inverse,
+    channel_solve=_channel_solve,
 )

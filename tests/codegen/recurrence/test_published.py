@@ -9,11 +9,13 @@ from types import ModuleType
 
 import pytest
 import torch
+from shared.respelt import SPELLINGS
 
 import chunkform
 from chunkform.codegen.recurrence.check import check_op
 from chunkform.codegen.recurrence.pipeline import compile_spec
 from chunkform.codegen.recurrence.samples import Case
+from chunkform.spec.language import Recurrence
 
 HERE = Path(__file__).parent
 
@@ -28,7 +30,8 @@ def beside(name: str) -> ModuleType:
 
 
 SPECS, TWICE = beside("published_specs").SPECS, beside("published_twice").TWICE | beside("published_more").MORE
-AGAIN = beside("published_again").AGAIN
+AGAIN, LATER = beside("published_again").AGAIN, beside("published_later").LATER
+ALL = SPECS | {name: first for name, (first, _) in TWICE.items()} | LATER
 FEW = ("mamba2", "linoss", "mimo_delta")  # of the other spellings, in every run
 PAGE = (HERE.parents[2] / "docs" / "recurrences.md").read_text()
 FORMS = {
@@ -47,12 +50,65 @@ def table() -> dict[str, str]:
 
 
 def test_the_page_has_all_of_them() -> None:
-    assert table().keys() == SPECS.keys() | TWICE.keys()
+    assert table().keys() == ALL.keys()
+    assert len(ALL) == len(SPECS) + len(TWICE) + len(LATER)
 
 
-@pytest.mark.parametrize("name", ["mingru", "mega", "mingru_log"])
+@pytest.mark.parametrize("name", ["mingru", "mega", "mingru_log", "rebased", "value_strengths", "h3", "yaad"])
 def test_some_have_the_form_that_the_page_says(name: str) -> None:
-    assert compile_spec(SPECS[name]()).family == table()[name]
+    assert compile_spec(ALL[name]()).family == table()[name]
+
+
+def respelt(r: Recurrence) -> dict[str, Recurrence]:
+    """A recurrence in other words, in each way in which there are any."""
+    found = {way: change(r) for way, change in SPELLINGS.items()}
+    return {way: x for way, x in found.items() if any(getattr(x, of) != getattr(r, of) for of in SAID)}
+
+
+SAID = ("variables", "states", "lets", "updates", "outputs")
+
+
+def test_there_are_other_words_for_each() -> None:
+    ways = {name: respelt(make()).keys() for name, make in ALL.items()}
+    assert all(ways.values())
+    assert set().union(*ways.values()) == SPELLINGS.keys()
+
+
+@pytest.mark.parametrize(
+    ("name", "way"),
+    [
+        ("yaad", "transposed"),
+        ("gated_both_ways", "multiplied_out"),
+        ("mlstm", "by_exponentials"),
+        ("flowformer", "inlined"),
+        ("titans_channels", "by_logarithms"),
+        ("titans", "named"),
+        ("lru", "by_diagonals"),
+    ],
+)
+def test_other_words_say_the_same_and_have_the_same_form(name: str, way: str) -> None:
+    r = ALL[name]()
+    other = respelt(r)[way]
+    if way != "by_logarithms":  # which is given something else
+        assert chunkform.same(r, other).same
+    assert compile_spec(other).family == table()[name]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ALL)
+def test_all_have_one_form_in_all_other_words(name: str) -> None:
+    assert dict.fromkeys(respelt(ALL[name]()), table()[name]) == {
+        way: compile_spec(x).family for way, x in respelt(ALL[name]()).items()
+    }
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", LATER)
+def test_later_ones_have_that_form_and_the_numbers_of_the_plain_loop(name: str) -> None:
+    c, op = compile_spec(LATER[name]()), chunkform.compile(LATER[name]())
+    assert c.family == table()[name]
+    bad = [r for r in check_op(c, op, Case(batch=1, steps=50, width=5, dtype=torch.float64)) if not r.ok]
+    assert not bad, bad
 
 
 @pytest.mark.long

@@ -101,7 +101,21 @@ class Tiles(TileLeaves):
                 # what comes before the end may not see beyond it
                 t = self.until_ends(t, x.args[0], (ROW, COL), (late,))
                 return self.assign("x", call("inverse", t, "C", "LEVELS", "DT"), (ROW, COL), note="(I - T)^-1")
+            case "channel_solve":
+                return self._channel_solve(x)
         raise CannotPrint(f"{x.op} in {x!r}")
+
+    def _channel_solve(self, x: Node) -> Value:
+        """One triangular system for each channel; functions have steps on the last axis."""
+        matrix, scale, right = x.args
+        (channel,) = (a for a in x.axes if a != ROW)
+        axes, own = (channel, ROW), self.ordered(x.axes)
+        given = [self.value(y).over(own) for y in (scale, right)]
+        given = [self.until_ends(v, y, own) for v, y in zip(given, (scale, right), strict=True)]
+        factors, constants = given if own == axes else [call("tl.trans", v) for v in given]
+        t = self.value(matrix).over((ROW, COL))
+        made = call("channel_solve", constants, factors, t, x.attrs[0] > 0, "C")
+        return self.assign("x", made, axes, note="a system for each channel")
 
     def _function(self, x: Node) -> Value:
         """Of one value, or the largest of several, tiles first."""

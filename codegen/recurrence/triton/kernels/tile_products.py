@@ -221,6 +221,8 @@ class TileProducts(TileDecays):
             return self._vanishes(rename(self.definitions[base], dict(zip(base.attrs[2], axes, strict=True))), axis)
         if x.op == "add":
             return all(self._vanishes(y, axis) for y in x.args)
+        if x.op == "channel_solve":
+            return all(self._vanishes(y, axis) for y in x.args[1:])
         return x.op in ("mul", "sum", "expand") and any(self._vanishes(y, axis) for y in x.args)
 
     def _written(self, own: tuple[str, ...]) -> bool:

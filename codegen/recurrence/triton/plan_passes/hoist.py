@@ -28,6 +28,7 @@ from ....ir.expr import (
     rename,
     replace,
     split_constant,
+    terms_of,
     total,
     walk,
 )
@@ -340,16 +341,18 @@ class _Opening:
     def hoist(self, x: Node) -> Node:
         """x with leaves in place of what the prologue kernel computes."""
         if x.op == "leaf" and x.attrs[0] == "inner":
-            base = next(d for d in self.out.prologue if d.attrs[1] == x.attrs[1])
+            base = self.base(x)
             if self.out.prologue[base].op == "inverse":
                 if len(x.axes) > 2:
-                    raise CannotPrint("each channel has a triangular system of its own")
+                    raise CannotPrint("each channel has a triangular matrix of its own")
                 self.out.matrices[leaf("matrix", base.attrs[1], base.attrs[2])] = base
                 return leaf("matrix", x.attrs[1], x.attrs[2])
             return x
         if x.op == "sum":
             (b,) = x.attrs
             factors = factors_of(x.args[0])
+            if (solved := self.of_each_channel(factors)) is not None:
+                return solved
             if b in self.out.full and any(f.op == "decay_mask" and b in f.axes for f in factors):
                 node = leaf("matrix", x.key[:12], x.axes)
                 self.out.matrices[node] = x
@@ -371,6 +374,32 @@ class _Opening:
         if x.op == "mul" and self.dense and (moved := self.inward(x)) is not x:
             return self.hoist(moved)
         return rebuild(x, (self.hoist(a) for a in x.args)) if x.args else x
+
+    def of_each_channel(self, factors: tuple[Node, ...]) -> Node | None:
+        """The product with an inverse (I - T)^-1 of each channel, where T is one matrix times numbers of each step and channel,
+        as the solution of the system; None for other products."""
+        inner = [f for f in factors if f.op == "leaf" and f.attrs[0] == "inner" and {ROW, COL} < set(f.axes)]
+        found = [f for f in inner if self.definition(f).op == "inverse"]
+        if len(found) != 1:
+            return None
+        (x,) = found
+        names = dict(zip(self.base(x).attrs[2], x.attrs[2], strict=True))
+        (t,), (direction,) = self.definition(x).args, self.definition(x).attrs
+        while t.op == "leaf" and t.attrs[0] == "inner":
+            t = rename(self.definition(t), dict(zip(self.base(t).attrs[2], t.attrs[2], strict=True)))
+        parts = [_by_channel(term) for term in terms_of(rename(t, names))]
+        if len({scale for scale, _ in parts}) != 1 or any(COL in scale.axes for scale, _ in parts):
+            return None
+        core = add(*(core for _, core in parts))
+        matrix = leaf("matrix", core.key[:12], (ROW, COL))
+        self.out.matrices[matrix] = core
+        right = rename(mul(*(f for f in factors if f is not x)), {COL: ROW})
+        axes = tuple(a for a in x.axes if a != COL)
+        return make("channel_solve", (matrix, parts[0][0], self.hoist(right)), (direction,), axes)
+
+    def base(self, x: Node) -> Node:
+        """A definition's leaf, with its axes as they are defined."""
+        return next(d for d in self.out.prologue if d.attrs[1] == x.attrs[1])
 
     def inward(self, x: Node) -> Node:
         """A product with numbers of each read's step moved into the one sum over writes that it has, so that they become part of
@@ -399,7 +428,7 @@ class _Opening:
         )
 
     def definition(self, x: Node) -> Node:
-        return next(n for d, n in self.out.prologue.items() if d.attrs[1] == x.attrs[1])
+        return self.out.prologue[self.base(x)]
 
     def scale(self, body: Node) -> Node:
         """A product with a decay over a state's axis in it, with one leaf for what is over that axis."""
@@ -502,6 +531,13 @@ def _replaced(x: Node, mapping: dict[Node, Node]) -> Node:
     return mapping.get(x) or (rebuild(x, (_replaced(a, mapping) for a in x.args)) if x.args else x)
 
 
+def _by_channel(x: Node) -> tuple[Node, Node]:
+    """A product as what is over channels, and a matrix over the steps of a chunk."""
+    factors = factors_of(x)
+    scale = [f for f in factors if set(f.axes) - {ROW, COL}]
+    return mul(*scale), mul(*(f for f in factors if f not in scale))
+
+
 def _used(definitions: dict[Node, Node], roots: list[Node]) -> dict[Node, Node]:
     """The definitions that the roots need, in order."""
     names = {d.attrs[1]: d for d in definitions}
@@ -525,7 +561,7 @@ def made_here(x: Node, o: Opened) -> bool:
     over the axis that the kernel has but a tile of?"""
     named = {d.attrs[1]: n for d, n in (*o.prologue.items(), *o.definitions.items())}
     return not any(
-        y.op == "inverse"
+        y.op in ("inverse", "channel_solve")
         or (y.op == "sum" and y.attrs[0] in o.tile)
         or (y.op == "leaf" and y.attrs[0] == "product")
         or (y.op == "leaf" and y.attrs[0] == "inner" and not made_here(named[y.attrs[1]], o))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from chunkform.codegen.ir.evaluate import BEYOND, CHUNK_OPERATIONS, Field, evaluate
-from chunkform.codegen.ir.expr import COL, ROW, Node, leaf, make
+from chunkform.codegen.ir.expr import COL, ROW, Node, leaf, make, mul, rename, total
 from chunkform.codegen.recurrence.chunkwise import chunk_program, coupled_states
 
 FIELD, CHUNKS, STEPS = Field(), 3, 4
@@ -41,7 +41,8 @@ def test_all_operations_are_tried() -> None:
         "order_mask",
         "apart_mask",
         "mix_products",
-    }  # the same in all chunks; inside
+        "channel_solve",
+    }  # the same in all chunks; inside; below
 
 
 @pytest.mark.parametrize("x", nodes(), ids=lambda x: f"{x.op} {x.attrs}")
@@ -53,3 +54,25 @@ def test_many_chunks_are_what_each_is(x: Node) -> None:
     assert np.shape(together) == (CHUNKS, *(SIZES[a] for a in x.axes))
     assert all(FIELD.equal(a, b) for a, b in zip(together, alone, strict=True))
     assert not FIELD.equal(alone[0], alone[1])
+
+
+@pytest.mark.parametrize("way", [1, -1])
+def test_a_system_of_each_channel_is_solved_as_by_its_inverse(way: int) -> None:
+    """Of several chunks at once, and of each."""
+    t, scale, right = (
+        leaf("input", "t", (ROW, COL)),
+        leaf("input", "scale", (ROW, "e")),
+        leaf("input", "right", (ROW, "e")),
+    )
+    sizes = {ROW: STEPS, COL: STEPS, "e": 2, BEYOND: 0}
+    env = {
+        x.attrs[:2]: FIELD.random(random.Random(n), (CHUNKS, *(sizes[a] for a in x.attrs[2])))
+        for n, x in enumerate((t, scale, right))
+    }
+    env[t.attrs[:2]][:, ~np.tri(STEPS, k=-1, dtype=bool)[::way, ::way]] = 0
+    product = mul(scale, t)
+    inverse = make("inverse", (product,), (way,), product.axes)
+    expected = total(mul(inverse, rename(right, {ROW: COL})), COL)
+    solved = make("channel_solve", (t, scale, right), (way,), expected.axes)
+    for values in (env, *({x: v[n] for x, v in env.items()} for n in range(CHUNKS))):
+        assert FIELD.equal(evaluate(solved, values, FIELD, sizes), evaluate(expected, values, FIELD, sizes))

@@ -194,3 +194,11 @@ def test_another_derivative_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(adjoint.DERIVATIVES, "max", first_takes_all)
     with pytest.raises(GateError):
         compile_spec(bounds())
+
+
+def test_a_maximum_less_one_of_several_terms_of_what_it_is_of_ends() -> None:
+    """As where a forget gate is log(1 + exp(-f)), and a stabiliser is taken from the one before it."""
+    m, gate, new = A, fn("log", add(1, fn("exp", mul(-1, B)))), leaf("input", "i")
+    x = add(m, mul(-1, maximum(new, add(m, mul(-1, gate)))))
+    assert x.op == "add" and len(x.args) == 2
+    assert add(x, maximum(new, add(m, mul(-1, gate)))) is m

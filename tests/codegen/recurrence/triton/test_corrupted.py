@@ -20,6 +20,7 @@ Made = tuple[Kernel, tuple[KernelFunction, ...]]
 FAMILIES = {
     "prologue": ("retention", "backward_prepare_1"),
     "sweep": ("value_decay_attention", "backward_sweep_2"),
+    "sweep that solves for each channel": ("value_strengths_square", "backward_sweep_2"),
     "sweep of segments": ("gated_delta_rule", "forward_sweep_1"),
     "output": ("gated_linear_attention", "backward_read_1"),
     "products at each step": ("gradient_descent_squared_momentum", "backward_unroll_2"),

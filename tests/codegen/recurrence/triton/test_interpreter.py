@@ -71,6 +71,18 @@ def test_corrections_in_other_forms_than_the_catalogues():
     assert_small(interpret(names, [ALONE | {"decay": "extreme"}]), 1e-5)
 
 
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("value_strengths", "value_strengths_square"),
+        pytest.param(("value_strengths_of_channels", "value_strengths_momentum"), marks=pytest.mark.long),
+    ],
+    ids=" ".join,
+)
+def test_each_channel_of_a_value_may_be_written_with_a_strength_of_its_own(names):
+    assert_small(interpret(names, [ALONE | {"decay": "extreme"}], parts=FEW), 1e-5)
+
+
 def test_vectors_that_are_corrected_by_numbers_which_are_read_of_them():
     names = ("vector_two_corrections",)
     assert_small(interpret(names, [ALONE | {"decay": "extreme"}]), 1e-5)
