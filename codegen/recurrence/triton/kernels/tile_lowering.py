@@ -95,15 +95,19 @@ class Tiles(TileLeaves):
                 return self._mask(x)
             case "decay_in" | "decay_out" | "decay_all":
                 return self._edge(x)
-            case "inverse":
-                t = self.value(x.args[0]).over((ROW, COL))
-                late = ROW if self.forward else COL
-                # what comes before the end may not see beyond it
-                t = self.until_ends(t, x.args[0], (ROW, COL), (late,))
-                return self.assign("x", call("inverse", t, "C", "LEVELS", "DT"), (ROW, COL), note="(I - T)^-1")
-            case "channel_solve":
-                return self._channel_solve(x)
+            case "inverse" | "channel_solve":
+                return self._solved(x)
         raise CannotPrint(f"{x.op} in {x!r}")
+
+    def _solved(self, x: Node) -> Value:
+        """What a triangular matrix is solved for: its inverse, or one system for each channel."""
+        if x.op == "channel_solve":
+            return self._channel_solve(x)
+        t = self.value(x.args[0]).over((ROW, COL))
+        late = ROW if self.forward else COL
+        # what comes before the end may not see beyond it
+        t = self.until_ends(t, x.args[0], (ROW, COL), (late,))
+        return self.assign("x", call("inverse", t, "C", "LEVELS", "DT"), (ROW, COL), note="(I - T)^-1")
 
     def _channel_solve(self, x: Node) -> Value:
         """One triangular system for each channel; functions have steps on the last axis."""
