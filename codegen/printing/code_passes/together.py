@@ -94,9 +94,11 @@ class _Round:
 
 def _places(x: For) -> Iterable[Let]:
     """The statements at the beginning of a loop that say where a round is: of its number and of what is known before the loop."""
+    carried = frozenset[str]().union(*map(assigned, x.body))
     for y in x.body:
-        if not isinstance(y, Let) or y.sign != "=" or loads_in(y.value):
+        if not isinstance(y, Let) or y.sign != "=" or loads_in(y.value) or y.value.names & carried:
             return
+        carried -= assigned(y)
         yield y
 
 

@@ -17,7 +17,21 @@ from chunkform.codegen.recurrence.explain import explanation
 from chunkform.codegen.recurrence.pipeline import compile_spec
 from chunkform.codegen.recurrence.samples import Case
 from chunkform.codegen.recurrence.triton.section import triton_form
-from chunkform.spec.language import Recurrence, diag, dot, exp, eye, hadamard, norm, normalize, ones, sigmoid, softplus
+from chunkform.spec.language import (
+    Recurrence,
+    cos,
+    diag,
+    dot,
+    exp,
+    eye,
+    hadamard,
+    norm,
+    normalize,
+    ones,
+    sigmoid,
+    sin,
+    softplus,
+)
 
 
 def negative_eigenvalues() -> Recurrence:
@@ -30,6 +44,20 @@ def negative_eigenvalues() -> Recurrence:
     u = normalize(k)
     r.update(S, S.prev - 2 * u * (S.prev.T * u).T + 2 * u * v.T)
     r.output("o", S.next.T * k)
+    return r
+
+
+def same_in_each_step() -> Recurrence:
+    """Steps whose maps load nothing, of states so narrow that several are taken at once."""
+    r = Recurrence("same_in_each_step")
+    d, e = r.dims("d e")
+    q = r.inputs("q", d)
+    v = r.inputs("v", e)
+    th = r.parameter("th", d)
+    A, B = r.state("A", d, e), r.state("B", d, e)
+    r.update(A, diag(cos(th)) * A.prev - diag(sin(th)) * B.prev + q * v.T)
+    r.update(B, diag(sin(th)) * A.prev + diag(cos(th)) * B.prev)
+    r.output("o", A.next.T * q)
     return r
 
 
@@ -223,6 +251,7 @@ def value_of_a_matrix() -> Recurrence:
 
 SPECS = (
     negative_eigenvalues,
+    same_in_each_step,
     root_of_a_scale,
     no_root_left,
     read_by_what_is_written,
