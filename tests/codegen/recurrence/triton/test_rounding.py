@@ -1,14 +1,17 @@
 """Errors in float16, in Triton's interpreter, beside those of an eager run that rounds the operands of products."""
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
+
+from shared.forked import script
 
 from benchmarks.rounding import called, recurrences_of
 
-ROOT = Path(__file__).parents[4]
+COMMAND = """import multiprocessing, sys
+from benchmarks import rounding
+rounding.get_context = lambda _: multiprocessing.get_context("fork")  # what is imported here is imported there
+del sys.argv[1]
+rounding.main()
+"""
 
 
 def test_each_recurrence_of_a_file_is_measured_and_named_by_its_place_in_the_repository():
@@ -20,11 +23,9 @@ def test_each_recurrence_of_a_file_is_measured_and_named_by_its_place_in_the_rep
 def test_a_normaliser_that_is_small_beside_its_terms_keeps_the_digits_of_float32(tmp_path):
     """Gradients were off by up to 3.4 times the eager run's error, and by 15% in bfloat16, where numbers of each step, or the
     terms that they are sums of, were rounded on their way from one kernel to the next."""
-    command = [sys.executable, "-m", "benchmarks.rounding", "--device", "cpu", "--dtypes", "float16", "--steps", "66"]
+    sizes = ["--device", "cpu", "--dtypes", "float16", "--steps", "66", "--width", "16", "--normal"]
     spec = "tests/codegen/recurrence/triton/specs/bounded_normaliser.py"
-    command += ["--width", "16", "--normal", spec, "--out", str(tmp_path)]
-    environment = os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1", "CHUNKFORM_CACHE": str(tmp_path)}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT)
+    done = script("-c", COMMAND, *sizes, spec, "--out", str(tmp_path))
     assert done.returncode == 0, done.stderr[-3000:]
     rows = {r["quantity"]: r for r in json.loads((tmp_path / "rounding.json").read_text())["rows"]}
     assert set(rows) == {"o", "final C", "final n", "dq", "dk", "dv", "di", "df"}
