@@ -134,7 +134,9 @@ def _reduce(p: Launch, x: Exact, axis: int, function: Callable[..., object]) -> 
     return made
 
 
-def _load_tile(p: Launch, x: Rows, begin: tuple[Value, ...]) -> Value:
+def _load_tile(p: Launch, x: Rows | Exact, begin: tuple[Value, ...] = ()) -> Value:
+    if isinstance(x, Exact):  # what lies in shared memory is that
+        return x
     pointer, there = x.at(begin)
     return p.load(pointer, there, 0)
 

@@ -20,6 +20,9 @@ OPERATORS: dict[type, str] = {
 }  # fmt: skip
 
 
+MODULES = {"tl": "tl", "gl": "tl", "triton": "triton"}  # Gluon's functions mean what Triton's of the same name do
+
+
 class NoMeaning(Exception):
     """There is no exact meaning for what a kernel does."""
 
@@ -95,8 +98,8 @@ def _code(node: ast.expr) -> Code:
             return Name(name)
         case ast.Constant(value=None | str() | int() | float() as value):
             return Literal(value)
-        case ast.Attribute(value=ast.Name(id="tl" | "triton" as module), attr=name):
-            return Name(f"{module}.{name}")
+        case ast.Attribute(value=ast.Name(id="tl" | "gl" | "triton" as module), attr=name):
+            return Name(f"{MODULES[module]}.{name}")
         case ast.Attribute(value=value, attr=name):
             return Call(f".{name}", (_code(value),))
         case ast.BinOp() | ast.BoolOp() | ast.UnaryOp() | ast.Compare():
@@ -139,18 +142,28 @@ def _indexed(value: Code, index: ast.expr) -> Code:
 
 
 def _call(node: ast.Call) -> Code:
-    arguments = tuple(map(_code, node.args))
-    keywords = tuple((str(k.arg), _code(k.value)) for k in node.keywords)
+    arguments = tuple(_code(x) for x in node.args if not _is_layout(x))
+    keywords = tuple((str(k.arg), _code(k.value)) for k in node.keywords if not _is_layout(k.value))
     match node.func:
         case ast.Name(id=name):
             return Call(name, arguments, keywords)
         case ast.Attribute(value=ast.Name(id="tl", ctx=_), attr="load"):
             known = dict(keywords)
             return Load(arguments[0], known.get("mask"), known.get("other"))
-        case ast.Attribute(value=ast.Name(id="tl" | "triton" as module), attr=name):
-            return Call(f"{module}.{name}", arguments, keywords)
+        case ast.Attribute(value=ast.Name(id="tl" | "gl" | "triton" as module), attr=name):
+            return Call(f"{MODULES[module]}.{name}", arguments, keywords)
         case ast.Attribute(value=value, attr="to"):
             return Cast(_code(value), arguments[0].text)
         case ast.Attribute(value=value, attr=name):
             return Call(f".{name}", (_code(value), *arguments), keywords)
     raise NoMeaning(ast.unparse(node))
+
+
+def _is_layout(node: ast.expr) -> bool:
+    """Does it say where a value lies, which changes no value?"""
+    match node:
+        case ast.Attribute(attr="layout"):
+            return True
+        case ast.Call(func=ast.Attribute(value=ast.Name(id="gl"), attr=name)):
+            return name.endswith("Layout")
+    return False

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from .code import Code, Name
+from .code import Call, Code, Name
 from .kernel_ir import Body, KernelFunction
 
 
@@ -66,7 +66,8 @@ class Ring:
 @dataclass(frozen=True)
 class Buffer:
     """One buffer in shared memory, in the dtype of products; or, where the copy engine takes what is in it to a `tile`, in that
-    of the tensor there, the argument `target`. `maybe`: a launch needn't give that argument, and then has no such buffer."""
+    of the tensor there, the argument `target`. `maybe`: a launch needn't give that argument, and then has no such buffer. Where
+    several tensors leave through it, one after the other, each `Send` says where it goes."""
 
     name: str
     shape: tuple[str, str]
@@ -78,12 +79,13 @@ class Buffer:
 @dataclass(frozen=True)
 class Barriers:
     """The two barriers of each stage of rings that are filled together: `ready` takes `arrivals` (the copy engine's bytes are
-    one), `empty` those of `readers`."""
+    one), `empty` those of `readers`. They have so many `stages`, or else as many as a launch says."""
 
     name: str
     rings: tuple[str, ...]
     arrivals: int
     readers: int
+    stages: int | None = None
 
 
 # --- what a role does -----------------------------------------------------------------------------------------------
@@ -181,9 +183,12 @@ class Drain:
 
 @dataclass(frozen=True)
 class Send:
-    """The copy engine is told to take a buffer to where it belongs."""
+    """The copy engine is told to take a buffer to where it belongs; or, of one that several tensors leave through, to a `tile` of
+    the argument `target`."""
 
     buffer: str
+    tile: Tile | None = None
+    target: str = ""
 
 
 @dataclass(frozen=True)
@@ -203,6 +208,13 @@ class Plain:
 
 
 @dataclass(frozen=True)
+class Leave:
+    """Sums over tiles of this role are left in memory, for each step or for each warp, by a function of the runtime."""
+
+    call: Call
+
+
+@dataclass(frozen=True)
 class WhereGiven:
     """Steps of launches that give this argument."""
 
@@ -210,7 +222,7 @@ class WhereGiven:
     steps: tuple[Step, ...]
 
 
-Step = Await | Arrive | Fetch | Make | Put | Fence | Product | Settle | Drain | Send | Pass | Plain | WhereGiven
+Step = Await | Arrive | Fetch | Make | Put | Fence | Product | Settle | Drain | Send | Pass | Plain | Leave | WhereGiven
 
 
 @dataclass(frozen=True)
@@ -240,7 +252,8 @@ def flat(steps: Iterable[Step]) -> Iterator[Step]:
 @dataclass(frozen=True)
 class Schedule:
     """`setup` are the numbers that all roles have: of a program. `indices`: vectors of numbers along an axis, by name, of which
-    each tile makes its own. `scalars`: numbers of a chunk, which each role makes that needs them."""
+    each tile makes its own. `scalars`: numbers of a chunk, which each role makes that needs them. `alike`: blocks of axes that a
+    launch makes the same size."""
 
     name: str
     setup: Body
@@ -250,6 +263,7 @@ class Schedule:
     buffers: tuple[Buffer, ...]
     barriers: tuple[Barriers, ...]
     roles: tuple[Role, ...]
+    alike: tuple[str, ...] = ()
 
     def ring(self, name: str) -> Ring | None:
         return next((x for x in self.rings if x.name == name), None)

@@ -158,11 +158,12 @@ def launches_of(
     with replaced_launches(module, record):
         _, _, saved = module.triton_forward(given, states, constants)
         module.triton_backward(given, states, constants, saved, cotangents, dict(states), needs)
-    return [*found.values(), *(_with_roles(module, given, states, constants) if roles else ())]
+    backward = (cotangents, dict(states), needs)
+    return [*found.values(), *(_with_roles(module, given, states, constants, backward) if roles else ())]
 
 
-def _with_roles(module: Any, given: Any, states: Any, constants: Any) -> list[KernelLaunch]:
-    """The kernels with roles that a forward call launches which records no gradient, and one that does."""
+def _with_roles(module: Any, given: Any, states: Any, constants: Any, backward: Any) -> list[KernelLaunch]:
+    """The kernels with roles of a forward call that records no gradient, and of one that does, with its backward pass."""
     found: dict[Any, KernelLaunch] = {}
     for recording in (False, True) if any(map(is_gluon, vars(module).values())) else ():
 
@@ -171,7 +172,9 @@ def _with_roles(module: Any, given: Any, states: Any, constants: Any) -> list[Ke
                 found.setdefault((kernel, recording), KernelLaunch(kernel, args, options))
 
         with replaced_launches(module, record), assuming_roles(STAGES):
-            module.triton_forward(given, states, constants, needs_backward=recording)
+            _, _, saved = module.triton_forward(given, states, constants, needs_backward=recording)
+            if recording:
+                module.triton_backward(given, states, constants, saved, *backward)
     return list(found.values())
 
 

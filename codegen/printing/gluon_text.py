@@ -25,12 +25,14 @@ from ..ir.warp_schedule import (
     Accumulator,
     Arrive,
     Await,
+    Barriers,
     Buffer,
     Drain,
     Fence,
     Fetch,
     Held,
     Layout,
+    Leave,
     Make,
     Operand,
     Pass,
@@ -106,8 +108,11 @@ def _kernel(x: WithRoles) -> str:
 
 def _setup(s: Schedule) -> list[str]:
     lines = [f"{x.names[0]} = {scalar(x.value).text}" for x in s.setup if isinstance(x, Let)]
+    if s.alike[1:]:
+        lines.append(f"gl.static_assert({' == '.join(s.alike)})")
     for r in s.rings:
-        sizes, dtype = f"[{STAGES}, {', '.join(r.shape)}]", "DT" if r.tile is not None else "gl.float32"
+        stages = stages_of(s.barriers_of(r.name))
+        sizes, dtype = f"[{stages}, {', '.join(r.shape)}]", "DT" if r.tile is not None else "gl.float32"
         layout = f"swizzled({r.shape[1]}, DT)" if r.tile is not None else _plain_layout()
         lines.append(f"{ring_name(r)} = gl.allocate_shared_memory({dtype}, {sizes}, {layout})")
     for b in s.buffers:
@@ -119,11 +124,11 @@ def _setup(s: Schedule) -> list[str]:
     for x in s.barriers:
         for way in ("ready", "empty"):
             lines.append(
-                f"{x.name}_{way} = gl.allocate_shared_memory(gl.int64, [{STAGES}, 1], mbarrier.MBarrierLayout())"
+                f"{x.name}_{way} = gl.allocate_shared_memory(gl.int64, [{stages_of(x)}, 1], mbarrier.MBarrierLayout())"
             )
     for x in s.barriers:
         lines += [
-            f"for stage in gl.static_range({STAGES}):",
+            f"for stage in gl.static_range({stages_of(x)}):",
             f"    mbarrier.init({x.name}_ready.index(stage), count={x.arrivals})",
             f"    mbarrier.init({x.name}_empty.index(stage), count={x.readers})",
         ]
@@ -163,6 +168,10 @@ def _plain_layout() -> str:
 
 def ring_name(r: Ring) -> str:
     return f"{r.name}_ring"
+
+
+def stages_of(b: Barriers) -> str:
+    return STAGES if b.stages is None else str(b.stages)
 
 
 def tiles_name(x: Ring | Buffer) -> str:
@@ -281,8 +290,8 @@ class _Printer:
             match x:
                 case Fetch(rings=rings):
                     found += [self.s.ring(n) for n in rings]
-                case Send(buffer=name):
-                    found.append(self.s.buffer(name))
+                case Send():
+                    found.append(self.sent(x))
         return [x for x in found if x is not None]
 
     def place(self, name: str) -> str:
@@ -295,6 +304,8 @@ class _Printer:
                 return names_in(value)
             case Plain(body=body):
                 return frozenset[str]().union(*(names_in(e) for y in statements(body) for e in expressions(y)))
+            case Leave(call=called):
+                return names_in(called)
         return frozenset()
 
     def names(self, steps: Iterable[Step]) -> set[str]:
@@ -351,11 +362,11 @@ class _Printer:
     def step(self, x: Step) -> Iterator[str]:
         match x:
             case Await(barriers=b, ready=True):
-                yield f"mbarrier.wait({b}_ready.index(stage), phase)"
+                yield f"mbarrier.wait({b}_ready.index({self.stage(b)}), {self.phase(b)})"
             case Await(barriers=b):
-                yield f"mbarrier.wait({b}_empty.index(stage), phase ^ 1)"
+                yield f"mbarrier.wait({b}_empty.index({self.stage(b)}), {self.phase(b)} ^ 1)"
             case Arrive(barriers=b, ready=ready):
-                yield f"mbarrier.arrive({b}_{'ready' if ready else 'empty'}.index(stage), count=1)"
+                yield f"mbarrier.arrive({b}_{'ready' if ready else 'empty'}.index({self.stage(b)}), count=1)"
             case Fetch(barriers=b, rings=names):
                 yield from self.fetch(b, [r for n in names if (r := self.s.ring(n)) is not None])
             case Make():
@@ -368,11 +379,17 @@ class _Printer:
                 yield self.product(x)
             case Settle(name=name, outstanding=n):
                 yield f"{name} = warpgroup_mma_wait({n}, deps=({name},))"
+            case _:
+                yield from self.leaving(x)
+
+    def leaving(self, x: Step) -> Iterator[str]:
+        """A step that hands on what a chunk leaves."""
+        match x:
             case Drain(under_way=names):
                 yield f"tma.store_wait({self.number_of(names)})"
             case Send(buffer=name):
-                buffer = self.s.buffer(name)
-                assert buffer is not None and buffer.tile is not None
+                buffer = self.sent(x)
+                assert buffer.tile is not None
                 yield f"tma.async_copy_shared_to_global({tiles_name(buffer)}, {_place(buffer.tile)}, {name})"
             case WhereGiven(argument=argument, steps=steps):
                 yield from _where_given(argument, self.lines(steps))
@@ -380,6 +397,31 @@ class _Printer:
                 yield f"{name} = {value}"
             case Plain(body=body, layout=layout):
                 yield from self.plain(body, layout)
+            case Leave(call=called):
+                yield f"{called.function}({', '.join(map(self.argument, called.arguments))})"
+
+    def argument(self, x: Code) -> str:
+        """What a function of the runtime is given: a tile of this role, a ring's stage, or a number."""
+        r = self.s.ring(x.id) if isinstance(x, Name) and x.id not in self.held else None
+        return scalar(x).text if r is None else self.stage_of(r)
+
+    def barriers(self, name: str) -> Barriers:
+        return next(b for b in self.s.barriers if b.name == name)
+
+    def stage(self, barriers: str) -> str:
+        return "0" if self.barriers(barriers).stages == 1 else "stage"
+
+    def phase(self, barriers: str) -> str:
+        return "(n & 1)" if self.barriers(barriers).stages == 1 else "phase"
+
+    def stage_of(self, r: Ring) -> str:
+        return f"{ring_name(r)}.index({self.stage(self.s.barriers_of(r.name).name)})"
+
+    def sent(self, x: Send) -> Buffer:
+        """What leaves by a buffer, under the name of what it goes to."""
+        found = self.s.buffer(x.buffer)
+        assert found is not None
+        return found if x.tile is None else Buffer(x.target, found.shape, x.tile)
 
     def number_of(self, buffers: Iterable[str]) -> str:
         """How many of these buffers a launch has."""
@@ -391,12 +433,11 @@ class _Printer:
         return some[0].strip("()") if some else str(sure)
 
     def fetch(self, barriers: str, rings: list[Ring]) -> Iterator[str]:
-        yield f"ready = {barriers}_ready.index(stage)"
+        yield f"ready = {barriers}_ready.index({self.stage(barriers)})"
         yield f"mbarrier.expect(ready, {' + '.join(f'{tiles_name(r)}.block_type.nbytes' for r in rings)})"
         for r in rings:
             assert r.tile is not None
-            ring = f"{ring_name(r)}.index(stage)"
-            yield f"tma.async_copy_global_to_shared({tiles_name(r)}, {_place(r.tile)}, ready, {ring})"
+            yield f"tma.async_copy_global_to_shared({tiles_name(r)}, {_place(r.tile)}, ready, {self.stage_of(r)})"
 
     def make(self, x: Make) -> str:
         note = f"  # {x.note}" if x.note else ""
@@ -418,7 +459,7 @@ class _Printer:
             return f"{place}{'.permute((1, 0))' if turned else ''}.store({rounded})"
         if r.shape == ("1",):
             value = f"gl.full([1], {value}, gl.float32, layout={ONE})"
-        return f"{ring_name(r)}.index(stage).store({value})"
+        return f"{self.stage_of(r)}.store({value})"
 
     def product(self, x: Product) -> str:
         left = x.left.name if isinstance(x.left, Held) else self.shared(x.left)
@@ -429,7 +470,7 @@ class _Printer:
 
     def shared(self, x: Shared) -> str:
         r = self.s.ring(x.place)
-        text = x.place if r is None else f"{ring_name(r)}.index(stage)"
+        text = x.place if r is None else self.stage_of(r)
         return f"{text}.permute((1, 0))" if x.turned else text
 
     def plain(self, body: Body, layout: Layout | None) -> Iterator[str]:
@@ -457,10 +498,12 @@ class _Printer:
                 return Expanded(self.vector(value, f"gl.SliceLayout({1 - axis}, {of})"), own)
             case Name(id=name) if (r := self.s.ring(name)) is not None and name not in self.held:
                 if r.tile is None:
-                    return Text(f"{ring_name(r)}.index(stage).load(gl.SliceLayout(1, {of}))[:, None]")
+                    return Text(f"{self.stage_of(r)}.load(gl.SliceLayout(1, {of}))[:, None]")
                 return Text(f"{self.shared(Shared(name, r.turned))}.load({of})")
             case Name(id=name):
                 return Name(_gl(name))
+            case Call(function="tl.trans", arguments=(Name(id=name),)) if (r := self.s.ring(name)) is not None:
+                return Text(f"{self.shared(Shared(name, not r.turned))}.load({of})")
             case Call(function="tl.zeros", arguments=(sizes, dtype)):
                 return call("gl.zeros", sizes, _gl(dtype.text), layout=Name(of))
             case Call(function="float"):
@@ -485,7 +528,7 @@ class _Printer:
                 inside = self.vector(self.indices[name].value, layout)
                 return Text(f"({inside.text})") if inside.level < 3 else inside
             case Name(id=name) if (r := self.s.ring(name)) is not None and self.role.warps != 1:
-                return Text(f"{ring_name(r)}.index(stage).load({layout})")
+                return Text(f"{self.stage_of(r)}.load({layout})")
             case Name(id=name):
                 return Name(_gl(name))
             case Call(function="tl.arange", arguments=arguments):

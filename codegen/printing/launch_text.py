@@ -100,7 +100,7 @@ def _launch(x: Launch) -> list[str]:
     if x.roles:
         words = ", ".join(f'"{n}"' for n in x.roles)
         kernels = f"config, {x.kernel}, {with_roles_name(x.kernel)}, ({words})"
-        lines = ["launch_with_roles(", f"{INDENT}{kernels},", f"{INDENT}({x.grid.text},),"]
+        lines = [f"{x.chooser}(", f"{INDENT}{kernels},", f"{INDENT}({x.grid.text},),"]
     tensors, places = ([(a.value.text,) for a in x.arguments], [(p.text,) for p in x.places])
     words = [(_word(w),) for w in (*x.words, *x.more)]
     lines += [f"{INDENT}{line}" for some in (tensors, places, words) for line in in_lines(some)]

@@ -59,6 +59,7 @@ __all__ = [
     "fence_async_shared",
     "gl",
     "gluon",
+    "launch_fused_with_roles",
     "launch_with_roles",
     "mbarrier",
     "swizzled",
@@ -74,6 +75,11 @@ WIDEST = (
 )
 TESTED = ("3.6",)  # versions of Triton whose Gluon these kernels were run with
 FORCED = os.environ.get("CHUNKFORM_ROLES", "") not in ("", "0")
+FUSED = os.environ.get("CHUNKFORM_FUSED_ROLES", "") not in (
+    "",
+    "0",
+)  # asked for: no table names it, as no GPU has run it yet
+FUSED_WARPS, FUSED_STAGES = 8, 2  # those of its consumer, and chunks under way at once
 STAGES = 3  # chunks under way at once, where nothing else was measured
 LOADER = 24  # registers of a thread of the loader
 MOST = {
@@ -147,6 +153,35 @@ def launch_with_roles(
     options = {n: x for n, x in options.items() if n != "num_stages"}
     options |= {whole_block: block, tile: wide, "STAGES": config.roles, "WARPS": warps, "LOADER_REGISTERS": LOADER}
     launch(roles, (programs,), *args, **options | {"num_warps": warps, "maxnreg": MOST[warps]})
+
+
+def launch_fused_with_roles(
+    config: Config,
+    kernel: JITFunction,
+    roles: JITFunction,
+    words: tuple[str, str, str, str],
+    grid: tuple[int],
+    *args: KernelArgument,
+    **options: KernelOption,
+) -> None:
+    """Launch the fused backward `roles` where it is asked for, or else the one without, which this is the launch of. `words`:
+    what the sizes and the blocks of the state's axes are called."""
+    if not _fused(config, roles, [options[words[1]], options[words[3]]], args):
+        launch(kernel, grid, *args, **options)
+        return
+    options = {n: x for n, x in options.items() if n != "num_stages"}
+    options |= {"STAGES": FUSED_STAGES, "LOADER_REGISTERS": LOADER, "maxnreg": MOST[FUSED_WARPS]}
+    launch(roles, grid, *args, **options)
+
+
+def _fused(config: Config, roles: JITFunction, blocks: list[KernelOption], args: tuple[KernelArgument, ...]) -> bool:
+    """Is a fused backward with roles asked for, and can it do this: of states as wide as there are registers for, of tensors of
+    one dtype of two bytes?"""
+    if not (FUSED or roles_assumed()) or config.exact or fixed() or level() or set(blocks) != {WIDEST}:
+        return False
+    tiles = [x for n, x in zip(roles.arg_names, args, strict=False) if n.endswith(("_p", "_borders"))]
+    same = {x.dtype for x in tiles if isinstance(x, torch.Tensor)}
+    return len(same) == 1 and same <= {torch.bfloat16, torch.float16} and (roles_assumed() > 0 or available())
 
 
 def shape_of(whole: int, tiled: int) -> tuple[int, int, int]:

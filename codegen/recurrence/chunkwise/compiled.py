@@ -38,8 +38,9 @@ class Compiled:
     segment-parallel  `entries` say how a segment of a sequence is a map of the states
     sequential      none of these, and a reason why
 
-    `substeps`: of a step that is several corrections one after the other, how it is several steps of one, and `substep` one of
-    these, compiled.
+    `backward_roles`: the fused backward is printed with roles as well, which no GPU has run yet, so that no op of the catalogue
+    has it. `substeps`: of a step that is several corrections one after the other, how it is several steps of one, and `substep`
+    one of these, compiled.
     """
 
     spec: Recurrence
@@ -57,6 +58,7 @@ class Compiled:
     substep: Compiled | None = None
     entries: EntryMaps | ColumnMaps | None = None
     strata: tuple[Part, ...] = ()
+    backward_roles: bool = False
     known: dict[Any, Any] = field(
         init=False, default_factory=dict, compare=False, repr=False
     )  # what `once` has found out

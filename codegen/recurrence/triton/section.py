@@ -39,7 +39,7 @@ from .plan_passes.split_reads import cut
 from .plan_passes.value_placement import fuse
 from .segment_gate import gate_segments, makes_ends
 from .sweep_gate import gate_sweep
-from .warp_roles.gate import gate_schedule
+from .warp_roles.gate import gate_fused_schedule, gate_schedule
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ def _sweeps(
         for k in host.kernels:
             parts += functions_of(k)
             if isinstance(k, Kernel) and k.roles is not None:
-                gate_schedule(k, k.roles)
+                (gate_fused_schedule if k.whole else gate_schedule)(k, k.roles)
                 parts.append(WithRoles(k.function, k.roles))
         parts.append(function)
     return TritonForm(tuple(parts), built([k for host in (forward, *hosts, backward) for k in host.kernels]))

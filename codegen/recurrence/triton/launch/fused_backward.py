@@ -17,6 +17,7 @@ from ..kernels.sweep_kernels import sweep_kernel
 from ..plan_passes.hoist import SIDES, made_here, opened
 from ..plan_passes.value_placement import Store
 from ..print.axis_names import size_name
+from ..warp_roles.whole import fused_schedule_if_any
 from .launch_plan import Host
 
 
@@ -41,6 +42,8 @@ class FusedBackwardHost(Host):
         kernel, in_place = fused_backward_kernel(
             "backward_whole", t, self.fused.stores, self._inside(), at_once, self.names
         )
+        if self.c.backward_roles:
+            kernel = replace(kernel, roles=fused_schedule_if_any(kernel))
         self._inputs(kernel, "block_")
         loaded = [n for n, _ in kernel.loads]
         for a in kernel.arguments:

@@ -45,6 +45,9 @@ class Launches:
             (whole,) = (a for a in kernel.axes if a != kernel.tiled)
             words = [w for a in (whole, kernel.tiled) for w in (size_name(dim_of(a)), block_name(a))]
             launch = replace(launch, roles=tuple(words))
+        if kernel.roles is not None and kernel.whole:
+            words = [w for a in kernel.axes for w in (size_name(dim_of(a)), block_name(a))]
+            launch = replace(launch, roles=tuple(words), chooser="launch_fused_with_roles")
         if not kernel.sweeps or kernel.whole:
             return [launch]
         size = "None" if kernel.tiled is None else size_name(dim_of(kernel.tiled))

@@ -12,7 +12,7 @@ from ..print.axis_names import size_name
 
 def with_roles_chosen(body: list[Statement], kernels: Iterable[object]) -> list[Statement]:
     """The function's body, where a call's configuration says whether it has kernels with roles, if there are any."""
-    sweeps = [k for k in kernels if isinstance(k, Kernel) and k.roles is not None]
+    sweeps = [k for k in kernels if isinstance(k, Kernel) and k.roles is not None and not k.whole]
     if not sweeps:
         return body
     whole = dict.fromkeys(size_name(dim_of(a)) for k in sweeps for a in k.axes if a != k.tiled)

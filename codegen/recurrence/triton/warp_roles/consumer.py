@@ -37,7 +37,7 @@ WARPS = "num_warps"
 
 
 @dataclass(frozen=True)
-class _Wanted:
+class Wanted:
     """A product of the loop, before it is known when it begins."""
 
     name: str
@@ -71,11 +71,11 @@ class Consumer:
         self.states = {n: self.accumulator(self.sweep.initial[n].value) for n in self.sweep.s.carried}
         self.layouts |= self.states
 
-    def _wanted(self, x: Let) -> _Wanted | None:
+    def _wanted(self, x: Let) -> Wanted | None:
         match x.value:
             case Call(function="tl.dot", arguments=(left, right, *onto)):
                 zero = onto and self._is_zero(onto[0])
-                return _Wanted(x.names[0], left, right, onto[0] if onto and not zero else None, x.note)
+                return Wanted(x.names[0], left, right, onto[0] if onto and not zero else None, x.note)
         return None
 
     def _is_zero(self, x: Code) -> bool:
@@ -140,7 +140,7 @@ class Consumer:
         each = tuple(self._drained(x) for x in self.steps)
         return Role("consumer", WARPS, (*before, *self.operands.values()), each, (*after, Drain()))
 
-    def _next(self, pending: dict[str, _Wanted]) -> _Wanted | None:
+    def _next(self, pending: dict[str, Wanted]) -> Wanted | None:
         """The product to begin now: of those whose operands are there, the one that most others wait for. What a state becomes
         comes last, unless it is what the next chunk waits for."""
         ready = [w for w in pending.values() if all(self.needs(x) <= self.settled for x in w.operands)]
@@ -152,7 +152,7 @@ class Consumer:
             ready, key=lambda w: (-self.depth(w.name) - (self.feeds_back and w in late), order[w.name]), default=None
         )
 
-    def _make_ahead(self, pending: dict[str, _Wanted]) -> None:
+    def _make_ahead(self, pending: dict[str, Wanted]) -> None:
         """What products that follow need, and no product that is under way. A state in registers is left alone until a product of
         this chunk has been waited for: the assembler would wait for all of them before it is used (C7517)."""
         for w in pending.values():
@@ -174,10 +174,10 @@ class Consumer:
                 else:
                     self._parts_ahead(self.sweep.tiles[n].value, layout)
 
-    def accumulator_of(self, w: _Wanted) -> Accumulator:
+    def accumulator_of(self, w: Wanted) -> Accumulator:
         return self.accumulator(self.sweep.tiles[w.name].value)
 
-    def _begin(self, w: _Wanted) -> None:
+    def _begin(self, w: Wanted) -> None:
         layout = self.accumulator_of(w)
         left = self._left(w)
         assert left is not None
@@ -308,7 +308,7 @@ class Consumer:
         self.sweep.use(ring)
         return Shared(ring.name, turned != ring.turned)
 
-    def _left(self, w: _Wanted) -> Shared | Held | None:
+    def _left(self, w: Wanted) -> Shared | Held | None:
         if (shared := self._shared(w.left)) is not None:
             return shared
         if not self.needs(w.left) <= self.settled:
@@ -335,7 +335,7 @@ class Consumer:
         self.layouts[name] = layout
         return name
 
-    def _right(self, w: _Wanted) -> Shared:
+    def _right(self, w: Wanted) -> Shared:
         """The right operand, which is in shared memory: what is computed goes there."""
         if (shared := self._shared(w.right)) is not None:
             return shared

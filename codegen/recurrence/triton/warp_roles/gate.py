@@ -13,6 +13,7 @@ from ....exact.rationals import in_field
 from ....exact.run_kernel import Value
 from ....ir.warp_schedule import Schedule
 from ..chunk_gate import CHUNK, B, Chunks, H
+from ..fused_gate import MANY, Fused
 from ..kernels.chunk_kernel import Kernel
 from ..print.axis_names import block_name
 from ..sweep_gate import TILE, States, Stored, Swept
@@ -20,6 +21,7 @@ from .run_schedule import run_schedule
 
 ORDERS = 2  # orders of roles that each sweep is tried in
 WHOLE = 4  # a block that holds an axis whole
+CHUNK_OF_MANY = 4  # steps of a chunk that many warps have parts of
 
 
 @in_field
@@ -36,6 +38,30 @@ def gate_schedule(k: Kernel, s: Schedule, orders: int = ORDERS) -> None:
                 memory.compare_all()
     except NoMeaning as why:
         raise GateError(f"{k.name}: there is no exact meaning for {why}") from why
+
+
+@in_field
+def gate_fused_schedule(k: Kernel, s: Schedule, orders: int = ORDERS) -> None:
+    """Raises GateError where the roles of a fused backward don't leave what it is for."""
+    try:
+        for parts in (1, 2):
+            for n in range(orders):
+                seed = random.Random(f"{k.name} {n}")
+                memory = FusedScheduled(k, CHUNK_OF_MANY, False, False, seed, parts=parts, warps=MANY)
+                memory.run(s)
+                memory.compare_all()
+    except NoMeaning as why:
+        raise GateError(f"{k.name}: there is no exact meaning for {why}") from why
+
+
+@dataclass
+class FusedScheduled(Fused):
+    """What the schedule of a fused backward is given, and what it leaves."""
+
+    def run(self, s: Schedule) -> None:
+        words: dict[str, Value] = {"C": self.chunk, "T": self.steps, "H": H, "chunks": self.chunks, "DT": "tl.float32"}
+        words |= {"starts": None, "parts": self.parts, "length": self.length, "WARPS": self.warps}
+        run_schedule(s, B * self.parts * H, {**self.given, **words}, 2, self.random)
 
 
 @dataclass

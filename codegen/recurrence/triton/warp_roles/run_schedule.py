@@ -34,6 +34,7 @@ from ....ir.warp_schedule import (
     Fence,
     Fetch,
     Held,
+    Leave,
     Make,
     Pass,
     Plain,
@@ -126,14 +127,16 @@ class _Running:
         stages: int,
         order: random.Random,
     ) -> None:
-        self.s, self.stages, self.order, self.entries = s, stages, order, entries
+        self.s, self.order, self.entries = s, order, entries
         self.program = one_program(s.name, number, programs, entries, runtime_function)
         self.given = {n: self.program.given(x) for n, x in arguments.items()} | {"STAGES": stages}
         self.let(s.setup, self.given)
-        self.slots = {r.name: [_Stage() for _ in range(stages)] for r in s.rings}
+        self.stages_of = {b.name: b.stages or stages for b in s.barriers}
+        self.slots = {r.name: [_Stage() for _ in range(self.stages_of[s.barriers_of(r.name).name])] for r in s.rings}
         self.buffers = {b.name: _Memory() for b in s.buffers}
-        self.ready = {b.name: [_Barrier(b.arrivals, b.arrivals) for _ in range(stages)] for b in s.barriers}
-        self.empty = {b.name: [_Barrier(b.readers, b.readers) for _ in range(stages)] for b in s.barriers}
+        count = self.stages_of
+        self.ready = {b.name: [_Barrier(b.arrivals, b.arrivals) for _ in range(count[b.name])] for b in s.barriers}
+        self.empty = {b.name: [_Barrier(b.readers, b.readers) for _ in range(count[b.name])] for b in s.barriers}
         self.copies: list[tuple[Ring, int, np.ndarray, str]] = []  # that the copy engine was told to make
 
     def _readers(self, b: Barriers) -> set[str]:
@@ -170,7 +173,8 @@ class _Running:
             memory.commit()
 
     def may(self, w: _Warps, x: Await) -> bool:
-        stage, phase = w.chunk % self.stages, w.chunk // self.stages & 1
+        stages = self.stages_of[x.barriers]
+        stage, phase = w.chunk % stages, w.chunk // stages & 1
         barrier = (self.ready if x.ready else self.empty)[x.barriers][stage]
         return barrier.passed(phase if x.ready else phase ^ 1)
 
@@ -226,6 +230,8 @@ class _Running:
 
     def arrive(self, barrier: _Barrier) -> bool:
         """Is it complete by this?"""
+        if barrier.pending <= 0:
+            raise self.fault("a barrier takes fewer arrivals than there are")
         barrier.pending -= 1
         return self.complete(barrier)
 
@@ -238,13 +244,13 @@ class _Running:
 
     def became_ready(self, b: str, stage: int) -> None:
         """Every ring must have been filled."""
-        chunk = (self.ready[b][stage].rounds - 1) * self.stages + stage
+        chunk = (self.ready[b][stage].rounds - 1) * self.stages_of[b] + stage
         for n in self.barriers(b).rings:
             if self.slots[n][stage].chunk != chunk:
                 raise self.fault(f"{b} is called ready before {n} is filled")
 
     def became_empty(self, b: str, stage: int) -> None:
-        chunk = (self.empty[b][stage].rounds - 1) * self.stages + stage
+        chunk = (self.empty[b][stage].rounds - 1) * self.stages_of[b] + stage
         for n in self._readers(self.barriers(b)):
             w = self.warps[n]
             if w.chunk < chunk or (w.chunk == chunk and not w.done.get(b)):
@@ -257,13 +263,14 @@ class _Running:
         """The copy engine has made one of the copies."""
         ring, chunk, content, b = self.copies.pop(n)
         self.fill(ring.name, chunk, content)
-        barrier = self.ready[b][chunk % self.stages]
+        stage = chunk % self.stages_of[b]
+        barrier = self.ready[b][stage]
         barrier.copies -= 1
         if self.complete(barrier):
-            self.became_ready(b, chunk % self.stages)
+            self.became_ready(b, stage)
 
     def fill(self, name: str, chunk: int, content: np.ndarray) -> None:
-        slot = self.slots[name][chunk % self.stages]
+        slot = self.slots[name][chunk % len(self.slots[name])]
         slot.content, slot.chunk = content, chunk
 
     def moved(self, w: _Warps, t: Tile) -> tuple[Pointer, np.ndarray]:
@@ -284,15 +291,15 @@ class _Running:
     # --- steps
 
     def step(self, w: _Warps, x: Step) -> None:
-        stage = w.chunk % self.stages
         match x:
             case Await(barriers=b, ready=ready):
                 (w.ready if ready else w.empty)[b] = True
             case Arrive(barriers=b, ready=True):
+                stage = w.chunk % self.stages_of[b]
                 if self.arrive(self.ready[b][stage]):
                     self.became_ready(b, stage)
             case Arrive(barriers=b):
-                self.done(w, b, stage)
+                self.done(w, b, w.chunk % self.stages_of[b])
             case Fetch(barriers=b, rings=rings):
                 self.fetch(w, b, rings)
             case Make(name=name, value=value):
@@ -316,8 +323,11 @@ class _Running:
         match x:
             case Drain(under_way=names):
                 w.sent = w.sent[max(0, len(w.sent) - sum(map(self.there, names))) :]
-            case Send(buffer=name):
-                self.send(w, name)
+            case Send():
+                self.send(w, x)
+            case Leave(call=call):
+                self.reading(w, call)
+                self.program.value(call, self.names(w, call))
             case Pass(name=name, value=value):
                 w.names[name] = self.used(w, value)
             case Plain(body=body):
@@ -338,7 +348,8 @@ class _Running:
 
     def fetch(self, w: _Warps, b: str, rings: tuple[str, ...]) -> None:
         self.may_fill(w, b)
-        barrier = self.ready[b][w.chunk % self.stages]
+        stage = w.chunk % self.stages_of[b]
+        barrier = self.ready[b][stage]
         for n in rings:
             r = self.s.ring(n)
             assert r is not None and r.tile is not None
@@ -346,7 +357,7 @@ class _Running:
             self.copies.append((r, w.chunk, found.entries, b))
             barrier.copies += 1
         if self.arrive(barrier):
-            self.became_ready(b, w.chunk % self.stages)
+            self.became_ready(b, stage)
 
     def may_fill(self, w: _Warps, b: str) -> None:
         if not w.empty.get(b):
@@ -409,15 +420,18 @@ class _Running:
         return across(content) if x.turned else content
 
     def slot(self, w: _Warps, ring: str) -> _Stage:
-        return self.slots[ring][w.chunk % self.stages]
+        return self.slots[ring][w.chunk % len(self.slots[ring])]
 
-    def send(self, w: _Warps, name: str) -> None:
+    def send(self, w: _Warps, x: Send) -> None:
+        name = x.buffer
         buffer, memory = self.s.buffer(name), self.buffers[name]
-        assert buffer is not None and buffer.tile is not None
+        assert buffer is not None
+        tile = x.tile or buffer.tile
+        assert tile is not None
         if not memory.fenced or memory.content is None:
             raise self.fault(f"no fence is between {name} and the copy engine, which reads it")
         w.sent.append(name)
-        pointer, there = self.moved(w, buffer.tile)
+        pointer, there = self.moved(w, tile)
         self.program.store(pointer, Exact(memory.content), there, name)
 
     # --- names

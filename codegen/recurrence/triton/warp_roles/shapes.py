@@ -16,6 +16,7 @@ from ....ir.code import (
     Group,
     Items,
     Load,
+    Method,
     Name,
     Negative,
     Power,
@@ -32,10 +33,13 @@ class Shapes:
     """By name; what no statement makes is a number of the launch, or a pointer."""
 
     known: dict[str, Shape] = field(default_factory=dict)
+    moved: dict[str, Shape] = field(default_factory=dict)  # of the tiles of a tensor that the copy engine moves
 
     def note(self, body: Body) -> None:
         for x in body:
             if isinstance(x, Let):
+                if isinstance(x.value, Call) and x.value.function == "rows_of":
+                    self.moved[x.names[0]] = tuple(y.text for y in x.value.arguments[4:6])
                 self.known[x.names[0]] = self.of(x.value)
 
     def of(self, x: Code) -> Shape:
@@ -47,19 +51,12 @@ class Shapes:
                 if len(sizes) != sum(own):
                     raise CannotPrint(f"{x.text}, of {len(sizes)} axes")
                 return tuple(sizes.pop(0) if y else ONE for y in own)
-            case Call(function="tl.arange", arguments=(_, size)):
-                return (size.text,)
-            case Call(function="tl.zeros", arguments=(Items(values=sizes), *_)):
-                return tuple(y.text for y in sizes)
-            case Call(function="tl.dot", arguments=(a, b, *_)):
-                left, right = self.of(a), self.of(b)
-                if len(left) != 2 or len(right) != 2:
-                    raise CannotPrint("a product that isn't of two matrices")
-                return left[0], right[1]
-            case Call(function="tl.trans", arguments=(value,)):
-                return self.of(value)[::-1]
-            case Call(arguments=arguments):
-                return _together(*map(self.of, arguments))
+            case Call():
+                return self.of_call(x)
+            case Method(value=Name(id=name), name="load"):
+                return self.moved.get(name, ())
+            case Method(value=value, name="to"):
+                return self.of(value)
             case Load(pointer=pointer, mask=mask):
                 return _together(self.of(pointer), () if mask is None else self.of(mask))
             case Binary(left=left, right=right):
@@ -74,6 +71,29 @@ class Shapes:
                 | Power(value=value)
             ):
                 return self.of(value)
+        return ()
+
+    def of_call(self, x: Call) -> Shape:
+        match x:
+            case Call(function="tl.arange", arguments=(_, size)):
+                return (size.text,)
+            case Call(function="tl.zeros", arguments=(Items(values=sizes), *_)):
+                return tuple(y.text for y in sizes)
+            case Call(function="tl.dot", arguments=(a, b, *_)):
+                left, right = self.of(a), self.of(b)
+                if len(left) != 2 or len(right) != 2:
+                    raise CannotPrint("a product that isn't of two matrices")
+                return left[0], right[1]
+            case Call(function="tl.trans", arguments=(value,)):
+                return self.of(value)[::-1]
+            case Call(function="rows_of" | "store_sums" | "store_parts"):
+                return ()
+            case Call(function="row_sums" | "column_sums" | "over_rows", arguments=(value, *_)):
+                return ONE, self.of(value)[1]
+            case Call(function="paired_states", arguments=(_, _, parts)):
+                return (parts.text,)
+            case Call(arguments=arguments):
+                return _together(*map(self.of, arguments))
         return ()
 
 

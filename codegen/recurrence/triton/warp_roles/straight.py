@@ -12,12 +12,15 @@ from dataclasses import dataclass, field
 
 from ....exact.jit_source import helper
 from ....ir.code import Binary, Call, Code, Either, Group, Items, Literal, Name, Not, code, rebuilt, substituted
-from ....ir.kernel_ir import Body, For, If, KernelFunction, Let, Note, Return, Statement, Store
+from ....ir.kernel_ir import Body, Do, For, If, KernelFunction, Let, Note, Return, Statement, Store
 from ....printing.cannot_print import CannotPrint
 from ..kernel_gate import runtime_function
 
 WORDS: dict[str, bool | int] = {"YIELD": True, "EXACT": False, "EVEN": False, "PRODUCTS": False, "READ": 0, "PIECE": 0}
-ABSENT = object()
+OF_WHOLE = {"APART": True, "T > 0": True, "WARPS > 4": True}  # and of a fused backward, which has 8 warps
+KEPT = frozenset(
+    "rows_of paired_states row_sums column_sums over_rows store_sums store_parts".split()
+)  # have names in Gluon
 
 
 @dataclass(frozen=True)
@@ -31,13 +34,14 @@ class Straight:
     carried: dict[str, Code]
 
 
-def straight(k: KernelFunction, missing: frozenset[str]) -> Straight:
-    """The statements of a kernel as it is before all passes, where these arguments aren't given.
+def straight(k: KernelFunction, missing: frozenset[str], whole: bool = False) -> Straight:
+    """The statements of a kernel as it is before all passes, where these arguments aren't given; of one that has states `whole`.
 
     Raises CannotPrint where it has another loop, or makes a name under a condition.
     """
     words: dict[str, Code] = {n: Literal(x) for n, x in WORDS.items()}
     words |= {x.counter: Literal(0) for x in k.slices} | {n: Literal(None) for n in missing} | {"BLOCK": Name("C")}
+    words |= {n: Literal(x) for n, x in OF_WHOLE.items()} if whole else {}
     loops = [n for n, x in enumerate(k.body) if isinstance(x, For)]
     if len(loops) != 1:
         raise CannotPrint("a kernel of several loops has no roles yet")
@@ -84,6 +88,8 @@ class _Lines:
                 return (Store(self.of(pointer), self.of(value), None if mask is None else self.of(mask), note),)
             case If(condition=condition, body=body, otherwise=otherwise):
                 return self.condition(self.of(condition), body, otherwise)
+            case Do(call=call, note=note):
+                return (Do(self.of(call), note),)
         raise CannotPrint(f"a kernel with roles has no {type(x).__name__.lower()}")
 
     def condition(self, condition: Code, body: Body, otherwise: Body) -> Body:
@@ -172,7 +178,8 @@ class _Lines:
 
 def written_out(x: Call) -> Code | None:
     """A call of a function of the runtime that is one expression, as that expression."""
-    function: Callable[..., object] | None = runtime_function(x.function) if "." not in x.function else None
+    named = "." not in x.function and x.function not in KEPT
+    function: Callable[..., object] | None = runtime_function(x.function) if named else None
     if function is None:
         return None
     found = helper(function)

@@ -1,0 +1,170 @@
+"""The fused backward whose warps have roles, beside today's, on a GPU of compute capability 9.0: errors of each head against the
+recurrence in float64, then times beside the memory lower bound. It takes less than three minutes.
+
+    python -m benchmarks.fused_roles --emit     # write the ops that have it into build/fused_roles; needs no GPU
+    python -m benchmarks.fused_roles            # compare, time, and put what was found into results/gpu/roles.json
+
+No op of the catalogue has this kernel until its numbers are known. Exit status 1: it was not launched, or has larger errors.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import math
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+import triton
+
+from chunkform.codegen.recurrence.emit import emit
+from chunkform.runtime.chunk_kernels import warp_roles
+from chunkform.runtime.launch import replay
+
+from . import timing
+from .accuracy import compiled, errors
+from .calls import forward_backward
+from .inputs import SHAPES, Shape, draw
+from .pairs import lower_bound_milliseconds
+from .peers import Subject, ours
+
+ROOT = Path(__file__).parent.parent
+EMITTED, RECORD = ROOT / "build" / "fused_roles", ROOT / "results" / "gpu" / "roles.json"
+NAMES = ("lightning_attention", "retention", "linear_attention")
+KERNEL = "backward_whole_roles"
+COMPARED = (Shape("tail", 2, 300, 4, 128), Shape("chunks", 1, 512, 2, 128), Shape("one step", 2, 1, 3, 128))
+TIMED = ("S1", "S2", "S4")
+ALLOWED, ROUNDING = 1.15, 1e-4  # errors over today's, and what is nothing beside them
+Row = dict[str, Any]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--emit", action="store_true", help="write the ops alone")
+    parser.add_argument("--out", type=Path, default=RECORD, help="the JSON that what was found is put into")
+    a = parser.parse_args()
+    if a.emit:
+        print(*map(emitted, NAMES), sep="\n")
+        return
+    if not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0):
+        raise SystemExit("fused_roles needs a GPU of compute capability 9.0; --emit does without")
+    if not triton.__version__.startswith(warp_roles.TESTED):
+        raise SystemExit(f"fused_roles needs Triton {' or '.join(warp_roles.TESTED)}, got {triton.__version__}")
+    torch.cuda.init()
+    found = measured()
+    print(table(found))
+    record = json.loads(a.out.read_text()) if a.out.exists() else {}
+    a.out.write_text(json.dumps(record | {"fused backward": found}, indent=1) + "\n")
+    problems = complaints(found)
+    print(*problems, sep="\n")
+    raise SystemExit(bool(problems))
+
+
+def emitted(name: str) -> Path:
+    """The file of an op that has the kernel."""
+    EMITTED.mkdir(parents=True, exist_ok=True)
+    path = EMITTED / f"{name}.py"
+    path.write_text(emit(replace(compiled(name), backward_roles=True), tidy=False))
+    return path
+
+
+def subject(name: str) -> Subject:
+    """The op that has the kernel."""
+    path = EMITTED / f"{name}.py"
+    path = path if path.exists() else emitted(name)
+    spec = importlib.util.spec_from_file_location(f"fused_roles_{name}", path)
+    assert spec is not None and spec.loader is not None
+    module: ModuleType = importlib.util.module_from_spec(spec)
+    sys.modules[module.__name__] = module
+    spec.loader.exec_module(module)
+    function, like = getattr(module, name), ours(name)
+    return replace(like, call=lambda given: tuple(function(**given)[:-1]))
+
+
+@contextmanager
+def asked_for(there: bool) -> Iterator[None]:
+    """Calls have the kernel meanwhile, or haven't."""
+    before = warp_roles.FUSED, replay.ON
+    warp_roles.FUSED, replay.ON = there, False
+    try:
+        yield
+    finally:
+        warp_roles.FUSED, replay.ON = before
+
+
+def measured() -> Row:
+    rate = timing.copy_rate("cuda", timing.QUICK)
+    compared, timed = [], []
+    for name in NAMES:
+        one = subject(name)
+        compared += [row for shape in COMPARED for row in comparison(name, one, shape)]
+        timed += [times(name, one, SHAPES[s], rate) for s in (TIMED if name == NAMES[0] else TIMED[:1])]
+    about = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "triton": triton.__version__}
+    return {"date": date.today().isoformat(), "about": about, "errors": compared, "times": timed}
+
+
+def comparison(name: str, one: Subject, shape: Shape) -> Iterator[Row]:
+    """Errors of the worst head, without roles and with them, for decays of three strengths."""
+    for decay in ("usual", "lasting", "fast") if shape is COMPARED[0] else ("usual",):
+        row: Row = {"op": name, "shape": shape.spelled, "decay": decay}
+        for what, there in (("without", False), ("with roles", True)):
+            with asked_for(there):
+                row[what] = errors(name, one, shape, "cuda", torch.bfloat16, decay)
+        yield row
+
+
+def times(name: str, one: Subject, shape: Shape, rate: float) -> Row:
+    """Microseconds of both passes, and of the backward kernel alone, twice in turns."""
+    given, cotangents = draw(one.signature, shape, device="cuda", dtype=torch.bfloat16, unit=one.unit, decay="usual")
+    run = forward_backward(one, given, cotangents)
+    bound = lower_bound_milliseconds(one.signature, shape, rate)
+    row: Row = {"op": name, "shape": shape.spelled, "bound": {n: round(1e3 * x, 1) for n, x in bound.items()}}
+    for there in (False, True, False, True):
+        with asked_for(there):
+            found = timing.graph(run, "cuda", timing.QUICK)
+            taken = (timing.kernels(run, "cuda") or {}).get("by_name", {})
+        kernel = KERNEL if there else KERNEL.removesuffix("_roles")
+        each = row.setdefault("with roles" if there else "without", {"both": [], "kernel": []})
+        each["both"].append(round(1e3 * found["replay"]["median"], 1) if found and found["replay"] else math.nan)
+        each["kernel"].append(taken.get(kernel, (0, math.nan))[1])
+    return row
+
+
+def complaints(found: Row) -> list[str]:
+    """What stands against the kernel."""
+    said = []
+    for row in found["errors"]:
+        for what, x in row["with roles"].items():
+            if not x <= ALLOWED * row["without"][what] + ROUNDING:
+                without = row["without"][what]
+                said.append(f"{row['op']} {row['shape']} {row['decay']}: {what} {x:.2e}, without roles {without:.2e}")
+    said += [
+        f"{row['op']} {row['shape']}: it was not launched"
+        for row in found["times"]
+        if not all(map(math.isfinite, row["with roles"]["kernel"]))
+    ]
+    return said
+
+
+def table(found: Row) -> str:
+    lines = [f"{'op':20} {'shape':16} {'both: bound':>12} {'without':>16} {'with roles':>16}   kernel: without, with"]
+    for row in found["times"]:
+        both = [", ".join(f"{x:.1f}" for x in row[w]["both"]) for w in ("without", "with roles")]
+        kernel = [", ".join(f"{x:.1f}" for x in row[w]["kernel"]) for w in ("without", "with roles")]
+        bound = max(row["bound"].values())
+        lines.append(
+            f"{row['op']:20} {row['shape']:16} {bound:12.1f} {both[0]:>16} {both[1]:>16}   {' | '.join(kernel)}"
+        )
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()
