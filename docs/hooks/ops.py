@@ -39,4 +39,4 @@ def entry(path: Path) -> str:
         line += word
     call = "\n".join([f"{op.name}(", *lines, line, ")"])
     said = inspect.cleandoc(ast.get_docstring(op, clean=False) or "")
-    return f"## {op.name}\n\n```python\n{call}\n```\n\n```text\n{said}\n```\n\n"
+    return f"## {op.name}\n\n```python\n{call}\n```\n\n``` {{ .text .docstring }}\n{said}\n```\n\n"

@@ -59,6 +59,30 @@ def test_formulas_are_mathml(site):
     assert text.count("<math") > 5 and "arithmatex" not in text
 
 
+def rows(text: str) -> list[str]:
+    return re.findall(r"<tr>\s*<td.*?</tr>", text, re.DOTALL)
+
+
+def test_a_table_of_sentences_or_formulas_is_stacked_on_narrow_screens(site):
+    """Side by side, a formula and a sentence leave 400 pixels one word a line."""
+    glossary = (site / "glossary.html").read_text(encoding="utf-8")
+    assert glossary.count("<table data-stacked>") == glossary.count("<table") > 3
+    assert all(row.count("data-label=") == row.count("<td") - 1 for row in rows(glossary))
+    numbers = (site / "performance.html").read_text(encoding="utf-8")
+    assert "data-stacked" not in numbers and len(rows(numbers)) > 20  # which are read down a column
+
+
+def test_code_in_tables_breaks_between_words_and_has_plain_bars(site):
+    text = (site / "catalogue.html").read_text(encoding="utf-8")
+    assert "gradient_<wbr>descent_<wbr>squared" in text and '<span class="whole">S_{t-1}^T</span>' in text
+    assert "|i - j|" in text and "\\|" not in text
+
+
+def test_the_reference_starts_with_what_is_called(site):
+    names = re.findall(r'id="chunkform\.(\w+)"', (site / "reference" / "python.html").read_text(encoding="utf-8"))
+    assert names[:3] == ["compile", "explain", "verify"]
+
+
 def test_search_finds_pages_and_functions(site):
     index = json.loads((site / "search" / "search_index.json").read_text(encoding="utf-8"))
     places = {x["location"] for x in index["docs"]}
