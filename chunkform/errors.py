@@ -6,6 +6,13 @@ import difflib
 import importlib.util
 from collections.abc import Iterable
 
+HOST = "https://example.org/chunkform"  # PLACEHOLDER: pyproject.toml has the same, which a test holds
+
+
+def page_of(name: str) -> str:
+    """The address of a page of the documentation, which an installed package doesn't have."""
+    return f"{HOST}/blob/main/docs/{name}.md"
+
 
 class ChunkformError(Exception):
     """Base class: catch this to catch whatever chunkform refuses."""

@@ -559,7 +559,7 @@ def distance_attention(
         slope: [H], one a head.
         causal: let query i see keys up to its own position; the last query stands where the last key does.
         output_lse: also return the log-sum-exp of each row's energies, [B, T, H], float32.
-        context_parallel: a group of processes that hold a part of the positions each; see docs/context_parallel.md.
+        context_parallel: a group of processes that hold a part of the positions each.
         backend: 'torch', 'triton', or None for the best one on the tensors' device.
         deterministic: a sequence's bits depend on nothing else in the call.
 

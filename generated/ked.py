@@ -547,7 +547,7 @@ def ked(
         L: [H, D, E], one a head.
         R: [H, D, E], one a head.
         output_lse: also return the log-sum-exp of each row's energies, [B, H, nodes], float32.
-        context_parallel: a group of processes that hold a part of the positions each; see docs/context_parallel.md.
+        context_parallel: a group of processes that hold a part of the positions each.
         backend: 'torch', 'triton', or None for the best one on the tensors' device.
         deterministic: a sequence's bits depend on nothing else in the call.
 

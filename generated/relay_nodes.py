@@ -532,7 +532,7 @@ def relay_nodes(
         mu: [H, M, E], the fixed queries.
         W: [H, M, M], one a head.
         output_lse: also return the log-sum-exp of each row's energies, [B, H, nodes], float32.
-        context_parallel: a group of processes that hold a part of the positions each; see docs/context_parallel.md.
+        context_parallel: a group of processes that hold a part of the positions each.
         backend: 'torch', 'triton', or None for the best one on the tensors' device.
         deterministic: a sequence's bits depend on nothing else in the call.
 

@@ -1,5 +1,7 @@
 """The wheel holds `chunkform.*`, whole and nothing else; importing a generated op stays light."""
 
+import ast
+import re
 import shutil
 import subprocess
 import sys
@@ -10,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import chunkform
+from chunkform.errors import HOST, page_of
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -55,6 +58,31 @@ def test_wheel_puts_nothing_but_chunkform_into_site_packages(wheel_files: set[st
 
 def test_wheel_holds_every_module_and_template(wheel_files: set[str]) -> None:
     assert {name for name in wheel_files if name.startswith("chunkform/")} == shipped_files()
+
+
+def test_no_text_of_the_package_names_a_page_that_only_a_checkout_has() -> None:
+    """Messages name a page by its address, `page_of`, and docstrings by its title: a wheel has no docs/."""
+    named = [
+        f"{file.relative_to(ROOT)}:{node.lineno}: {node.value[:80]}"
+        for directory in DIRECTORIES.values()
+        for file in (ROOT / directory).rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        if re.search(r"(?<![\w/])docs/\w+\.md", node.value)
+    ]
+    assert named == []
+    pages = {p.stem for p in (ROOT / "docs").glob("*.md")}
+    called = set()
+    for directory in ("spec", "codegen", "runtime", "integrations"):
+        for file in (ROOT / directory).rglob("*.py"):
+            text = file.read_text(encoding="utf-8")
+            called |= set(re.findall(r"page_of\([\"'](\w+)[\"']\)", text))
+            called |= {x for group in re.findall(r"\bpages=\(([^)]*)\)", text) for x in re.findall(r'"(\w+)"', group)}
+    assert called <= pages and {"claims", "papers", "from_fla"} <= called
+
+
+def test_the_placeholder_of_the_public_host_is_one() -> None:
+    assert PROJECT["project"]["urls"]["Repository"] == HOST and page_of("claims").startswith(HOST)
 
 
 def test_every_package_is_listed() -> None:

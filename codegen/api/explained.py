@@ -72,7 +72,7 @@ class Derivation:
 
 @dataclass(frozen=True)
 class Explanation:
-    """What the compiler knows of a spec. `data` is all of it as plain data, as docs/json.md describes it.
+    """What the compiler knows of a spec. `data` is all of it as plain data, as the documentation's page on JSON describes it.
 
     family: chunk-parallel, strata, scan, segment-parallel, sequential, attention or program. reason: why it isn't
     chunk-parallel, or None.

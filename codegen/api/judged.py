@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from html import escape
 
-from chunkform.errors import LoadError
+from chunkform.errors import LoadError, page_of
 from chunkform.spec.language import Declaration
 
 from ..claims.alone import SECONDS
@@ -34,7 +34,8 @@ class Judged(Verdict):
 
 @dataclass(frozen=True)
 class Verdicts:
-    """Verdicts on claims, in the order of the claims, and by the claims' names. docs/claims.md says what they mean."""
+    """Verdicts on claims, in the order of the claims, and by the claims' names. The documentation's page on claims says what
+    they mean."""
 
     verdicts: tuple[Judged, ...]
 
@@ -119,7 +120,7 @@ def verify(spec: Declaration | str | os.PathLike[str], seconds: float | None = N
     claims = list(spec.validate().claims) if isinstance(spec, Declaration) else claims_of([os.fspath(spec)])
     if not claims:
         raise LoadError(
-            f"{getattr(spec, 'name', spec)} states no claims: state one with r.claim(...), see docs/claims.md"
+            f"{getattr(spec, 'name', spec)} states no claims: state one with r.claim(...), see {page_of('claims')}"
         )
     with seldom_collected():
         found = judged(claims, seconds=SECONDS if seconds is None else seconds)

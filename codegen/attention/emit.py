@@ -392,9 +392,7 @@ def docstring(c: CompiledAttention) -> str:
     if a.normaliser == "softmax":
         what = "[B, H, nodes]" if a.nodes is not None else "[B, T, H]"
         lines.append(f"    output_lse: also return the log-sum-exp of each row's energies, {what}, float32.")
-    lines += [
-        "    context_parallel: a group of processes that hold a part of the positions each; see docs/context_parallel.md."
-    ]
+    lines += ["    context_parallel: a group of processes that hold a part of the positions each."]
     lines += [
         "    backend: 'torch', 'triton', or None for the best one on the tensors' device.",
         "    deterministic: a sequence's bits depend on nothing else in the call.",

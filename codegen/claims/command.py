@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from chunkform.errors import ArgumentError, LoadError, nearest
+from chunkform.errors import ArgumentError, LoadError, nearest, page_of
 from chunkform.runtime.launch.files import write_whole
 from chunkform.spec.claims import documents
 from chunkform.spec.language import find
@@ -90,7 +90,9 @@ def claims_of(targets: Iterable[str]) -> list[Claim]:
             continue
         own = [c for r in find(target) for c in r.claims]
         if not own:
-            how = "write r.claim(...) in it, as the file does that `chunkform new NAME` writes; see docs/claims.md"
+            how = (
+                f"write r.claim(...) in it, as the file does that `chunkform new NAME` writes; see {page_of('claims')}"
+            )
             raise LoadError(f"{target} states no claims: {how}")
         found += own
     return found
@@ -271,5 +273,5 @@ def unrepaired(v: Verdict) -> str:
 
 
 def as_json(verdicts: list[Verdict]) -> str:
-    """The stable form, a list of objects; docs/claims.md describes the fields."""
+    """The stable form, a list of objects."""
     return json.dumps([v.json() for v in verdicts], indent=1, ensure_ascii=False) + "\n"

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from chunkform.errors import ChunkformError, LoadError
+from chunkform.errors import ChunkformError, LoadError, page_of
 from chunkform.spec.language.claims import Claim, Document, Setting
 from chunkform.spec.language.declaration import Declaration
 from chunkform.spec.language.load import declared, executed, near_name
@@ -33,7 +33,7 @@ def claims_of_file(path: str) -> list[Claim]:
     found = [c for x in holders for c in x.claims] + unstated
     if not found:
         raise LoadError(
-            f"{path} states no claims: write r.claim(...) in it, or a Document with its sections, see docs/claims.md"
+            f"{path} states no claims: write r.claim(...) in it, or a Document with its sections, see {page_of('claims')}"
         )
     return sorted(found, key=lambda c: _line(c, path))
 
@@ -89,5 +89,5 @@ def _unreadable(statement: ast.stmt, error: Exception, file: Path, names: Mappin
     value = statement.value if isinstance(statement, ast.Expr | ast.Assign) else None
     first = value.args[0] if isinstance(value, ast.Call) and value.args else None
     name = first.value if isinstance(first, ast.Constant) and isinstance(first.value, str) else f"line {line}"
-    expected = "a formula of the quantities that there are; see docs/claims.md"
+    expected = f"a formula of the quantities that there are; see {page_of('claims')}"
     return Claim(name, Unreadable(message, expected), Setting(file.stem), where=Source(str(file), line))

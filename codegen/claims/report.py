@@ -1,4 +1,4 @@
-"""Verdicts as Markdown, for docs/verdicts: `chunkform.codegen.paper.report` writes the pages."""
+"""Verdicts as Markdown, for the documentation: `chunkform.codegen.paper.report` writes the pages."""
 
 from __future__ import annotations
 

@@ -11,7 +11,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from chunkform.errors import BackendError
-from chunkform.spec.language import Declaration, catalogue, find
+from chunkform.spec.language import Declaration, find
+from chunkform.spec.language.load import everything
 
 from ..checking.accuracy import AMPLIFIED, Judged
 from ..checking.calls import SECONDS, Report, call, check_calls, reproduction
@@ -74,7 +75,7 @@ def subject_of(r: Declaration, device: str) -> Any:
 def checked(r: Declaration, report: Report, subject: Any, device: str) -> list[Checked]:
     """The worst of each quantity and dtype, with the cause of its failures."""
     file = str(r.where.file)
-    spec = r.name if any(x.name == r.name and str(x.where.file) == file for x in catalogue(Declaration)) else file
+    spec = r.name if any(x.name == r.name and str(x.where.file) == file for x in everything()) else file
     worst: dict[tuple[str, str], Checked] = {}
     for t in report.calls:
         cause = next((x for x in report.causes if not t.ok and x.holds(t.row)), None)

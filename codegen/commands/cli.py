@@ -68,7 +68,7 @@ Specs = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="SPEC",
-        help="names of the catalogue, or spec files; the whole catalogue when left out",
+        help="names of the catalogue, or spec files; the whole catalogue, as `chunkform list` shows it, when left out",
         autocompletion=names_and_files,
     ),
 ]
@@ -128,7 +128,7 @@ def show_catalogue(
         hint(f"{plural(len(found), 'op')} of {len(names())}{'' if found else instead(words or ())}")
 
 
-@command(app, "chunkform new my_recurrence")
+@command(app, "chunkform new my_recurrence", pages=("language", "recipes"))
 def new(
     name: Annotated[str, typer.Argument(metavar="NAME", help="a Python identifier; a folder may stand before it")],
 ) -> None:
@@ -166,6 +166,7 @@ def new(
     "chunkform verify --document mesa --verdict fails",
     "chunkform verify my_recurrence.py --json - --html verdicts.html",
     "chunkform verify rewritten.py --same-as my_recurrence.py",
+    pages=("claims", "papers"),
 )
 def verify(
     specs: Annotated[
@@ -202,7 +203,7 @@ def verify(
 ) -> None:
     """Judge claims: each holds, fails (with a counterexample and the nearest true formula), or depends.
 
-    A paper (.tex, .md, .txt) is judged formula by formula; see docs/papers.md.
+    A paper (.tex, .md, .txt) is judged formula by formula.
 
     Exit code: 0, no claim fails; 1, one fails, or couldn't be judged; 2, bad input; 3, with --strict, one depends.
     """
@@ -258,6 +259,7 @@ def verify(
     "chunkform explain retention --json - | jq .family",
     "chunkform explain gated_delta_rule --passes",
     "chunkform explain gated_delta_rule --after normalize",
+    pages=("how_it_works", "inside"),
 )
 def explain(
     spec: Annotated[
@@ -310,11 +312,16 @@ def explain(
             kind.show(c, console(), width, chunk)
 
 
-@command(app, "chunkform build my_recurrence.py --out ops", "chunkform build --check --quiet")
+@command(
+    app,
+    "chunkform build my_recurrence.py --out ops",
+    "chunkform build --check --quiet",
+    pages=("adding_a_recurrence",),
+)
 def build(
     specs: Specs = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="where to; the package's generated/ when left out")
+        Path | None, typer.Option(metavar="DIR", help="where to; in a checkout, its generated/ when left out")
     ] = None,
     check: Annotated[
         bool, typer.Option("--check", help="write nothing; fail when a file is stale, missing or orphaned")
@@ -361,6 +368,7 @@ def build(
     "chunkform check my_recurrence.py",
     "chunkform check gated_delta_rule --quick --device cpu",
     "chunkform check my_recurrence.py --seconds 300 --json errors.json",
+    pages=("ci",),
 )
 def check(
     specs: Specs = None,
@@ -449,7 +457,7 @@ def inspect(
         raise typer.Exit(1)
 
 
-@command(app, "chunkform plan gated_delta_rule --gpus 16 --seq 1048576")
+@command(app, "chunkform plan gated_delta_rule --gpus 16 --seq 1048576", pages=("context_parallel",))
 def plan(
     specs: Specs = None,
     gpus: Annotated[int, at_least(1, "rows for 1, 2, 4, .. up to so many")] = 8,
@@ -521,7 +529,8 @@ def tune(
 
 def declarations(specs: Iterable[str] | None) -> list[Declaration]:
     """What names and files mean; the catalogue when there are none."""
-    from chunkform.spec.language import Declaration, catalogue, find
+    from chunkform.spec.language import find
+    from chunkform.spec.language.load import everything
 
     from ..paper.build import is_paper, recurrence_of
 
@@ -529,7 +538,7 @@ def declarations(specs: Iterable[str] | None) -> list[Declaration]:
         found = (
             [r for name in specs for r in ([recurrence_of(name)] if is_paper(name) else find(name))]
             if specs
-            else catalogue(Declaration)
+            else everything()
         )
     names = [r.name for r in found]
     for name in names:

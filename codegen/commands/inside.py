@@ -1,4 +1,4 @@
-"""`chunkform explain SPEC --passes` and `--after PASS`: what the compiler does, pass by pass (docs/inside.md)."""
+"""`chunkform explain SPEC --passes` and `--after PASS`: what the compiler does, pass by pass."""
 
 from __future__ import annotations
 

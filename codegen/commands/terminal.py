@@ -23,7 +23,7 @@ from rich.markup import escape
 from typer import CallbackParam, Exit, Option, Typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup
 
-from chunkform.errors import ArgumentError, BuildError, ChunkformError, CompilerError
+from chunkform.errors import ArgumentError, BuildError, ChunkformError, CompilerError, page_of
 from chunkform.runtime.launch.files import write_whole
 
 from ..ir.collector import seldom_collected
@@ -42,6 +42,7 @@ EXIT_CODES = "\n\n".join(
         "4  chunkform itself is at fault",
         "130  interrupted",
         "141  nobody reads the output any more",
+        f"Documentation: {page_of('index')}",
         "Lines are as wide as the terminal, or as COLUMNS says; piped without it, they aren't wrapped.",
     )
 )
@@ -180,8 +181,10 @@ def wrote(*paths: Path | None) -> None:
             console(stderr=True).print(f"wrote {path}", highlight=False, markup=False)
 
 
-def command(app: Typer, *examples: str, name: str | None = None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """A command of the app that takes --quiet and --verbose as well, with examples below its help."""
+def command(
+    app: Typer, *examples: str, name: str | None = None, pages: tuple[str, ...] = ()
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """A command of the app that takes --quiet and --verbose as well, with examples and pages to read below its help."""
 
     def added(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
@@ -198,7 +201,8 @@ def command(app: Typer, *examples: str, name: str | None = None) -> Callable[[Ca
         run.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
         run.__doc__ = paragraphs(function.__doc__ or "")
         run.__annotations__ = {p.name: p.annotation for p in parameters}
-        shown = "\n\n".join(["Examples:", *(escape(x) for x in examples)])
+        more_about = ["Documentation:", *map(page_of, pages)] if pages else []
+        shown = "\n\n".join(["Examples:", *(escape(x) for x in examples), *more_about])
         app.command(name, epilog=shown, cls=Command)(run)
         return function
 

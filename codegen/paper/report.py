@@ -1,4 +1,4 @@
-"""The verdicts on the five documents: docs/verdicts. Each page has the document's rows, read from its own LaTeX, and behind them
+"""The verdicts on five documents, for the documentation. Each page has the rows of one, read from its own LaTeX, and behind them
 what is stated by hand of what can't be read. `python -m chunkform.codegen.paper.report` writes them anew."""
 
 from __future__ import annotations

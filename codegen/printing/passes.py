@@ -1,7 +1,7 @@
 """Passes in order: how a kind's list of them is run, and how what each made can be looked at.
 
 The list is in each kind's `pipeline.py`; `CHUNKFORM_DUMP=DIR` writes what each pass made to a file, and `recorded` hands it to
-`chunkform explain --after` and `--passes`. docs/inside.md says how they are used.
+`chunkform explain --after` and `--passes`. The page "Looking inside the compiler" says how they are used.
 """
 
 from __future__ import annotations

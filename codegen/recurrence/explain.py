@@ -1,4 +1,4 @@
-"""`chunkform explain`: what the compiler knows of a recurrence, for people and as JSON (docs/json.md describes the fields)."""
+"""`chunkform explain`: what the compiler knows of a recurrence, for people and as JSON."""
 
 from __future__ import annotations
 

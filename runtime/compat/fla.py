@@ -3,7 +3,7 @@
     from chunkform.runtime.compat.fla import chunk_gated_delta_rule        # was: from fla.ops.gated_delta_rule import ...
 
 All take tensors [B, T, H, ...] and log decays as natural logarithms, and return (o, final state or None).
-docs/from_fla.md lists what differs. What they share, by keyword:
+The page "Coming from flash-linear-attention" of the documentation lists what differs. What they share, by keyword:
 
     scale                     of the queries; 1 / sqrt(K) where None
     initial_state             [N, H, K, V], or [N, H, V, K] with `state_v_first`
@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from chunkform.errors import ArgumentError, nearest
+from chunkform.errors import ArgumentError, nearest, page_of
 
 from ..nn.rows import bounded_decay, softplus_decay, unit
 
@@ -506,7 +506,8 @@ def _keywords() -> list[str]:
 
 def __getattr__(name: str) -> NoReturn:
     near = nearest(name, __all__)
-    raise AttributeError(f"module {__name__!r} has no {name!r}{near or ';'} docs/from_fla.md lists the functions")
+    told = f"{near or ';'} {page_of('from_fla')} lists the functions"
+    raise AttributeError(f"module {__name__!r} has no {name!r}{told}")
 
 
 def _gate(what: str, g: Tensor | None, A_log: Tensor | None, dt_bias: Tensor | None, lower: float | None) -> Tensor:

@@ -79,7 +79,7 @@ class Average:
 
 
 class Attention(Declaration):
-    """Pairwise attention. See the module's docstring; docs/attention.md has the whole language."""
+    """Pairwise attention. See the module's docstring; the documentation's page on attention has the whole language."""
 
     noun = "attention"
 

@@ -13,7 +13,7 @@ from .source import caller
 
 
 class Claiming:
-    """What a recurrence's file says about it; `docs/claims.md` has the whole."""
+    """What a recurrence's file says about it; the documentation's page on claims has the whole."""
 
     def quantities(self, names: str) -> Any:
         """Quantities to state claims with, indexed at a step: `t, q, S, do, dq = r.quantities("t q S do dq")`."""

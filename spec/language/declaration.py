@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from chunkform.errors import SpecError
+from chunkform.errors import SpecError, page_of
 from chunkform.methods import Methods
 
 from .names import spec_name
@@ -41,7 +41,7 @@ class Declaration(Methods):
         """Quantities to state claims with; only a recurrence has these."""
         raise SpecError(
             f"claims about {self.name}, a declaration of the kind {self.noun}, are stated in a Document with a Setting: "
-            "see docs/claims.md",
+            f"see {page_of('claims')}",
             caller(),
         )
 

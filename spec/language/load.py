@@ -147,6 +147,11 @@ def published(kind: type[Kind] = Recurrence) -> list[Kind]:  # type: ignore[assi
     return [r for file in _specs_in(PUBLISHED) for r in load(file) if isinstance(r, kind)]
 
 
+def everything() -> list[Declaration]:
+    """Every declaration that has a name in `chunkform.generated`: both shelves of the catalogue."""
+    return catalogue(Declaration) + published(Declaration)
+
+
 def row_maps() -> list[RowMap]:
     """The row maps of layers, sorted by name."""
     return [r for file in _specs_in(CATALOGUE / "rows") for r in load(file)]
@@ -163,15 +168,15 @@ def find(name: str) -> list[Any]:
     for direct in (CATALOGUE / f"{name}.py", PUBLISHED / f"{name}.py"):
         if direct.is_file():
             return load(direct)
-    everything = catalogue(Declaration)
-    for r in everything:
+    shelf = catalogue(Declaration)
+    for r in shelf:
         if r.name == name:
             return [r]
     if Path(name).exists():
         return load(name)
     here = [f"{name}.py"] if Path(f"{name}.py").is_file() else []
     near = (
-        nearest(name, [*here, *sorted(r.name for r in everything), *(p.stem for p in _specs_in(PUBLISHED))])
+        nearest(name, [*here, *sorted(r.name for r in shelf), *(p.stem for p in _specs_in(PUBLISHED))])
         or ": give a file, or a name that `chunkform list` shows"
     )
     raise LoadError(f"no spec named {name!r}{near}")

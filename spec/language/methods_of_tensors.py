@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from chunkform.errors import page_of
+
 _CALLED = "abs cos erf exp log norm relu sigmoid silu sin softmax softplus sqrt tanh".split()
 METHODS = {
     **{n: f"write {'absolute' if n == 'abs' else n}(..), of chunkform.spec.language" for n in _CALLED},
@@ -18,7 +20,7 @@ METHODS = {
     ),
     **dict.fromkeys(("roll", "shift", "diff"), "the value of the step before is a state, as in r.update(last, x)"),
     **dict.fromkeys(("conj", "real", "imag", "angle"), "a spec is of real numbers: write both parts of a complex one"),
-    **dict.fromkeys(("inverse", "inv", "pinv", "solve"), "a Program solves with a state (docs/programs.md)"),
+    **dict.fromkeys(("inverse", "inv", "pinv", "solve"), f"a Program solves with a state, see {page_of('programs')}"),
     **dict.fromkeys(("H", "mH"), "write .T"),
     "sum": "write total(..), of chunkform.spec.language",
     "mean": "write total(..) / r.size(d)",

@@ -43,7 +43,7 @@ class Solve:
 
 
 class Program(Declaration):
-    """An op made of several. See the module's docstring; `docs/programs.md` has more."""
+    """An op made of several. See the module's docstring; the documentation's page on programs has more."""
 
     noun = "program"
 

@@ -108,7 +108,7 @@ class Equation:
 
 
 class Recurrence(Claiming, Declaration):
-    """One step of a recurrence, declared symbolically. See the module's docstring; `docs/` has the whole language."""
+    """One step of a recurrence, declared symbolically. See the module's docstring; the documentation has the whole language."""
 
     noun = "recurrence"
     wide: frozenset[str] = frozenset()  # outputs that are float32 whatever the inputs are

@@ -49,6 +49,14 @@ def test_the_sdist_builds_the_same_wheel(sdist: Path, wheel: Path, tmp_path: Pat
         assert zipfile.ZipFile(wheel).read(name) == zipfile.ZipFile(again).read(name)
 
 
+def test_build_writes_nothing_into_an_installed_package(python: Path, tmp_path: Path) -> None:
+    done = run(python, tmp_path, "-m", "chunkform", "build", "retention")
+    assert done.returncode == 2 and done.stdout == "", done.stdout
+    assert "say where the files go, as in --out ops" in done.stderr and "site-packages" in done.stderr
+    done = run(python, tmp_path, "-m", "chunkform", "build", "retention", "--out", "ops")
+    assert done.returncode == 0 and (tmp_path / "ops" / "retention.py").is_file(), done.stderr
+
+
 CODE = """import sys
 sys.modules["triton"] = None
 import chunkform

@@ -1,7 +1,7 @@
 """The passes over code, in order: all kernels go through the first list, all functions that launch these through the second one.
 
 They follow those of a declaration's own list (`pipeline.py`), when its file is printed, and are shown, and written to files,
-after these (docs/inside.md).
+after these.
 """
 
 from __future__ import annotations

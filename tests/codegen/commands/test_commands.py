@@ -10,7 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from chunkform.codegen.checking import accuracy
-from chunkform.codegen.commands.cli import app
+from chunkform.codegen.commands.cli import app, declarations
+from chunkform.codegen.commands.listing import names
 from chunkform.codegen.performance.compile_report import InspectRow
 from chunkform.codegen.recurrence import check as check_module
 
@@ -189,6 +190,10 @@ def test_build_keeps_files_that_it_did_not_write(spec):
     result = run("build", spec, "--out", spec.parent)  # where mine.py, the spec itself, lies
     assert result.exit_code == 2 and "wasn't generated" in result.stderr
     assert spec.read_text() == SPEC
+
+
+def test_without_names_a_command_takes_all_that_list_shows():
+    assert sorted(r.name for r in declarations(None)) == sorted(names())
 
 
 def test_build_asks_where_to(spec):
