@@ -6,7 +6,9 @@ quantities that are the same; they are told, and excuse nothing."""
 
 from __future__ import annotations
 
+import functools
 import itertools
+import operator
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
@@ -14,7 +16,6 @@ from chunkform.spec.language.claims import Quantity, Setting
 from chunkform.spec.language.formula import Formula, formula, walk
 from chunkform.spec.language.statements import Equal, Statement
 
-from .arithmetic import FIELD, REAL, Transcendental
 from .check import check, environments
 from .counterexample import held
 from .coverage import is_run
@@ -22,9 +23,10 @@ from .effort import Effort
 from .evaluate import Evaluator
 from .fingerprint import Faults
 from .indices import is_decay
-from .instance import Instance, Special
+from .instance import Special
+from .prover import INSTANCES, Prover
 from .scope import formulas_of, used_names
-from .trial_sizes import Point
+from .trial_sizes import Point, beyond
 
 PAIRS = 60  # of conditions, that are tried together
 MEANT, SYMMETRIC, TRIVIAL = "meant", "symmetric", "trivial"
@@ -45,14 +47,29 @@ def rescues(
     def true(s: Special) -> bool:
         return (s.kind != TRIVIAL or not effort.spent()) and true_under(s, statement, setting, bodies, failing)
 
-    deciding = dict(failing.around) if failing is not None else {}  # at one value of it, a branch is never taken
-    vocabulary = [s for s in specials(statement, setting) if not any(name in deciding for name, _ in s.value)]
-    vocabulary.sort(key=lambda s: s.kind == TRIVIAL)
+    vocabulary = sorted(specials(statement, setting), key=lambda s: s.kind == TRIVIAL)
     found = [s for s in vocabulary if true(s)]
     rest = [s for s in vocabulary if s not in found and not s.empties and not s.identity]
     both = [a | b for a, b in itertools.combinations(rest, 2)]
     both = [s for s in both if s.kind != TRIVIAL] + [s for s in both if s.kind == TRIVIAL and pairs]
-    return found + [s for s in both[:PAIRS] if true(s)]
+    found += [s for s in both[:PAIRS] if true(s)]
+    meant = [s for s in vocabulary if s.kind == MEANT]
+    return found if any(s.kind == MEANT for s in found) else found + needed_of(meant, true)
+
+
+def needed_of(meant: list[Special], true: Callable[[Special], bool]) -> list[Special]:
+    """More than two conditions that could be meant, if the statement is true under all of them together: those that it takes."""
+
+    def together(some: list[Special]) -> Special:
+        return functools.reduce(operator.or_, some)
+
+    if len(meant) < 3 or not true(together(meant)):
+        return []
+    kept = meant
+    for s in meant:
+        rest = [x for x in kept if x is not s]
+        kept = rest if rest and true(together(rest)) else kept
+    return [together(kept)]
 
 
 def specials(statement: Statement, setting: Setting) -> list[Special]:
@@ -137,25 +154,22 @@ def true_under(
     bodies: Mapping[str, Formula],
     failing: Point | None = None,
 ) -> bool:
-    """Whether the statement is true in two instances that satisfy the condition, and in the one in which it was false."""
+    """Whether the statement is true in all instances that satisfy the condition, in the one in which it was false as well, and
+    these take every branch."""
     failing = failing or Point()
-    points = [replace(failing, variant=variant, around=()) for variant in (0, 1)]
-    for point in dict.fromkeys([*points, failing]) if failing.around else points:
-        for arithmetic in (FIELD, REAL):
-            sizes = point.sizes(setting)
-            instance = Instance(setting, sizes, arithmetic, point.variant, bodies, special, around=point.around)
-            evaluate = Evaluator(instance)
-            try:
-                if check(statement, evaluate) is not None:
-                    return False
-                if special.empties and nothing_is_left(statement, evaluate):
-                    return False
-                break
-            except Transcendental:
-                continue
-            except Faults:
-                return False
-    return True
+    prover = Prover()
+    try:
+        found = prover.tried(statement, setting, bodies, failing.reach, special)
+        left_open = set(found.untried) - {beyond(setting, failing.reach)}
+        if found.failure is not None or left_open:
+            return False
+        points = [replace(failing, variant=variant, around=()) for variant in range(INSTANCES)]
+        there = [prover.evaluator(setting, point, bodies, found.real, special) for point in points]
+        if special.empties and any(nothing_is_left(statement, evaluate) for evaluate in there):
+            return False
+        return check(statement, prover.evaluator(setting, failing, bodies, found.real, special)) is None
+    except Faults:
+        return False
 
 
 def nothing_is_left(statement: Statement, evaluate: Evaluator) -> bool:

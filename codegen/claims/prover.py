@@ -81,9 +81,16 @@ class Prover:
         found = self.tried(statement, setting, bodies)
         return found.failure, found.real
 
-    def tried(self, statement: Statement, setting: Setting, bodies: Bodies, far: Reach | None = None) -> Trial:
+    def tried(
+        self,
+        statement: Statement,
+        setting: Setting,
+        bodies: Bodies,
+        far: Reach | None = None,
+        special: Special = GENERIC,
+    ) -> Trial:
         """The statement in three instances; where it is true there, in more that take the branches which those missed. The
-        instances have as many steps as the statement reaches, or as `far` says."""
+        instances have as many steps as the statement reaches, or as `far` says, and are `special`."""
         far = far or reach(statement, setting, bodies)
         real = False
         taken: Taken = {}
@@ -92,13 +99,13 @@ class Prover:
         def failing(point: Point) -> Failure | None:
             nonlocal real
             try:
-                failure = check(statement, self.evaluator(setting, point, bodies, real))
+                failure = check(statement, self.evaluator(setting, point, bodies, real, special))
             except Transcendental:
                 if real:
                     raise
                 real = True
                 return failing(point)
-            for branching, seen in self.evaluator(setting, point, bodies, real).instance.taken.items():
+            for branching, seen in self.evaluator(setting, point, bodies, real, special).instance.taken.items():
                 taken.setdefault(branching, set()).update(seen)
             return failure and replace(failure, point=point)
 

@@ -8,7 +8,7 @@ import pytest
 
 from chunkform.codegen.claims.command import judged
 from chunkform.codegen.claims.verdict import Verdict
-from chunkform.spec.language import Recurrence
+from chunkform.spec.language import Max, Recurrence, absolute, relu
 from chunkform.spec.language.claims import Document, Setting
 from chunkform.spec.language.formula import Formula, gradient, inner, product_over, sum_over
 
@@ -97,3 +97,46 @@ def test_what_is_true_for_the_identity_fails() -> None:
     found = matrices(lambda A, W, x, y: (gradient(y.T * W * x, x), W * W * W.T * W * W * W * W * y))
     assert found.verdict == "fails"
     assert [c.text for c in found.conditions] == ["V = I"]
+
+
+def test_a_condition_that_is_told_is_enough_whatever_branch_is_taken() -> None:
+    """The normaliser starts at 0 as well, though max(|n q|, 1) is 1 for small numbers."""
+    r = Recurrence("mlstm")
+    d, e = r.dims("d e")
+    q, k = r.inputs("q k", d)
+    v, f = r.inputs("v", e), r.decay("f")
+    C, n = r.state("C", e, d), r.state("n", d)
+    r.update(C, f * C.prev + v * k.T)
+    r.update(n, f * n.prev + k)
+    r.output("h", (C.next * q) / Max(absolute(n.next.T * q), 1))
+    t, s, j, q, k, v, f, h, n, C = r.quantities("t s j q k v f h n C")
+    decays = product_over(j, s + 1, t, f(j))
+    above = sum_over(s, 1, t, decays * (k(s).T * q(t)) * v(s))
+    below = sum_over(s, 1, t, decays * (k(s).T * q(t)))
+    first = product_over(j, 1, t, f(j)) * (C(0) * q(t))
+
+    def largest(x: Formula) -> Formula:
+        return absolute(x) + relu(1 - absolute(x))
+
+    r.claim("both", h(t), above / largest(below))
+    r.claim("the matrix", h(t), above / largest(n(t).T * q(t)))
+    r.claim("the normaliser", h(t), (above + first) / largest(below))
+    found = {v.claim.id.split(".")[-1]: v for v in judged(list(r.claims), effort=0)}
+    meant = {name: [c.text for c in v.conditions if c.kind == "condition"] for name, v in found.items()}
+    assert {v.verdict for v in found.values()} == {"depends"}
+    assert meant == {"both": ["C(0) = 0 and n(0) = 0"], "the matrix": ["C(0) = 0"], "the normaliser": ["n(0) = 0"]}
+
+
+def test_as_many_conditions_are_told_as_it_takes() -> None:
+    r = Recurrence("three")
+    d = r.dims("d")
+    k, lam = r.inputs("k", d), r.decay("lam")
+    a, b, c, other = (r.state(name, d) for name in ("a", "b", "c", "other"))
+    for x in (a, b, c, other):
+        r.update(x, lam * x.prev + k)
+    r.output("o", a.next + 2 * b.next + 3 * c.next + 0 * other.next)
+    t, s, j, k, lam, o = r.quantities("t s j k lam o")
+    r.claim("sum", o(t), 6 * sum_over(s, 1, t, product_over(j, s + 1, t, lam(j)) * k(s)))
+    (found,) = judged(list(r.claims), effort=0)
+    assert found.verdict == "depends"
+    assert [c.text for c in found.conditions] == ["a(0) = 0 and b(0) = 0 and c(0) = 0"]
