@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from chunkform.spec.language.claims import Setting
+from chunkform.spec.language.claims import LENGTH, Setting
 from chunkform.spec.language.formula import Formula, free_indices, walk
 from chunkform.spec.language.statements import Equal, Statement
 
@@ -15,6 +15,7 @@ from .arithmetic import Transcendental
 from .check import check, environments
 from .evaluate import Evaluator
 from .fingerprint import Faults, has_value
+from .instance import OutOfRange
 from .met_conditions import where_meant
 from .prover import Bodies, Prover
 from .restated import cancels, restates, says_itself, says_nothing
@@ -56,6 +57,11 @@ class Candidates:
         side = self.side
         return x != side.known and self.retried(lambda: self.same_as_known(x, side))
 
+    def quick_before_the_end(self, x: Formula) -> bool:
+        """Whether it is so at all steps but the last, where it has no value: a step later, there is nothing."""
+        side = self.side
+        return side is not None and x != side.known and self.retried(lambda: self.same_as_known(x, side, True))
+
     def proved(self, x: Formula) -> bool:
         """Whether it is true in all instances, and says something."""
         if self.side is None:
@@ -94,15 +100,24 @@ class Candidates:
             self.points[self.real] = found[::-1]  # what is wrong from some step on shows at the last one
         return self.points[self.real]
 
-    def same_as_known(self, x: Formula, side: Side) -> bool:
+    def same_as_known(self, x: Formula, side: Side, but_for_the_end: bool = False) -> bool:
         evaluate = self.evaluator(side.bodies)
+        last = evaluate.instance.sizes.get(LENGTH, 0)
+        left_out = 0
         for env in self.needed(side):
             there = where_meant(evaluate, env)
-            a, b = there(side.known, env), there(x, env)
+            a = there(side.known, env)
+            try:
+                b = there(x, env)
+            except OutOfRange:
+                if not but_for_the_end or last not in env.values():
+                    return False
+                left_out += 1
+                continue
             settled = there.algebra.settled(a).a, there.algebra.settled(b).a
             if a.shape != b.shape or not there.instance.arithmetic.equal(*settled):
                 return False
-        return bool(self.needed(side))
+        return len(self.needed(side)) > 2 * left_out
 
     def true_there(self, x: Formula) -> bool:
         whole, inner = self.statement_with(x)

@@ -61,19 +61,38 @@ class Scope:
     factors: tuple[Formula, ...] = ()
     masks: tuple[Formula, ...] = ()
     pairs: tuple[Formula, ...] = ()
+    misfits: dict[str, tuple[str, ...]] = field(
+        default_factory=dict
+    )  # names of other shapes, where a formula's don't fit
 
     def near(self) -> Scope:
         """What a second edit may bring in."""
         return replace(
-            self, solves=(), decays=(), channels=(), entries=(), exponents=(), factors=(), masks=(), pairs=()
+            self,
+            solves=(),
+            decays=(),
+            channels=(),
+            entries=(),
+            exponents=(),
+            factors=(),
+            masks=(),
+            pairs=(),
+            misfits={},
         )
 
 
 def scope_of(
-    x: Formula, setting: Setting, names: tuple[str, ...], beside: tuple[Formula, ...] = (), known: Known | None = None
+    x: Formula,
+    setting: Setting,
+    names: tuple[str, ...],
+    beside: tuple[Formula, ...] = (),
+    known: Known | None = None,
+    fits: bool = True,
 ) -> Scope:
-    """What may be brought into x: quantities of the setting, at the indices that x, or what stands beside it, uses."""
+    """What may be brought into x: quantities of the setting, at the indices that x, or what stands beside it, uses. Where shapes
+    don't fit, quantities of other shapes too."""
     known = known or NOTHING
+    mates = alike(setting, names, known)
     quantities = setting.quantities
     indices = indices_of((x, *beside), setting)
     scalars = functions_in((x, *beside), setting)
@@ -99,7 +118,7 @@ def scope_of(
     components = dict.fromkeys(y.args[1] for z in (x, *beside) for y in walk(z) if y.op == "row")
     decays = [n for n in names if is_decay(setting, n) and len(quantities[n].parameters) == 1]
     return Scope(
-        alike(setting, names, known),
+        mates,
         tuple(scalars),
         {k: tuple(v) for k, v in diagonals.items()},
         tuple(dict.fromkeys(sizes)),
@@ -114,7 +133,14 @@ def scope_of(
         factors_of(setting, names, indices, known),
         masks_of(setting, names, known),
         pairs_of(x, setting, names, beside),
+        {} if fits else {n: unlike(setting, names, n, mates[n]) for n in names},
     )
+
+
+def unlike(setting: Setting, names: tuple[str, ...], name: str, alike: tuple[str, ...]) -> tuple[str, ...]:
+    """Names of another shape, with as many indices."""
+    count = len(setting.quantities[name].parameters)
+    return tuple(n for n in names if n not in (name, *alike) and len(setting.quantities[n].parameters) == count)
 
 
 def alike(setting: Setting, names: tuple[str, ...], known: Known) -> dict[str, tuple[str, ...]]:

@@ -58,6 +58,19 @@ def edits(x: Formula, scope: Scope) -> Iterator[Edit]:
             yield Edit(substitute(x, {part: e.result}), e.kind, f"{e.what}, in every place")
 
 
+def moves(x: Formula) -> Iterator[Edit]:
+    """Every formula in which one quantity of x is a step earlier or later."""
+    if x.op == "at":
+        for i, index in enumerate(x.args):
+            for shift in (-1, 1):
+                moved = Formula("at", (*x.args[:i], shifted(index, shift), *x.args[i + 1 :]), x.attrs)
+                yield Edit(moved, "index", f"{moved} for {x}")
+    elif x.op not in CLOSED:
+        for i, a in enumerate(x.args):
+            for e in moves(a):
+                yield Edit(rebuild(x, (*x.args[:i], e.result, *x.args[i + 1 :])), e.kind, e.what)
+
+
 def _at(x: Formula, scope: Scope, bound: tuple[str, ...], is_term: bool) -> Iterator[Edit]:
     """Edits at x or below; `is_term`: x is a summand, or stands alone."""
     yield from _here(x, scope, bound, is_term)
@@ -131,7 +144,7 @@ def _here(x: Formula, scope: Scope, bound: tuple[str, ...], is_term: bool) -> It
     if x.op not in ("add", "negative", "transpose", "sum"):
         yield Edit(1 / x, "root", f"one over {x}")
         yield Edit(Formula("sqrt", (x,)), "root", f"the root of {x}")
-        yield Edit(Formula("inverse", (x,)), "solve", f"the inverse of {x}")
+    yield from _inverted(x, is_term)
     for dim_index in scope.components:
         if x.op in ("at", "transpose", "product"):
             yield Edit(Formula("row", (x, dim_index)), "index", f"component {dim_index} of {x}")
@@ -155,6 +168,14 @@ def _here(x: Formula, scope: Scope, bound: tuple[str, ...], is_term: bool) -> It
                 shown = f"the factor {f}"
                 yield Edit(times(f, x), "factor", f"{shown} before {x}")
                 yield Edit(times(x, f), "factor", f"{shown} after {x}")
+
+
+def _inverted(x: Formula, is_term: bool) -> Iterator[Edit]:
+    """The inverse of what may be a matrix: of a sum where it is a factor. Of factors the transposed one as well."""
+    if x.op not in ("negative", "transpose", "sum") and not (x.op == "add" and is_term):
+        yield Edit(Formula("inverse", (x,)), "solve", f"the inverse of {x}")
+    if x.op in ("add", "at") and not is_term:
+        yield Edit(Formula("inverse", (x,)).T, "solve", f"the transposed inverse of {x}")
 
 
 def times(*factors: Formula) -> Formula:
@@ -216,14 +237,12 @@ def _arguments(x: Formula, scope: Scope, bound: tuple[str, ...]) -> Iterator[Edi
 
 
 def _symbols(x: Formula, scope: Scope, bound: tuple[str, ...]) -> Iterator[Edit]:
+    yield from moves(x)
     for i, index in enumerate(x.args):
-        for shift in (-1, 1):
-            moved = Formula("at", (*x.args[:i], shifted(index, shift), *x.args[i + 1 :]), x.attrs)
-            yield Edit(moved, "index", f"{moved} for {x}")
         for other in _others(index, scope, bound):
             moved = Formula("at", (*x.args[:i], other, *x.args[i + 1 :]), x.attrs)
             yield Edit(moved, "index", f"{moved} for {x}")
-    for name in scope.same_shape.get(x.attrs[0], ()):
+    for name in (*scope.same_shape.get(x.attrs[0], ()), *scope.misfits.get(x.attrs[0], ())):
         other = Formula("at", x.args, (name,))
         yield Edit(other, "symbol", f"{other} for {x}")
 
@@ -259,6 +278,8 @@ def _factors(x: Formula, scope: Scope) -> Iterator[Edit]:
     for i in range(len(x.args) - 1):
         a, b = x.args[i], x.args[i + 1]
         before, after = x.args[:i], x.args[i + 2 :]
+        for one, two in turned_beside_ones(a, b, scope):
+            yield Edit(product(*before, one, two, *after), "transpose", f"{product(one, two)} for {product(a, b)}")
         for both in (inner(flipped(a), b), inner(a, b), inner(a, flipped(b))):
             yield Edit(product(*before, both, *after), "symbol", f"{both} for {product(a, b)}")
         for pair in ((b, a), (flipped(a), flipped(b)), (flipped(b), flipped(a)), (flipped(b), a), (b, flipped(a))):
@@ -270,6 +291,14 @@ def _factors(x: Formula, scope: Scope) -> Iterator[Edit]:
     if last.op == "transpose":
         whole = product(*x.args[:-1], last.args[0]).T
         yield Edit(whole, "transpose", f"{whole} for {x}")
+
+
+def turned_beside_ones(a: Formula, b: Formula, scope: Scope) -> Iterator[tuple[Formula, Formula]]:
+    """A matrix transposed beside a vector of ones, which then has as many as fit."""
+    if b.op == "ones":
+        yield from ((flipped(a), Formula("ones", (), (dim,))) for dim in scope.dims if (dim,) != b.attrs)
+    if a.op == "transpose" and a.args[0].op == "ones":
+        yield from ((Formula("ones", (), (d,)).T, flipped(b)) for d in scope.dims if (d,) != a.args[0].attrs)
 
 
 def flipped(x: Formula) -> Formula:

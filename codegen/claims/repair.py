@@ -22,11 +22,12 @@ from .edit_scope import Known, Scope, scope_of
 from .effort import WORK, Effort
 from .fingerprint import Residual
 from .multiples import with_multiples
-from .mutations import BROUGHT, COSTS, Edit, edits
+from .mutations import BROUGHT, COSTS, Edit, edits, moves
 
 NOTHING = "nothing at all there"
 TRIED = 24  # candidates with products of scalars: each has the right value at two indices
 PLAIN_SIZE = 200  # nodes of a formula that is not long
+MOVES = 60  # quantities of a formula of which pairs are moved, twice
 MAKING = 4  # operations that a candidate takes before it is evaluated
 
 
@@ -47,10 +48,15 @@ class Target:
     quick: Callable[[Formula], bool]
     proved: Callable[[Formula], bool]
     new: Callable[[Formula], bool]
+    before_the_end: Callable[[Formula], bool] = lambda x: False  # in that instance, at all steps but the last
 
     def true(self, candidate: Formula) -> bool:
         WORK.done += MAKING + burden(candidate)
         return self.quick(candidate) and self.proved(candidate)
+
+    def true_before_the_end(self, candidate: Formula) -> bool:
+        WORK.done += MAKING + burden(candidate)
+        return self.before_the_end(candidate) and self.proved(candidate)
 
 
 def search(
@@ -65,13 +71,14 @@ def search(
     depth: int = 3,
     known: Known | None = None,
     near: dict[Any, list[Edit]] | None = None,
+    fits: bool = True,
 ) -> list[Repair]:
     """Repairs of `stated`, nearest first; empty when none is found within two edits and the effort. `beside` are the
     other sides, whose indices may be used; `head`: the side is what the formula is for, so that only its symbol and
     indices are in doubt. `near` keeps what is one edit away, for other depths. `depth`: 1 for one edit,
-    2 for two that move an index, a sign or a transpose, 3 for missing terms and any two edits."""
+    2 for two that move an index, a sign or a transpose, 3 for missing terms and any two edits. `fits`: the shapes do."""
     effort = effort or Effort()
-    scope = scope_of(stated, setting, names, beside, known)
+    scope = scope_of(stated, setting, names, beside, known, fits)
     first = near[stated, beside] if near is not None and (stated, beside) in near else None
     if first is None:
         first = sorted(
@@ -91,7 +98,9 @@ def search(
         true = [e for e in first if not effort.spent() and target.true(e.result)]
         return ranked([Repair(e.result, (e.what,), COSTS[e.kind]) for e in true], stated)
     if depth == 2:
-        return ranked(two_edits([e for e in first if COSTS[e.kind] == 1], scope, target, effort, cheap=True), stated)
+        found = two_moves(stated, target, effort)
+        slips = [e for e in first if COSTS[e.kind] == 1]
+        return ranked(found or two_edits(slips, scope, target, effort, cheap=True), stated)
     found = ranked(list(with_missing_factor(stated, scope, target, effort.share(4))), stated)
     if found:
         return found
@@ -144,6 +153,21 @@ def with_missing_factor(stated: Formula, scope: Scope, target: Target, effort: E
             return
         if target.true(e.result):
             yield Repair(e.result, (e.what,), COSTS[e.kind])
+
+
+def two_moves(stated: Formula, target: Target, effort: Effort) -> list[Repair]:
+    """One or two quantities, each a step earlier or later: the commonest pair, and few. What is a step later has no value at the
+    last one."""
+    pairs: dict[Formula, Repair] = {}
+    near = list(moves(stated))
+    for e in near if len(near) <= MOVES else ():
+        pairs.setdefault(e.result, Repair(e.result, (e.what,), COSTS[e.kind]))
+        for other in moves(e.result):
+            repair = Repair(other.result, (e.what, other.what), COSTS[e.kind] + COSTS[other.kind])
+            pairs.setdefault(other.result, repair)
+    pairs.pop(stated, None)
+    found = [r for r in pairs.values() if not effort.spent() and target.true(r.result)]
+    return found or [r for r in pairs.values() if not effort.spent() and target.true_before_the_end(r.result)]
 
 
 def two_edits(first: list[Edit], scope: Scope, target: Target, effort: Effort, cheap: bool = False) -> list[Repair]:

@@ -141,7 +141,8 @@ class Mender:
             return self.searched(statement.of, setting, (), self.target(number, setting, point), depth=depth)
         if isinstance(statement, Together):
             return self.repair_parts(statement, setting, bodies, depth)
-        return self.repair_equation(statement, setting, bodies, depth, point)
+        fits = reading.finding.failure is None or reading.finding.failure.kind != "shape"
+        return self.repair_equation(statement, setting, bodies, depth, point, fits)
 
     def repair_parts(self, whole: Together, setting: Setting, bodies: Bodies, depth: int) -> list[Repair]:
         """Each false part of a system is repaired by itself, under the same reading."""
@@ -153,7 +154,8 @@ class Mender:
                 return []
             failure, _ = self.prover.first_failure(part, setting, bodies)
             if failure is not None:
-                found = self.repair_equation(part, setting, bodies, depth, point_of(failure))
+                fits = failure.kind != "shape"
+                found = self.repair_equation(part, setting, bodies, depth, point_of(failure), fits)
                 if not found:
                     return []
                 cost += found[0].cost
@@ -164,7 +166,7 @@ class Mender:
         return [Repair(Formula("all", tuple(shown)), tuple(what), cost)] if what else []
 
     def repair_equation(
-        self, statement: Statement, setting: Setting, bodies: Bodies, depth: int, point: Point
+        self, statement: Statement, setting: Setting, bodies: Bodies, depth: int, point: Point, fits: bool = True
     ) -> list[Repair]:
         """Repairs of one equation, as whole equations: of its last side, or of what stands on its left. None where the nearest
         one is what a definition says."""
@@ -186,7 +188,8 @@ class Mender:
             residual = self.residual(statement, known, stated, setting, bodies, point)
             beside = tuple(s for s in statement.sides if s is not stated)
             head = position == 0 and (stated.op in HEADS or depth > 1)
-            for r in self.searched(stated, setting, names, target, residual, beside, head, depth=depth, known=about):
+            how = {"depth": depth, "known": about, "fits": fits}
+            for r in self.searched(stated, setting, names, target, residual, beside, head, **how):
                 pair = (r.result, known) if position == 0 else (known, r.result)
                 found.append(replace(r, result=Formula("equation", pair), cost=r.cost + (position == 0)))
         found = ranked(found, whole)
@@ -216,7 +219,7 @@ class Mender:
         side: Side | None = None,
     ) -> Target:
         judge = Candidates(self.prover, statement_with, setting, point, side)
-        return Target(judge.quick, judge.proved, judge.new)
+        return Target(judge.quick, judge.proved, judge.new, judge.quick_before_the_end)
 
 
 def sides_of(statement: Statement) -> int:

@@ -10,7 +10,7 @@ from fractions import Fraction
 from itertools import pairwise
 
 from chunkform.spec.language.claims import Setting
-from chunkform.spec.language.formula import Formula, add, formula, negative, product, rebuild, substitute, walk
+from chunkform.spec.language.formula import Formula, add, formula, inner, negative, product, rebuild, substitute, walk
 from chunkform.spec.language.statements import Statement
 
 from .derive import Terms, Underivable
@@ -25,8 +25,8 @@ def says_nothing(known: Formula, candidate: Formula, stated: Formula) -> bool:
         return True
     if is_zero(known) and is_zero(candidate):
         return True
-    left, right = plain(known), plain(candidate)
-    if contains(right, left) and not contains(plain(stated), left):
+    left, right = paired(plain(known)), paired(plain(candidate))
+    if contains(right, left) and not contains(paired(plain(stated)), left):
         return True
     return left == right
 
@@ -152,6 +152,15 @@ def equations(x: Formula, setting: Setting, logs: bool = False) -> Formula:
             return Formula("hadamard", (scale, by)) if q.dims != ("1", "1") else product(scale, by)
         return x
     return rebuild(x, tuple(equations(a, setting, logs) for a in x.args))
+
+
+def paired(x: Formula) -> Formula:
+    """x with k.T * q and q.T * k as one inner product."""
+    args = tuple(paired(a) for a in x.args)
+    pair = args if x.op == "inner" else ()
+    if x.op == "product" and len(args) == 2 and args[0].op == "transpose":
+        pair = args[0].args[0], args[1]
+    return inner(*sorted(pair, key=str)) if pair else rebuild(x, args)
 
 
 def is_zero(x: Formula) -> bool:

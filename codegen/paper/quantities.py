@@ -350,34 +350,56 @@ def one_more(
     return None
 
 
+def made_of(setting: Setting, name: str) -> set[str]:
+    """The quantities that are computed from one, itself among them where it is computed from its own other values."""
+    used = {
+        q.name: {
+            y.attrs[0]
+            for _, body in (("", q.body), *q.alternatives)
+            if body is not None
+            for y in walk(body)
+            if y.op == "at"
+        }
+        for q in setting.quantities.values()
+    }
+    found: set[str] = set()
+    waiting = [name]
+    while waiting:
+        x = waiting.pop()
+        new = {n for n, there in used.items() if x in there} - found
+        found |= new
+        waiting += new
+    return found
+
+
 def set_loss(found: Symbols, equations: Sequence[Equation], resolve: object) -> None:
     """The loss of a document without a recurrence: any function of its outputs, whose gradients by them are given. An output is
-    what the document has a gradient by, and no formula for this gradient."""
+    what the document has a gradient by, and no formula for this gradient; but the gradient by what other outputs are made of
+    follows from theirs."""
     if found.recurrence is not None:
         return
     names = set(ordered_names(equations))
     heads = {core(e.head).attrs[0] for e in equations if e.first and core(e.head).op == "at"}
     terms = []
-    for n in found.definitions:
+    known = [n for n in found.definitions if n in found.setting.quantities or n in found.names]
+    asked = [n for n in known if f"d{n}" in names and f"d{n}" not in heads and found.shapes.get(n) is not None]
+    made = {found.names[n] for n in asked}
+    whole = [n for n in asked if not made_of(found.setting, found.names[n]) & made]
+    for n in whole or asked:
         gradient_name = "d" + n
-        if (
-            gradient_name not in names
-            or gradient_name in heads
-            or (n not in found.setting.quantities and n not in found.names)
-        ):
-            continue
         q = found.setting.quantities[found.names[n]]
-        shape = found.shapes.get(n)
-        if shape is None:
-            continue
+        shape = found.shapes[n]
         letters = [index(x) for x in ("i", "j", "u")[: len(q.parameters)]]
         over = tuple((x, 1, size(LENGTH)) for x in letters)
-        given = found.setting.given(safe_in(found.setting, "d" + found.names[n]), *shape, over=over or None)
-        found.names[gradient_name] = given.name if isinstance(given, Quantity) else given.attrs[0]
-        found.arity[gradient_name] = len(letters)
-        found.shapes[gradient_name] = shape
+        direct = "d" if n in whole else "direct_d"  # by a sequence, beside what goes through its later values
+        given = found.setting.given(safe_in(found.setting, direct + found.names[n]), *shape, over=over or None)
+        own = given.name if isinstance(given, Quantity) else given.attrs[0]
+        if n in whole:
+            found.names[gradient_name] = own
+            found.arity[gradient_name] = len(letters)
+            found.shapes[gradient_name] = shape
         at = Formula("at", tuple(letters), (found.names[n],))
-        one: Formula = inner(Formula("at", tuple(letters), (found.names[gradient_name],)), at)
+        one: Formula = inner(Formula("at", tuple(letters), (own,)), at)
         for x in reversed(letters):
             one = sum_over(x, 1, size(LENGTH), one)
         terms.append(one)

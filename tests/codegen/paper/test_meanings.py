@@ -250,3 +250,20 @@ def test_an_output_that_nothing_reads_is_no_abbreviation_because_a_term_of_its_g
 ) -> None:
     text = DECAY + r"$$z_t = S_{t-1}^\top k_t$$" + "\n$$dq_t = S_t do_t$$\n$$dk_t = dS_t v_t + S_{t-1} dz_t$$\n"
     assert judged_rows(tmp_path, text + "$$dk_t = dS_t v_t$$") == ["holds", "holds", "fails"]
+
+
+def test_the_gradient_by_a_state_that_no_spec_can_say_goes_through_all_later_steps(tmp_path: Path) -> None:
+    """It is no output's, whose gradient would be given; nor is what another output is made of."""
+    start = "with $q_t, k_t \\in \\mathbb R^d$, $x_t \\in \\mathbb R^e$\n"
+    solve = "(I + \\beta_t k_t k_t^\\top)^{-1}"
+    step = f"$$S_t = (S_{{t-1}} + \\beta_t x_t k_t^\\top){solve}$$\n$$o_t = S_t q_t$$\n"
+    right, wrong = f"$$dx_t = \\beta_t dS_t {solve} k_t$$\n", "$$dx_t = \\beta_t dS_t k_t$$\n"
+    path = tmp_path / "paper.md"
+    for output in ("$$dq_t = S_t^\\top do_t$$\n", ""):
+        path.write_text(f"{start}{step}{right}{wrong}{output}", encoding="utf-8")
+        found = [Verifier(thorough=False).judge(c).verdict for c in read_paper(path).claims]
+        assert found == ["holds", "fails", "holds"][: 3 if output else 2]
+    attention = "$$P_{ij} = \\exp(q_i^\\top k_j) / \\sum_l \\exp(q_i^\\top k_l)$$\n$$o_i = \\sum_j P_{ij} v_j$$\n"
+    rows = "$$dP_{ij} = do_i^\\top v_j$$\n$$dv_j = \\sum_i P_{ij} do_i$$\n"
+    path.write_text(f"with $q_t, k_t, v_t \\in \\mathbb R^d$\n{attention}{rows}", encoding="utf-8")
+    assert [Verifier(thorough=False).judge(c).verdict for c in read_paper(path).claims] == ["holds", "holds"]
