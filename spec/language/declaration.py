@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
-from chunkform.errors import SpecError, page_of
+from chunkform.errors import AttributeError_, SpecError, nearest, page_of
 from chunkform.methods import Methods
 
 from .names import spec_name
@@ -57,6 +57,14 @@ class Declaration(Methods):
 
         lines = r" \\ ".join(equations(self))
         return r"$$\begin{aligned} " + lines + r" \end{aligned}$$" if lines else None
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("_"):  # Python and SymPy look for these
+            raise AttributeError(name)
+        article = "an" if self.noun[0] in "aeiou" else "a"
+        known = [x for x in dir(type(self)) if not x.startswith("_") and callable(getattr(type(self), x))]
+        given = f"; a quantity is what declared it returned, as in `{name} = r.inputs({name!r})`"
+        raise AttributeError_(f"{article} {self.noun} has no {name!r}{nearest(name, known) or given}", caller())
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r})"

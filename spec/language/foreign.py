@@ -28,6 +28,13 @@ class Named(sympy.Symbol):
             )
         return getattr(sympy.Symbol, how)(self, other)
 
+    def __bool__(self) -> bool:
+        if wrote(1):  # SymPy asks as well
+            raise SpecError(
+                f"{self} has no truth value: a spec has no branches; write Max, Min, relu or sigmoid", caller()
+            )
+        return True
+
     def __lt__(self, other: object) -> object:
         return self._compared(other, "__lt__")
 
@@ -71,6 +78,11 @@ def together(x: object) -> str:
     if not isinstance(x, tuple | list) or not x or not all(map(_ours, x)):
         return ""
     return f"; {', '.join(map(str, x))} were declared together: give each a name, as in `a, b = ...`"
+
+
+def called(x: object) -> str:
+    """The name of a function that was given in the place of what it makes of a term; empty for anything else."""
+    return str(getattr(x, "__name__", "")) if callable(x) and not isinstance(x, type) else ""
 
 
 def _ours(x: object) -> bool:

@@ -73,6 +73,7 @@ def _entrywise(function: Any, name: str = "") -> Any:
         return function(value)
 
     call.__doc__ = f"{name} of a scalar, or of each entry of a vector."
+    call.__name__ = call.__qualname__ = "absolute" if name == "abs" else name
     return call
 
 
@@ -109,6 +110,7 @@ def _of_several(function: Callable[..., sympy.Expr]) -> Callable[..., Term]:
         return apply(lambda *each: function(*each, *numbers), *entries)
 
     name = function.__name__
+    call.__name__ = call.__qualname__ = name
     call.__doc__ = f"{name} of terms, entry by entry where they are vectors or matrices."
     return call
 
@@ -130,6 +132,9 @@ def norm(a: Matrix) -> sympy.Expr:
 def normalize(a: Matrix, eps: float = 1e-6) -> Matrix:
     """A vector over its Euclidean norm: a / sqrt(a.a + eps)."""
     column(a, "normalize")
+    number = scalar_of(eps)
+    if number is None or not number.is_number:
+        raise SpecError(f"the eps of normalize must be a number, got {eps!r}", caller())
     return a / sympy.sqrt(total(a**2) + sympy.nsimplify(eps, rational=True))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.machinery
 import importlib.util
+import inspect
 import os
 import re
 import sys
@@ -16,6 +17,7 @@ from typing import Any, TypeVar
 from chunkform.errors import ChunkformError, LoadError, nearest
 
 from .declaration import Declaration
+from .methods_of_tensors import METHODS
 from .recurrence import Recurrence
 from .row_map import RowMap
 from .source import Source
@@ -84,6 +86,10 @@ def _hint(error: BaseException, place: str) -> str:
         return near
     if isinstance(error, NameError):
         return ": declare it with r.inputs, r.parameters, r.decay, ..., or import it from chunkform.spec.language"
+    if isinstance(error, TypeError) and (right := _call(str(error))):
+        return f": write {right}"
+    if isinstance(error, AttributeError) and error.name in sys.modules[__package__].__all__:
+        return f": {error.name} is of chunkform.spec.language"
     if "truth value" in str(error):
         return ": a spec has no branches; write Max, Min, relu or sigmoid"
     for said, instead in _PYTHON.items():
@@ -94,6 +100,23 @@ def _hint(error: BaseException, place: str) -> str:
     return ""
 
 
+def _call(said: str) -> str:
+    """How a function of the language, or a method of a declaration, is called, of which Python says that a call doesn't fit."""
+    language = sys.modules[__package__]
+    found = re.match(r"(?:(\w+)\.)?(\w+)\(\) (?:missing|takes|got)", said)
+    if found is None:
+        return ""
+    kind, name = found.groups()
+    kinds = {x.__name__: x for x in vars(language).values() if isinstance(x, type)}
+    owner = kinds.get(kind) if kind else language if name in language.__all__ else None
+    function = getattr(owner, name, None)
+    if function is None:
+        return ""
+    _, *more = parameters = [*inspect.signature(function).parameters.values()]
+    shown = [str(x.replace(annotation=x.empty)) for x in (more if kind else parameters) if not x.name.startswith("_")]
+    return f"{kind if name == '__init__' else f'r.{name}' if kind else name}({', '.join(shown)})"
+
+
 _SYMBOLS = ("Atom", "Contraction", "Matrix", "State", "Dim", "symbols", "expression", "'Mul'", "'Add'", "'Pow'")
 _PYTHON = {  # what Python or SymPy says of a term of a spec, and what to write
     "has no len()": "a scalar has no length; the size of a dim is r.size(d), where r declares d",
@@ -102,6 +125,8 @@ _PYTHON = {  # what Python or SymPy says of a term of a spec, and what to write
     "not supported between": "terms have no order; write Max, Min, relu or absolute",
     "Cannot convert": "a term has no value in a spec; use the functions of chunkform.spec.language",
     "unsupported operand": "of Python's operators a spec has + - * / ** and unary -",
+    "cannot be interpreted": "a term has no value in a spec; use the functions of chunkform.spec.language",
+    "Cannot round": "a term has no value in a spec; use the functions of chunkform.spec.language",
     "bad operand": "of Python's operators a spec has + - * / ** and unary -",
 }
 
@@ -114,7 +139,10 @@ def near_name(error: BaseException, beside: Iterable[str] = ()) -> str:
     unknown = imported[1] if imported else getattr(error, "name", None) if isinstance(error, NameError) else None
     if unknown is None:
         return ""
+    if unknown in METHODS and len(unknown) > 2 and not imported and unknown not in beside:
+        return f": {METHODS[unknown]}"
     public = [x for x, value in vars(formula).items() if callable(value) and not x.startswith("_")]
+    public = [x for x in public if x != unknown]
     return nearest(unknown, [*(x for x in beside if not x.startswith("_")), *sys.modules[__package__].__all__, *public])
 
 

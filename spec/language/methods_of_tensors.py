@@ -14,7 +14,12 @@ METHODS = {
     **dict.fromkeys(("add", "sub", "mul", "div", "pow", "neg"), "write it with + - * / **, and hadamard for entries"),
     **dict.fromkeys(("max", "maximum", "amax"), "write Max(a, b)"),
     **dict.fromkeys(("min", "minimum", "amin", "clamp", "clip"), "write Max(a, b) and Min(a, b)"),
-    **dict.fromkeys(("view", "reshape", "unsqueeze", "squeeze", "expand", "repeat", "cat"), "its dims say its shape"),
+    **dict.fromkeys(("view", "reshape", "unsqueeze", "squeeze", "expand", "repeat"), "its dims say its shape"),
+    **dict.fromkeys(("cat", "concat", "stack"), "declare each part as a quantity of its own"),
+    **dict.fromkeys(
+        "to float double half bfloat16 numpy detach item".split(),
+        "dtypes and devices are those of what its op is called with",
+    ),
     **dict.fromkeys(
         ("cumsum", "cumprod", "logcumsumexp"), "what runs over steps is a state, as in r.update(c, c.prev + x)"
     ),
@@ -22,6 +27,8 @@ METHODS = {
     **dict.fromkeys(("conj", "real", "imag", "angle"), "a spec is of real numbers: write both parts of a complex one"),
     **dict.fromkeys(("inverse", "inv", "pinv", "solve"), f"a Program solves with a state, see {page_of('programs')}"),
     **dict.fromkeys(("H", "mH"), "write .T"),
+    "where": "a spec has no branches: write Max, Min, relu or sigmoid",
+    "einsum": "write products with *, hadamard, diag and total",
     "sum": "write total(..), of chunkform.spec.language",
     "mean": "write total(..) / r.size(d)",
     "prev": "a state has it, and this is a term",

@@ -25,7 +25,7 @@ from .claiming import Claiming
 from .declaration import Declaration, Declared
 from .domain import Domain, domain_of
 from .expression import ONE, Atom, Contraction, Dim, Matrix, Term, latex, ones, scalar_of, shape_text, total
-from .foreign import together
+from .foreign import called, together
 from .names import FUNCTION_NAMES, quantity_name, split_names
 from .source import Source, again, caller, wrote
 
@@ -80,6 +80,7 @@ class State:
     __mul__ = __rmul__ = __add__ = __radd__ = __sub__ = __rsub__ = __neg__ = __truediv__ = __rtruediv__ = _refuse
     __matmul__ = __rmatmul__ = __pow__ = __rpow__ = __getitem__ = __iter__ = _sympy_ = _refuse
     __lt__ = __le__ = __gt__ = __ge__ = __len__ = __abs__ = __mod__ = __floordiv__ = __int__ = __float__ = _refuse
+    __call__ = _refuse
     T = property(_refuse)
 
     def __getattr__(self, name: str) -> Any:
@@ -345,7 +346,8 @@ class Recurrence(Claiming, Declaration):
         value = term if isinstance(term, Matrix) else scalar_of(term)
         if value is None:
             hint = f": write {term}.prev or {term}.next" if isinstance(term, State) else together(term)
-            raise SpecError(f"{what} must be a term of the spec, got {term!r}{hint}", caller())
+            got = f"the function {name}: write {name}(..)" if (name := called(term)) else repr(term)
+            raise SpecError(f"{what} must be a term of the spec, got {got}{hint}", caller())
         if wrote(2):
             for name, owner in owners(value):
                 if owner is not self.owner and name in self._names() | dict.fromkeys(self._moments()):
