@@ -7,7 +7,6 @@ entry of a vector.
 
 from __future__ import annotations
 
-import inspect
 import numbers
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ import sympy
 from chunkform.errors import AttributeError_, DimensionError, SpecError
 
 from . import formula as formulas
-from .foreign import Named, foreign, of_numpy, of_torch
+from .foreign import Named, check_function, foreign, of_another_step, of_numpy, of_torch
 from .methods_of_tensors import METHODS
 from .source import Source, caller, wrote
 
@@ -277,10 +276,7 @@ class Matrix:
         )
 
     def __call__(self, *steps: object) -> NoReturn:
-        raise SpecError(
-            f"{self} is a term of the step at hand: what a step before had is a state, as in r.update(last, {self})",
-            caller(),
-        )
+        of_another_step(self)
 
     def __len__(self) -> NoReturn:
         dims = " x ".join(str(x) for x in self.shape if x is not ONE)
@@ -469,31 +465,15 @@ def apply(function: Any, *args: Matrix) -> Matrix:
 
     >>> apply(lambda x, y: x / (1 + y**2), a, b)
     """
-    if not args or isinstance(function, Matrix) or not callable(function):
-        raise DimensionError("apply takes a function and one or more vectors, as in apply(lambda x: x**3, k)", caller())
+    check_function(function, args)
     for m in args:
         if not isinstance(m, Matrix) or m.shape != args[0].shape:
             raise DimensionError(f"apply takes vectors of one shape, got {', '.join(str(x) for x in args)}", caller())
     slots = tuple(sympy.Symbol(f"x{i}_", real=True) for i in range(len(args)))
-    _takes(function, len(args))
     body = scalar_of(function(*slots))
     if body is None:
         raise SpecError("the function given to apply must return a SymPy expression", caller())
     return Matrix("map", (body, *args), args[0].rows, args[0].cols)
-
-
-def _takes(function: Any, count: int) -> None:
-    """Raises where a function can't be called with so many terms; one without a signature is called to see."""
-    try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):
-        return
-    try:
-        signature.bind(*range(count))
-    except TypeError:
-        raise DimensionError(
-            f"the function given to apply takes {signature}, got {count} vector{'s' * (count != 1)}", caller()
-        ) from None
 
 
 def entry(i: int) -> sympy.Symbol:

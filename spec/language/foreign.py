@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any, NoReturn
 
 import sympy
 
-from chunkform.errors import SpecError
+from chunkform.errors import DimensionError, SpecError
 
 from .source import caller, wrote
 
@@ -83,6 +84,30 @@ def together(x: object) -> str:
 def called(x: object) -> str:
     """The name of a function that was given in the place of what it makes of a term; empty for anything else."""
     return str(getattr(x, "__name__", "")) if callable(x) and not isinstance(x, type) else ""
+
+
+def check_function(function: Any, args: tuple[object, ...]) -> None:
+    """Raises where something can't be applied to the entries of so many vectors; a function without a signature may be."""
+    if not args or _ours(function) or not callable(function):
+        raise DimensionError("apply takes a function and one or more vectors, as in apply(lambda x: x**3, k)", caller())
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return
+    try:
+        signature.bind(*args)
+    except TypeError:
+        many = "s" * (len(args) != 1)
+        raise DimensionError(
+            f"the function given to apply takes {signature}, got {len(args)} vector{many}", caller()
+        ) from None
+
+
+def of_another_step(term: object) -> NoReturn:
+    raise SpecError(
+        f"{term} is a term of the step at hand: what a step before had is a state, as in r.update(last, {term})",
+        caller(),
+    )
 
 
 def _ours(x: object) -> bool:
