@@ -491,7 +491,7 @@ def forward_rows_1(
         k_p + h // k_g * k_h + (b * k_b + step * k_t)[:, None] + d[None, :],
         mask=i_ok[:, None] & d_ok[None, :], other=0.0,
     ).to(tl.float32)
-    t1 = tl.sum(q * k, axis=1)
+    t1 = tl.sum(q.to(tl.float64) * k, axis=1).to(tl.float32)
     tl.store(ahead1_out + at, 1.0 / t1, mask=i_ok)
 
 
@@ -528,7 +528,7 @@ def forward_prepare_1(
         lam_n = tl.load(lam_rests + at + row) if EXACT else 0
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
+        p = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="ieee")  # q k^T
         ahead1 = tl.load(ahead1_p + t0 * ahead1_t + i * ahead1_t, mask=i_ok, other=0.0)
         seen = i[:, None] > i[None, :]
         log2 = lam_a[:, None] - lam_a[None, :]
@@ -714,7 +714,7 @@ def forward_rows_2(
         write1_p + h // write1_g * write1_h + (b * write1_b + step * write1_t)[:, None] + e[None, :],
         mask=i_ok[:, None] & e_ok[None, :], other=0.0,
     ).to(tl.float32)
-    t1 = tl.sum(q * k, axis=1)
+    t1 = tl.sum(q.to(tl.float64) * k, axis=1).to(tl.float32)
     tl.store(v_out + at[:, None] * E + e[None, :], (1.0 / t1)[:, None] * write1, mask=i_ok[:, None] & e_ok[None, :])
 
 
@@ -729,7 +729,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], o.shape[2], lam.shape[2], 0)
     D = q.shape[-1]
     E = o.shape[-1]
-    config = choose(some.dtype, (D, E), "a31ad7bc05865053")
+    config = choose(some.dtype, (D, E), "85c2056c0f01d963")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     s_first = whole(states.get("s"))
@@ -847,7 +847,7 @@ def backward_rows_1(
         k_p + h // k_g * k_h + (b * k_b + step * k_t)[:, None] + d[None, :],
         mask=i_ok[:, None] & d_ok[None, :], other=0.0,
     ).to(tl.float32)
-    t1 = tl.sum(q * k, axis=1)
+    t1 = tl.sum(q.to(tl.float64) * k, axis=1).to(tl.float32)
     tl.store(ahead1_out + at, 1.0 / t1, mask=i_ok)
 
 
@@ -884,7 +884,7 @@ def backward_prepare_1(
         lam_n = tl.load(lam_rests + at + row) if EXACT else 0
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(k.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # k q^T
+        p = tl.dot(k.to(DT), tl.trans(q.to(DT)), input_precision="ieee")  # k q^T
         seen = i[:, None] < i[None, :]
         log2 = lam_a[None, :] - lam_a[:, None]
         if EXACT:
@@ -1220,7 +1220,7 @@ def backward_prepare_3(
         write1 = tl.load(
             write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
-        p = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do write1^T
+        p = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="ieee")  # do write1^T
         ahead1 = tl.load(ahead1_p + t0 * ahead1_t + i * ahead1_t, mask=i_ok, other=0.0)
         seen = i[:, None] > i[None, :]
         log2 = lam_a[:, None] - lam_a[None, :]
@@ -1233,7 +1233,7 @@ def backward_prepare_3(
         )  # ((do write1^T) . m) diag((cd952cfd4723))
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p2 = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
+        p2 = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="ieee")  # q k^T
         pairs = -ahead1.to(tl.float32)[None, :] * (
             p2 * p * tl.where(i[:, None] > i[None, :], 1.0, 0.0) * m
         )  # -([order_{mask}]_{i,j} . (q k^T) . (do write1^T) . m) diag((cd952cfd4723))
@@ -1426,7 +1426,7 @@ def backward_rows_2(
             mask=i_ok[:, None] & d_ok[None, :], other=0.0,
         ).to(tl.float32)
     t1 = tl.sum(write1 * dv, axis=1)
-    t2 = tl.sum(k * q, axis=1)
+    t2 = tl.sum(k.to(tl.float64) * q, axis=1).to(tl.float32)
     t3 = 1.0 / (t2 * t2)
     if dq_out is not None:
         tl.store(
@@ -1452,7 +1452,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], o.shape[2], lam.shape[2], 0)
     D = q.shape[-1]
     E = o.shape[-1]
-    config = choose(some.dtype, (D, E), "a31ad7bc05865053")
+    config = choose(some.dtype, (D, E), "85c2056c0f01d963")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     s_first = whole(states.get("s"))
@@ -1654,12 +1654,13 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
 def torch_step(given, states, constants, outputs, following):
     """One step in torch: from given and states, [B, H, ...], to what it puts into outputs and following."""
     dtype = dtype_of(given)
+    like = given["q"].new_zeros((), dtype=dtype)
     q = given["q"].to(dtype)
     k = given["k"].to(dtype)
     o = given["o"].to(dtype)
     lam = given["lam"].to(dtype).exp()
     s = states["s"].to(dtype)
-    t1 = (k * q).sum(-1)
+    t1 = (k.double() * q).sum(-1).to(like.dtype)
     t2 = 1.0 / t1
     t3 = (q[..., :, None] * s).sum(-2)
     t4 = o - lam[..., None] * t3
@@ -1724,7 +1725,7 @@ def step_kernel(
         k = k.to(tl.float32)
         o = o.to(tl.float32)
         lam = tl.exp(lam.to(tl.float32))
-        t1 = tl.sum(k * q, axis=0)
+        t1 = tl.sum(k.to(tl.float64) * q, axis=0).to(tl.float32)
         t2 = 1.0 / t1
         t3 = tl.sum(q[:, None] * s, axis=0)
         t4 = o - lam * t3
@@ -1802,7 +1803,7 @@ def steps_kernel(
             o_ahead = tl.load(o_at + then * o_stride1 + wide_e * o_stride3, mask=in_e, other=0.0)
             lam = tl.exp(lam_ahead.to(tl.float32))
             lam_ahead = tl.load(lam_at + then * lam_stride1)
-            t1 = tl.sum(k * q, axis=0)
+            t1 = tl.sum(k.to(tl.float64) * q, axis=0).to(tl.float32)
             t2 = 1.0 / t1
             t3 = tl.sum(q[:, None] * s, axis=0)
             t4 = o - lam * t3

@@ -50,6 +50,14 @@ class Dialect(Protocol):
         ...
 
     def sum(self, value: Code, position: int, rank: int) -> Code: ...
+    def wide(self, value: Code) -> Code:
+        """A value in float64."""
+        ...
+
+    def wide_sum(self, value: Code, position: int, rank: int) -> Code:
+        """The sum of values in float64, as one of the usual type."""
+        ...
+
     def peak(self, value: Code, position: int, rank: int) -> Code: ...
     def mask(self, value: Code, dims: tuple[str, ...], position: int, held: Code = NOTHING) -> Code: ...
     def spread(self, value: Code, dims: tuple[str, ...]) -> Code:
@@ -114,6 +122,12 @@ class Torch:
     def sum(self, value: Code, position: int, rank: int) -> Code:
         return Text(f"{value.at(ATOM)}.sum({position - rank})")
 
+    def wide(self, value: Code) -> Code:
+        return Text(f"{value.at(ATOM)}.double()")
+
+    def wide_sum(self, value: Code, position: int, rank: int) -> Code:
+        return Text(f"{value.at(ATOM)}.sum({position - rank}).to({self.like}.dtype)")
+
     def peak(self, value: Code, position: int, rank: int) -> Code:
         return Text(f"{value.at(ATOM)}.amax({position - rank})")
 
@@ -168,6 +182,10 @@ class Asking(Torch):
         self._like(b_uniform and not a_uniform)
         return super().maximum(a, b, a_uniform, b_uniform)
 
+    def wide_sum(self, value: Code, position: int, rank: int) -> Code:
+        self._like(True)
+        return super().wide_sum(value, position, rank)
+
     def eye(self, dim: str) -> Code:
         self._like(True)
         self.asked.add(self.size_text(dim))
@@ -217,6 +235,12 @@ class Triton:
 
     def sum(self, value: Code, position: int, rank: int) -> Code:
         return call("tl.sum", value, axis=position)
+
+    def wide(self, value: Code) -> Code:
+        return value.to("tl.float64")
+
+    def wide_sum(self, value: Code, position: int, rank: int) -> Code:
+        return call("tl.sum", value, axis=position).to("tl.float32")
 
     def peak(self, value: Code, position: int, rank: int) -> Code:
         return call("tl.max", value, axis=position)

@@ -154,6 +154,7 @@ class _Job:
     def prepare(self, roots: list[Term], suggested: dict[Term, str]) -> None:
         """Decide which values get a name of their own, and what is known of each."""
         self.suggested = suggested
+        self.terms.mark_divisors(roots)
         for term, count in below(roots).items():
             args = [a for a, _ in term.args]
             self.uniform[term] = term.op != "eye" and (
@@ -328,6 +329,8 @@ class _Job:
         ((body, places),) = term.args
         bound = term.bound
         assert bound is not None
+        if term in self.terms.divisors:
+            return self._wide_sum(body, places, bound)
         if body.op == "mul" and body not in self.named and (len(places) > 2 or not self.dialect.masked):
             groups = self._groups(list(body.args))
             texts: list[Operand] = []
@@ -343,6 +346,17 @@ class _Job:
         if self.dialect.masked and self.padding[body][bound] != ZERO:
             value = self.dialect.mask(value, body.dims, bound)
         return self.dialect.sum(value, bound, len(places))
+
+    def _wide_sum(self, body: Term, places: Positions, bound: int) -> Code:
+        """A sum whose products are not rounded either."""
+        factors = list(body.args) if body.op == "mul" else [(body, places)]
+        (first, own), *others = sorted(factors, key=lambda f: self.uniform[f[0]])
+        value = self.dialect.wide(self.placed(first, own, places))
+        for arg, own in others:
+            value = value * self.placed(arg, own, places)
+        if self.dialect.masked and self.padding[body][bound] != ZERO:
+            value = self.dialect.mask(value, body.dims, bound)
+        return self.dialect.wide_sum(value, bound, len(places))
 
     def _peak(self, term: Term) -> Code:
         ((body, places),) = term.args

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from ..ir.divisors import cancelling_divisors
 from ..ir.expr import Node, dim_of, walk
 
 Axes = tuple[str, ...]
@@ -54,12 +55,17 @@ class Terms:
     order: tuple[str, ...] = ()  # dims in the order in which matrices are stored
     table: dict[object, Term] = field(default_factory=dict)
     known: dict[Node, tuple[Term, Axes]] = field(default_factory=dict)
+    divisors: set[Term] = field(default_factory=set)  # sums that are made in float64
 
     def of(self, node: Node) -> tuple[Term, Axes]:
         for x in walk(node):
             if x not in self.known:
                 self.known[x] = self._convert(x)
         return self.known[node]
+
+    def mark_divisors(self, roots: Iterable[Term]) -> None:
+        """Sums below the roots that may cancel, and that something is divided by, are divisors."""
+        self.divisors |= {self.of(x)[0] for x in cancelling_divisors(root.node for root in roots)}
 
     def _convert(self, x: Node) -> tuple[Term, Axes]:
         args = [self.known[a] for a in x.args]

@@ -20,7 +20,8 @@ from ....ir.code import (
     times,
     where,
 )
-from ....ir.expr import COL, ROW, Node, dim_of, factors_of
+from ....ir.divisors import cancelling_divisors
+from ....ir.expr import COL, ROW, Node, dim_of, factors_of, walk
 from ....ir.kernel_ir import (
     Body,
     For,
@@ -64,7 +65,7 @@ def intra_chunk_kernel(
     needs more than those of whole chunks: as it takes each chunk as of a small decay range, and finds out on the way, all sums of
     those that aren't are stored for the kernel that takes these once more."""
     tiles = Tiles(Scope.of(o, o.prologue, name_of))
-    tiles.by_range, tiles.fine = [], fine
+    tiles.by_range, tiles.fine, tiles.divided = [], fine, _divided(o)
     tiles.split = by_channel(*o.matrices.values(), *o.products.values(), *o.intra.values())
     blocks: list[Statement] = []
     parts: list[str] = []
@@ -115,6 +116,17 @@ def intra_chunk_kernel(
         few=len(o.products) <= SUMMED if parts else not queues and wide <= FEW,
         queues=queues,
     )
+
+
+def _divided(o: Opened) -> frozenset[Node]:
+    """Products over steps of a chunk whose columns or rows are divided by sums that may cancel: these grow without bound, and
+    with them what a product rounds."""
+    quotients = {x.attrs[:2] for x, node in o.origins.items() if cancelling_divisors([node])}
+    nodes = (*o.prologue.values(), *o.matrices.values(), *(term[0] for own in o.own for term in own.terms))
+    scaled = [
+        x for x in walk(*nodes) if x.op == "mul" and any(f.op == "leaf" and f.attrs[:2] in quotients for f in x.args)
+    ]
+    return frozenset(y for y in walk(*scaled) if y.op == "sum" and set(y.axes) == {ROW, COL})
 
 
 def _queued(axes: tuple[str, ...], tiles: Tiles, inside: list[Statement]) -> Body:

@@ -66,6 +66,7 @@ class TileProducts(TileDecays):
         self.parted = False  # is what precise states get two operands as well, with nothing rounded in what sums read?
         self.wide: frozenset[str] = frozenset()  # matrices that are float32 in memory
         self.fine: Fine | None = None
+        self.divided: frozenset[Node] = frozenset()  # products that a quotient may make many times as large
 
     def _product(self, factors: tuple[Node, ...]) -> Value:
         """The product of factors, those over the same axes first."""
@@ -118,11 +119,12 @@ class TileProducts(TileDecays):
         apart = self.sweeps and onto is None and set(axes) == {ROW, COL}
         if self._in_slices(bound) or apart:
             v = self.assign("p", self.zeros(axes) if onto is None else onto.over(axes), axes)
-            added = let(v.name, dot_of(*operands, v.code), note=note)
+            added = let(v.name, dot_of(*operands, v.code, exactly=x in self.divided), note=note)
             # in a region of its own, or else the compiler has each row of it made by two warps, as a sweep's tile has more rows
             self.body.append(If(self.surely, (added,)) if apart else added)
         else:
-            v = self.assign("p", dot_of(*operands, *([] if onto is None else [onto.over(axes)])), axes, note=note)
+            product = dot_of(*operands, *([] if onto is None else [onto.over(axes)]), exactly=x in self.divided)
+            v = self.assign("p", product, axes, note=note)
         others = [(rests[0], b)] * again[0] + [(a, rests[1])] * again[1]
         if others:
             each = [(self._operand(y, (p, bound)), self._operand(z, (bound, q))) for y, z in others]

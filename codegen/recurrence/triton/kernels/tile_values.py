@@ -140,5 +140,7 @@ def added_to(total: Code | None, x: Code) -> Code:
     return total - without_minus(x) if starts_with_minus(x) else plus(total, x)
 
 
-def dot_of(*operands: Code) -> Code:
-    return Call("tl.dot", operands, (("input_precision", Literal("tf32x3")),))
+def dot_of(*operands: Code, exactly: bool = False) -> Code:
+    """A product, of float32 on tensor cores, where an operand is cut into parts of 11 bits, and all but the smallest of their
+    products are summed; or `exactly` as of float32."""
+    return Call("tl.dot", operands, (("input_precision", Literal("ieee" if exactly else "tf32x3")),))
