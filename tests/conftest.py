@@ -34,7 +34,7 @@ def own_caches() -> None:
             pass
     except OSError:
         folder = Path(tempfile.gettempdir()) / f"chunkform_test_cache_{os.getuid()}"
-    for file in (*folder.glob("*.*"), *folder.glob("__pycache__/*")):
+    for file in (*folder.glob("*.*"), *folder.glob("__pycache__/*"), *folder.glob("gates/*/*")):
         with contextlib.suppress(OSError):
             if time.time() - file.stat().st_mtime > KEPT:
                 file.unlink()
@@ -43,6 +43,11 @@ def own_caches() -> None:
 
 
 own_caches()
+with contextlib.suppress(ImportError):  # as above
+    from shared import passed
+
+    passed.install()
+    passed.watch(pytest.MonkeyPatch)
 gc.set_threshold(*SELDOM)  # as in every command: the compiler makes nodes by the million, and hardly a cycle
 
 

@@ -94,6 +94,7 @@ def main() -> None:
     else:
         sys.path[0] = str(TESTS)
         sys.path.insert(1, str(TESTS.parent))
+        importlib.import_module("shared.passed").install()
         for name in MODULES:
             importlib.import_module(name)
         ready()

@@ -84,8 +84,22 @@ def test_ranges_without_end_are_refused_at_once() -> None:
         assert "and the verifier tries 10000 values at most" in v.error.message
 
 
+def easy(name: str, count: int) -> list[Claim]:
+    """What an output is, said so many times."""
+    r = Recurrence(name)
+    d = r.dims("d")
+    q, k = r.inputs("q k", d)
+    S = r.state("S", d, d)
+    r.update(S, S.prev + k * k.T)
+    r.output("o", S.next * q)
+    t, q, S, o = r.quantities("t q S o")
+    for n in range(count):
+        r.claim(f"{name} {n}", o(t), S(t) * q(t))
+    return list(r.claims)
+
+
 def test_which_claim_is_judged_is_told_as_it_begins() -> None:
-    claims = [*hopeless(), *hopeless()] * 4  # of two settings, and enough for several processes
+    claims = [*easy("one", 10), *easy("other", 10)]  # of two settings, and enough for several processes
     told: list[int] = []
     groups = [
         [i for i, c in enumerate(claims) if c.setting is s] for s in {id(c.setting): c.setting for c in claims}.values()

@@ -17,15 +17,19 @@ SPECS = Path(__file__).parents[1] / "specs"
 ROOM = {"sm_80": 166912, "sm_86": 101376, "sm_90": 232448}  # bytes of shared memory of a program
 
 
-def needs(file, name, arch, level=0, only="", **widths):
-    """Bytes of shared memory of each kernel of a call in float32."""
+def launches(file, name, level=0, **widths):
+    """What a call in float32 launches."""
     (r,) = (r for r in find(str(SPECS / file)) if r.name == name)
     c = compile_spec(r)
     module = compile_report._module(c)
     with narrowed(level):
-        launches = compile_report.launches_of(c, module, "float32", widths)
+        return compile_report.launches_of(c, module, "float32", widths)
+
+
+def needs(file, name, arch, level=0, only="", **widths):
+    """Bytes of shared memory of each kernel of a call in float32."""
     found = {}
-    for x in launches:
+    for x in launches(file, name, level, **widths):
         if only in x.kernel.fn.__name__:
             settings = {n: x.options[n] for n in compile_report.SETTINGS if x.options.get(n) is not None}
             options = {n: v for n, v in x.options.items() if n not in compile_report.SETTINGS}
@@ -35,10 +39,13 @@ def needs(file, name, arch, level=0, only="", **widths):
     return found
 
 
-def test_steps_that_write_many_ranks_fit_at_first():
+@pytest.mark.parametrize("only", ["forward", pytest.param("", marks=pytest.mark.long)], ids=["forwards", "all"])
+def test_steps_that_write_many_ranks_fit_at_first(only):
     """Triton loads the matrices of two more steps ahead, by itself, unless it is told not to: here 352 KiB."""
-    found = needs("entries.py", "mamba3_mimo", "sm_80", d=24, e=96, m=66)
-    assert max(found.values()) <= ROOM["sm_80"]
+    widths = {"d": 24, "e": 96, "m": 66}
+    told = {x.kernel.fn.__name__: x.options.get("num_stages") for x in launches("entries.py", "mamba3_mimo", **widths)}
+    assert told["sequential_forward_kernel"] == told["sequential_backward_kernel"] == 1
+    assert max(needs("entries.py", "mamba3_mimo", "sm_80", only=only, **widths).values()) <= ROOM["sm_80"]
 
 
 @pytest.mark.long

@@ -1,0 +1,71 @@
+"""Gates that have passed don't run again for the very same, and do for anything else."""
+
+import functools
+from dataclasses import dataclass
+
+import pytest
+from shared import passed
+from shared.op_cases import SPECS
+
+from chunkform.codegen.exact import random_points
+from chunkform.codegen.ir.expr import leaf
+from chunkform.codegen.recurrence.gates.gates import gate_plan
+from chunkform.codegen.recurrence.pipeline import compile_spec
+
+
+@dataclass(frozen=True)
+class Given:
+    term: object
+    sizes: tuple[int, ...]
+
+
+@pytest.fixture
+def gate(tmp_path):
+    """A gate that notes its runs, and finds fault with what has no sizes."""
+    ran = []
+
+    def run(given):
+        ran.append(given)
+        return None if given.sizes else "a fault"
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(passed, "_folder", lambda: tmp_path)
+        passed.replaced.clear()
+        yield passed.passing_once(run, gate_plan), ran
+
+
+def test_the_same_runs_once_and_anything_else_again(gate):
+    once, ran = gate
+    some = [Given(leaf("input", n, ("d",)), sizes) for n in "kq" for sizes in ((1, 2), (2, 1), (True, 2))]
+    for given in (*some, *some, Given(leaf("input", "k", ("d",)), (1, 2))):
+        assert once(given) is None
+    assert ran == some
+
+
+def test_a_fault_is_found_each_time(gate):
+    once, ran = gate
+    assert once(Given(1, ())) == once(Given(1, ())) == "a fault" and len(ran) == 2
+
+
+def test_all_run_while_something_is_replaced(gate, monkeypatch):
+    once, ran = gate
+    once(Given(1, (1,)))
+    monkeypatch.setattr(random_points, "seed_of", lambda *_: 0)
+    once(Given(1, (1,)))
+    monkeypatch.undo()
+    once(Given(1, (1,)))
+    assert len(ran) == 2
+
+
+def test_what_has_no_content_runs_each_time(gate):
+    once, ran = gate
+    for _ in range(2):
+        once(Given(object(), (1,)))
+        once(Given(lambda: 1, (1,)))  # it may call anything
+    assert len(ran) == 4
+
+
+def test_functions_are_told_apart_by_what_they_hold():
+    plans = [compile_spec(SPECS[n]).forward for n in ("retention", "retention", "delta_rule")]
+    held = [passed.content(functools.partial(gate_plan, plan)) for plan in plans]
+    assert held[0] == held[1] != held[2]
