@@ -6,54 +6,58 @@ family: chunk-parallel
 """
 
 # The recurrence
-#     S_t = S_{t-1} + beta_t k_t (v_t - S_{t-1}^T k_t)^T
-#     o_t = S_t^T q_t
+#     (1) S_t = S_{t-1} + beta_t k_t (v_t - S_{t-1}^T k_t)^T
+#     (2) o_t = S_t^T q_t
 #
 # Its adjoint
-#     dS_t = dS_{t+1} - beta_{t+1} k_{t+1} k_{t+1}^T dS_{t+1} + q_t do_t^T
-#     dq_t = S_t do_t
-#     dk_t = beta_t dS_t (v_t - S_{t-1}^T k_t) - beta_t S_{t-1} dS_t^T k_t
-#     dv_t = beta_t dS_t^T k_t
-#     dbeta_t = (v_t - S_{t-1}^T k_t)^T dS_t^T k_t
-#     dS_0 = dS_1 - beta_1 k_1 k_1^T dS_1
+#     (3) dS_t = dS_{t+1} - beta_{t+1} k_{t+1} k_{t+1}^T dS_{t+1} + q_t do_t^T
+#     (4) dq_t = S_t do_t
+#     (5) dk_t = beta_t dS_t (v_t - S_{t-1}^T k_t) - beta_t S_{t-1} dS_t^T k_t
+#     (6) dv_t = beta_t dS_t^T k_t
+#     (7) dbeta_t = (v_t - S_{t-1}^T k_t)^T dS_t^T k_t
+#     (8) dS_0 = dS_1 - beta_1 k_1 k_1^T dS_1
 #
 # Read-write form
-#     S_t = S_{t-1} + beta_t k_t w_t^T
-#     w_t = v_t - S_{t-1}^T k_t
-#     o_t = S_t^T q_t
+#     (9) S_t = S_{t-1} + beta_t k_t w_t^T
+#     (10) w_t = v_t - S_{t-1}^T k_t
+#     (11) o_t = S_t^T q_t
 #
 # Read-write form of the adjoint
 # dS_t^+ is the part of dS_t that comes from later steps.
-#     dS_t = dS_t^+ + q_t do_t^T
-#     dS_{t-1}^+ = dS_t - beta_t k_t p_t^T
-#     p_t = dS_t^T k_t
-#     dq_t = S_t do_t
-#     dk_t = beta_t dS_t w_t - beta_t S_{t-1} p_t
-#     dv_t = beta_t p_t
-#     dbeta_t = w_t^T p_t
+#     (12) dS_t = dS_t^+ + q_t do_t^T
+#     (13) dS_{t-1}^+ = dS_t - beta_t k_t p_t^T
+#     (14) p_t = dS_t^T k_t
+#     (15) dq_t = S_t do_t
+#     (16) dk_t = beta_t dS_t w_t - beta_t S_{t-1} p_t
+#     (17) dv_t = beta_t p_t
+#     (18) dbeta_t = w_t^T p_t
 #
 # Products of decays in a chunk
 # i, j and s run over the steps of the chunk.
-#     M_{ij} = 1  for j < i, else 0
-#     N_{ij} = 1  for j <= i, else 0
+#     (19) M_{ij} = 1  for j < i, else 0
+#     (20) N_{ij} = 1  for j <= i, else 0
 #
 # Over a chunk of C steps, forward
 # The only sweep goes from the first chunk to the last.
-#     T_1 = -((K K^T) . M) diag(beta)
-#     W = (I - T_1)^-1 (V - K S_0)
-#     O = Q S_0 + ((Q K^T) . N) diag(beta) W
-#     S_C = S_0 + K^T diag(beta) W
+#     (21) T_1 = -((K K^T) . M) diag(beta)
+#     (22) W = (I - T_1)^-1 (V - K S_0)
+#     (23) O = Q S_0 + ((Q K^T) . N) diag(beta) W
+#     (24) S_C = S_0 + K^T diag(beta) W
 #
 # Over a chunk of C steps, backward
 # Sweep 1 goes from the last chunk to the first.
-#     T_2 = -((K K^T) . M^T) diag(beta)
-#     P = (I - T_2)^-1 (K dS_C + ((K Q^T) . N^T) dO)
-#     dS_0 = dS_C + Q^T dO - K^T diag(beta) P
+#     (25) T_2 = -((K K^T) . M^T) diag(beta)
+#     (26) P = (I - T_2)^-1 (K dS_C + ((K Q^T) . N^T) dO)
+#     (27) dS_0 = dS_C + Q^T dO - K^T diag(beta) P
 # Sweep 2 goes from the last chunk to the first.
-#     Y_1 = W dS_C^T + ((W dO^T) . N^T) Q - (M^T . (W P^T)) diag(beta) K   (row t: dS_t w_t)
+#     (28) Y_1 = W dS_C^T + ((W dO^T) . N^T) Q - (M^T . (W P^T)) diag(beta) K   (row t: dS_t w_t)
 # Sweep 3 goes from the first chunk to the last.
-#     dQ = dO S_0^T + ((dO W^T) . N) diag(beta) K
-#     Y_2 = P S_0^T + (M . (P W^T)) diag(beta) K   (row t: S_{t-1} p_t)
+#     (29) dQ = dO S_0^T + ((dO W^T) . N) diag(beta) K
+#     (30) Y_2 = P S_0^T + (M . (P W^T)) diag(beta) K   (row t: S_{t-1} p_t)
+#
+# In code, products of decays are called by what lies at their ends: m (in torch, decays) is from a write to a read,
+#     since from what enters the chunk to a read, until from a write to what leaves it, kept from what enters to what
+#     leaves. Statements cite the formulas above by their numbers.
 
 import torch
 import triton
@@ -74,39 +78,36 @@ from chunkform.runtime.op.decode import Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK, dtype_of, from_chunks, from_steps, in_segments, steps_first, to_chunks,
+    CHUNK, call_of, chunks_of, dtype_of, from_chunks, from_steps, in_segments, or_zeros,
+    steps_first, steps_or_zeros,
 )
 from chunkform.runtime.torch_form.decays import order_mask, triangular_inverse
-from chunkform.runtime.torch_form.segment_maps import Segment, in_pieces, over_chunks
+from chunkform.runtime.torch_form.segment_maps import Segment, map_of_segment, over_chunks
 
 
-def _forward_sweep_1(s1, s2, s3, s4, S_0, lead, size, dtype, device, size_d, size_e):
-    """A walk forwards over chunks, carrying S."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    a0 = order_mask(size, False, 1, x1)
-    a1 = x1 @ x3.mT
-    a2 = triangular_inverse(a0 * a1, 1)
-    a3 = x4 @ x3.mT
-    a4 = order_mask(size, True, 1, x1)
-    S_now = S_0
-    S_in = []
-    b1_all = []
-    count = x1.shape[2]
+def _forward_sweep_1(x, v, x2, q, S, lead, size):
+    """An inter-chunk sweep forwards in time, which carries S."""
+    x, v, x2, q = chunks_of(lead, size, x, v, x2, q)
+    order = order_mask(size, False, 1, x)
+    prod2 = x @ x2.mT
+    inverse = triangular_inverse(order * prod2, 1)
+    prod6 = q @ x2.mT
+    order2 = order_mask(size, True, 1, x)
+    S_0 = []
+    prod3_all = []
+    count = x.shape[2]
     for n in range(count):
-        S_in.append(S_now)
-        b0 = (x1[:, :, n]) @ S_now
-        b1 = (a2[:, :, n]) @ (b0 + x2[:, :, n])
-        b2 = (x3[:, :, n]).mT @ b1
-        b1_all.append(b1)
-        S_now = S_now + b2
-    S_in = torch.stack(S_in, 2)
-    b1 = torch.stack(b1_all, 2)
-    c0 = x4 @ S_in
-    c1 = (a3 * a4) @ b1
-    return from_chunks(b1, lead, 1), from_chunks((c0 + c1), lead, 1), S_now
+        S_0.append(S)
+        prod = x[:, :, n] @ S
+        prod3 = inverse[:, :, n] @ (prod + v[:, :, n])
+        prod4 = x2[:, :, n].mT @ prod3
+        prod3_all.append(prod3)
+        S = S + prod4
+    S_0 = torch.stack(S_0, 2)
+    prod3 = torch.stack(prod3_all, 2)
+    prod5 = q @ S_0
+    prod7 = (prod6 * order2) @ prod3
+    return from_chunks(prod3, lead, 1), from_chunks((prod5 + prod7), lead, 1), S
 
 
 def torch_forward(given, states, constants, packed=None):
@@ -114,105 +115,82 @@ def torch_forward(given, states, constants, packed=None):
     if packed is not None:
         per_step = ["q", "k", "v", "beta"]
         return forward_by_length(torch_forward, per_step, given, states, constants, packed)
-    dtype = dtype_of(given)
-    some = given["q"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    dtype, device, lead = call_of(given, "q")
     size_d = given["q"].shape[-1]
     size_e = given["v"].shape[-1]
-    S_first = (
-        states["S"].to(dtype)
-        if states.get("S") is not None
-        else torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-    )
+    S_first = or_zeros(states.get("S"), (*lead[:2], size_d, size_e), dtype, device)
     k = steps_first(given["k"], dtype)
     v = steps_first(given["v"], dtype)
     beta = steps_first(given["beta"], dtype)
     q = steps_first(given["q"], dtype)
-    # w: v_t - S.prev.row.3cb68fc052_t
-    # y: S_t^T q_t
-    w, y, S_last = in_segments(
-        _forward_sweep_1, (-k, v, k * beta[..., None], q), (S_first,), lead, 1, CHUNK, dtype, device, size_d, size_e
-    )
-    return {"o": from_steps(y, lead, 1, given["q"].dtype)}, {"S": S_last}, {"0c5684b44a": w}
+    # (22) w: v_t - S_{t-1}^T k_t
+    # (23) o: S_t^T q_t
+    w, o, S_last = in_segments(_forward_sweep_1, (-k, v, k * beta[..., None], q), (S_first,), lead, 1, CHUNK)
+    return {"o": from_steps(o, lead, 1, given["q"].dtype)}, {"S": S_last}, {"0c5684b44a": w}
 
 
-def _backward_sweep_1(s1, s2, s3, s4, dS_0, lead, size, dtype, device, size_d, size_e):
-    """A walk backwards over chunks, carrying dS."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    a0 = x1.mT @ x2
-    a1 = order_mask(size, True, -1, x1)
-    a2 = x3 @ x1.mT
-    a3 = (a1 * a2) @ x2
-    a4 = x3 @ x4.mT
-    a5 = order_mask(size, False, -1, x1)
-    a6 = triangular_inverse(a4 * a5, -1)
-    dS_now = dS_0
-    dS_in = []
-    b1_all = []
-    count = x1.shape[2]
+def _backward_sweep_1(q, do, k, x, dS, lead, size):
+    """An inter-chunk sweep backwards in time, which carries dS."""
+    q, do, k, x = chunks_of(lead, size, q, do, k, x)
+    prod = q.mT @ do
+    order = order_mask(size, True, -1, q)
+    prod2 = k @ q.mT
+    prod3 = (order * prod2) @ do
+    prod5 = k @ x.mT
+    order2 = order_mask(size, False, -1, q)
+    inverse = triangular_inverse(prod5 * order2, -1)
+    prod6_all = []
+    count = q.shape[2]
     for n in range(count - 1, -1, -1):
-        dS_in.append(dS_now)
-        b0 = (x3[:, :, n]) @ dS_now
-        b1 = (a6[:, :, n]) @ (a3[:, :, n] + b0)
-        b2 = (x4[:, :, n]).mT @ b1
-        b1_all.append(b1)
-        dS_now = dS_now + a0[:, :, n] + b2
-    b1 = torch.stack(b1_all[::-1], 2)
-    return from_chunks(b1, lead, 1), dS_now
+        prod4 = k[:, :, n] @ dS
+        prod6 = inverse[:, :, n] @ (prod3[:, :, n] + prod4)
+        prod7 = x[:, :, n].mT @ prod6
+        prod6_all.append(prod6)
+        dS = dS + prod[:, :, n] + prod7
+    prod6 = torch.stack(prod6_all[::-1], 2)
+    return from_chunks(prod6, lead, 1), dS
 
 
-def _backward_sweep_2(s1, s2, s3, s4, s5, dS_0, lead, size, dtype, device, size_d, size_e):
-    """A walk backwards over chunks, carrying dS."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    x5 = to_chunks(s5, lead, size, 1)
-    a0 = x1.mT @ x2
-    a1 = x3.mT @ x4
-    a2 = order_mask(size, False, -1, x1)
-    a3 = x5 @ x2.mT
-    a4 = (a2 * a3) @ x1
-    a5 = x5 @ x4.mT
-    a6 = order_mask(size, True, -1, x1)
-    a7 = (a5 * a6) @ x3
-    dS_now = dS_0
-    dS_in = []
-    count = x1.shape[2]
+def _backward_sweep_2(x, p, q, do, x2, dS, lead, size):
+    """An inter-chunk sweep backwards in time, which carries dS."""
+    x, p, q, do, x2 = chunks_of(lead, size, x, p, q, do, x2)
+    prod = x.mT @ p
+    prod2 = q.mT @ do
+    order = order_mask(size, False, -1, x)
+    prod4 = x2 @ p.mT
+    prod5 = (order * prod4) @ x
+    prod6 = x2 @ do.mT
+    order2 = order_mask(size, True, -1, x)
+    prod7 = (prod6 * order2) @ q
+    dS_C = []
+    count = x.shape[2]
     for n in range(count - 1, -1, -1):
-        dS_in.append(dS_now)
-        dS_now = a0[:, :, n] + dS_now + a1[:, :, n]
-    dS_in = torch.stack(dS_in[::-1], 2)
-    c0 = x5 @ dS_in.mT
-    return from_chunks((c0 + a4 + a7), lead, 1), dS_now
+        dS_C.append(dS)
+        dS = prod[:, :, n] + dS + prod2[:, :, n]
+    dS_C = torch.stack(dS_C[::-1], 2)
+    prod3 = x2 @ dS_C.mT
+    return from_chunks((prod3 + prod5 + prod7), lead, 1), dS
 
 
-def _backward_sweep_3(s1, s2, s3, s4, S_0, lead, size, dtype, device, size_d, size_e):
-    """A walk forwards over chunks, carrying S."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    a0 = x2.mT @ x1
-    a1 = x3 @ x1.mT
-    a2 = order_mask(size, True, 1, x1)
-    a3 = (a1 * a2) @ x2
-    a4 = x4 @ x1.mT
-    a5 = order_mask(size, False, 1, x1)
-    a6 = (a4 * a5) @ x2
-    S_now = S_0
-    S_in = []
-    count = x1.shape[2]
+def _backward_sweep_3(w, x, do, p, S, lead, size):
+    """An inter-chunk sweep forwards in time, which carries S."""
+    w, x, do, p = chunks_of(lead, size, w, x, do, p)
+    prod = x.mT @ w
+    prod3 = do @ w.mT
+    order = order_mask(size, True, 1, w)
+    prod4 = (prod3 * order) @ x
+    prod5 = p @ w.mT
+    order2 = order_mask(size, False, 1, w)
+    prod6 = (prod5 * order2) @ x
+    S_0 = []
+    count = w.shape[2]
     for n in range(count):
-        S_in.append(S_now)
-        S_now = S_now + a0[:, :, n]
-    S_in = torch.stack(S_in, 2)
-    c0 = x3 @ S_in.mT
-    c1 = x4 @ S_in.mT
-    return from_chunks((c0 + a3), lead, 1), from_chunks((a6 + c1), lead, 1), S_now
+        S_0.append(S)
+        S = S + prod[:, :, n]
+    S_0 = torch.stack(S_0, 2)
+    prod2 = do @ S_0.mT
+    prod7 = p @ S_0.mT
+    return from_chunks((prod2 + prod4), lead, 1), from_chunks((prod6 + prod7), lead, 1), S
 
 
 def torch_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
@@ -222,186 +200,137 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
         return backward_by_length(
             torch_backward, per_step, given, states, constants, saved, cotangents, final_cotangents, needs, packed
         )
-    dtype = dtype_of(given)
-    some = given["q"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    dtype, device, lead = call_of(given, "q")
     size_d = given["q"].shape[-1]
     size_e = given["v"].shape[-1]
-    S_first = (
-        states["S"].to(dtype)
-        if states.get("S") is not None
-        else torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-    )
-    last_dS = final_cotangents.get("S")
-    dS_last = (
-        torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-        if last_dS is None
-        else last_dS.to(dtype)
-    )
+    S_first = or_zeros(states.get("S"), (*lead[:2], size_d, size_e), dtype, device)
+    dS_last = or_zeros(final_cotangents.get("S"), (*lead[:2], size_d, size_e), dtype, device)
     q = steps_first(given["q"], dtype)
-    do = cotangents.get("o")
-    do = (
-        torch.zeros(lead[0], lead[1], lead[2], size_e, dtype=dtype, device=device)
-        if do is None
-        else steps_first(do, dtype)
-    )
+    do = steps_or_zeros(cotangents.get("o"), (*lead, size_e), dtype, device)
     k = steps_first(given["k"], dtype)
     beta = steps_first(given["beta"], dtype)
-    # w: dS.mid.row.3cb68fc052_t
-    w, dS_first = in_segments(
-        _backward_sweep_1, (q, do, k, -k * beta[..., None]), (dS_last,), lead, -1, CHUNK, dtype, device, size_d, size_e
-    )
-    t15 = -k * beta[..., None]
-    w_2 = saved["0c5684b44a"]
-    # y: dS_t w_{2,t}
-    y, dS_first = in_segments(
-        _backward_sweep_2, (t15, w, q, do, w_2), (dS_last,), lead, -1, CHUNK, dtype, device, size_d, size_e
-    )
-    # y_2: S_t do_t
-    # y_3: S_(t-1) w_t
-    y_2, y_3, S_end = in_segments(
-        _backward_sweep_3, (w_2, k * beta[..., None], do, w), (S_first,), lead, 1, CHUNK, dtype, device, size_d, size_e
-    )
+    # (26) p: dS_t^T k_t
+    p, dS_first = in_segments(_backward_sweep_1, (q, do, k, -k * beta[..., None]), (dS_last,), lead, -1, CHUNK)
+    t11 = -k * beta[..., None]
+    w = saved["0c5684b44a"]
+    # (28) y: dS_t w_t
+    y, dS_first = in_segments(_backward_sweep_2, (t11, p, q, do, w), (dS_last,), lead, -1, CHUNK)
+    # (29) dq: S_t do_t
+    # (30) y_2: S_{t-1} p_t
+    dq, y_2, S_end = in_segments(_backward_sweep_3, (w, k * beta[..., None], do, p), (S_first,), lead, 1, CHUNK)
     gradients = {}
-    gradients["q"] = from_steps(y_2, lead, 1, given["q"].dtype)
-    gradients["k"] = from_steps((-beta[..., None] * y_3 + y * beta[..., None]), lead, 1, given["k"].dtype)
-    gradients["v"] = from_steps(beta[..., None] * w, lead, 1, given["v"].dtype)
-    t26 = (w_2 * w).sum(-1)
-    gradients["beta"] = from_steps(t26, lead, 0, given["beta"].dtype)
+    gradients["q"] = from_steps(dq, lead, 1, given["q"].dtype)
+    gradients["k"] = from_steps((-beta[..., None] * y_2 + y * beta[..., None]), lead, 1, given["k"].dtype)
+    gradients["v"] = from_steps(beta[..., None] * p, lead, 1, given["v"].dtype)
+    t22 = (w * p).sum(-1)
+    gradients["beta"] = from_steps(t22, lead, 0, given["beta"].dtype)
     return gradients, {"S": dS_first}
 
 
-def _forward_states_1_chunks(s1, s2, s3, lead, size, dtype, device, size_d, size_e):
-    """What each chunk, walked forwards, makes of S: linear parts, then local parts."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    count = x1.shape[2]
-    a0 = order_mask(size, False, 1, x1)
-    a1 = x2 @ x3.mT
-    a2 = triangular_inverse(a0 * a1, 1)
-    a3 = a2 @ x2
-    a4 = x3.mT @ a3
-    a5 = torch.eye(size_d, dtype=dtype, device=device)
-    a6 = a2 @ x1
-    a7 = x3.mT @ a6
+def _forward_states_1_chunks(v, x, x2, lead, size, dtype, device, size_d, size_e):
+    """The map of each chunk, forwards in time, for S: linear parts, then local parts."""
+    v, x, x2 = chunks_of(lead, size, v, x, x2)
+    count = v.shape[2]
+    order = order_mask(size, False, 1, v)
+    prod = x @ x2.mT
+    inverse = triangular_inverse(order * prod, 1)
+    prod2 = inverse @ x
+    prod3 = x2.mT @ prod2
+    t = torch.eye(size_d, dtype=dtype, device=device)
+    prod4 = inverse @ v
+    prod5 = x2.mT @ prod4
     return (
-        over_chunks((a4 + a5), (lead[0], lead[1], count, size_d, size_d), dtype, device),
-        over_chunks(a7, (lead[0], lead[1], count, size_d, size_e), dtype, device),
+        over_chunks((prod3 + t), (*lead[:2], count, size_d, size_d), dtype, device),
+        over_chunks(prod5, (*lead[:2], count, size_d, size_e), dtype, device),
     )
 
 
-def _forward_states_1_law(later, earlier):
+def _forward_states_1_composed(later, earlier):
     """The map of two segments from the map of each."""
-    a0 = (later[0]) @ (earlier[0].mT).mT
-    a1 = (later[0]) @ (earlier[1])
+    a0 = later[0] @ earlier[0].mT.mT
+    a1 = later[0] @ earlier[1]
     return (a0, (later[1] + a1))
 
 
-def _forward_states_1_apply(parts, states):
+def _forward_states_1_applied(parts, states):
     """The states that leave a segment, from those that enter it."""
-    a0 = (parts[0]) @ (states[0])
+    a0 = parts[0] @ states[0]
     return ((a0 + parts[1]),)
 
 
 def torch_forward_states(given, states, constants, exchange):
-    """The states that enter this part of a sequence, by what comes before it."""
-    dtype = dtype_of(given)
-    some = given["q"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    """The states that enter this segment of a sequence, by what comes before it."""
+    dtype, device, lead = call_of(given, "q")
     size_d = given["q"].shape[-1]
     size_e = given["v"].shape[-1]
-    S_first = (
-        states["S"].to(dtype)
-        if states.get("S") is not None
-        else torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-    )
+    S_first = or_zeros(states.get("S"), (*lead[:2], size_d, size_e), dtype, device)
     v = steps_first(given["v"], dtype)
     k = steps_first(given["k"], dtype)
     beta = steps_first(given["beta"], dtype)
-    map_3 = in_pieces(
-        _forward_states_1_chunks, _forward_states_1_law, (v, -k, k * beta[..., None]), lead, 1,
+    map_3 = map_of_segment(
+        _forward_states_1_chunks, _forward_states_1_composed, (v, -k, k * beta[..., None]), lead, 1,
         CHUNK, dtype, device, size_d, size_e,
     )
     # what enters, of S
     ((S_first,),) = exchange(
-        (Segment(("S",), _forward_states_1_law, _forward_states_1_apply, map_3[:1], map_3[1:], (S_first,)),)
+        (Segment(("S",), _forward_states_1_composed, _forward_states_1_applied, map_3[:1], map_3[1:], (S_first,)),)
     )
     return {"S": S_first}
 
 
-def _backward_states_1_chunks(s1, s2, s3, s4, lead, size, dtype, device, size_d, size_e):
-    """What each chunk, walked backwards, makes of dS: linear parts, then local parts."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    count = x1.shape[2]
-    a0 = x1 @ x2.mT
-    a1 = order_mask(size, False, -1, x1)
-    a2 = triangular_inverse(a0 * a1, -1)
-    a3 = a2 @ x1
-    a4 = x2.mT @ a3
-    a5 = torch.eye(size_d, dtype=dtype, device=device)
-    a6 = x3.mT @ x4
-    a7 = order_mask(size, True, -1, x1)
-    a8 = x1 @ x3.mT
-    a9 = (a7 * a8) @ x4
-    a10 = a2 @ a9
-    a11 = x2.mT @ a10
+def _backward_states_1_chunks(k, x, q, do, lead, size, dtype, device, size_d, size_e):
+    """The map of each chunk, backwards in time, for dS: linear parts, then local parts."""
+    k, x, q, do = chunks_of(lead, size, k, x, q, do)
+    count = k.shape[2]
+    prod = k @ x.mT
+    order = order_mask(size, False, -1, k)
+    inverse = triangular_inverse(prod * order, -1)
+    prod2 = inverse @ k
+    prod3 = x.mT @ prod2
+    t = torch.eye(size_d, dtype=dtype, device=device)
+    prod4 = q.mT @ do
+    order2 = order_mask(size, True, -1, k)
+    prod5 = k @ q.mT
+    prod6 = (order2 * prod5) @ do
+    prod7 = inverse @ prod6
+    prod8 = x.mT @ prod7
     return (
-        over_chunks((a4 + a5), (lead[0], lead[1], count, size_d, size_d), dtype, device),
-        over_chunks((a6 + a11), (lead[0], lead[1], count, size_d, size_e), dtype, device),
+        over_chunks((prod3 + t), (*lead[:2], count, size_d, size_d), dtype, device),
+        over_chunks((prod4 + prod8), (*lead[:2], count, size_d, size_e), dtype, device),
     )
 
 
-def _backward_states_1_law(later, earlier):
+def _backward_states_1_composed(later, earlier):
     """The map of two segments from the map of each."""
-    a0 = (later[0]) @ (earlier[0].mT).mT
-    a1 = (later[0]) @ (earlier[1])
+    a0 = later[0] @ earlier[0].mT.mT
+    a1 = later[0] @ earlier[1]
     return (a0, (later[1] + a1))
 
 
-def _backward_states_1_apply(parts, states):
+def _backward_states_1_applied(parts, states):
     """The states that leave a segment, from those that enter it."""
-    a0 = (parts[0]) @ (states[0])
+    a0 = parts[0] @ states[0]
     return ((a0 + parts[1]),)
 
 
 def torch_backward_states(given, states, constants, saved, cotangents, final_cotangents, exchange):
-    """The gradients of the states that leave this part of a sequence, by what comes after it."""
-    dtype = dtype_of(given)
-    some = given["q"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    """The gradients of the states that leave this segment of a sequence, by what comes after it."""
+    dtype, device, lead = call_of(given, "q")
     size_d = given["q"].shape[-1]
     size_e = given["v"].shape[-1]
-    S_first = (
-        states["S"].to(dtype)
-        if states.get("S") is not None
-        else torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-    )
-    last_dS = final_cotangents.get("S")
-    dS_last = (
-        torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-        if last_dS is None
-        else last_dS.to(dtype)
-    )
+    S_first = or_zeros(states.get("S"), (*lead[:2], size_d, size_e), dtype, device)
+    dS_last = or_zeros(final_cotangents.get("S"), (*lead[:2], size_d, size_e), dtype, device)
     k = steps_first(given["k"], dtype)
     beta = steps_first(given["beta"], dtype)
     q = steps_first(given["q"], dtype)
-    do = cotangents.get("o")
-    do = (
-        torch.zeros(lead[0], lead[1], lead[2], size_e, dtype=dtype, device=device)
-        if do is None
-        else steps_first(do, dtype)
-    )
-    map_3 = in_pieces(
-        _backward_states_1_chunks, _backward_states_1_law, (k, -k * beta[..., None], q, do), lead,
-        -1, CHUNK, dtype, device, size_d, size_e,
+    do = steps_or_zeros(cotangents.get("o"), (*lead, size_e), dtype, device)
+    map_3 = map_of_segment(
+        _backward_states_1_chunks, _backward_states_1_composed, (k, -k * beta[..., None], q, do),
+        lead, -1, CHUNK, dtype, device, size_d, size_e,
     )
     # what enters, of dS
     ((dS_last,),) = exchange(
-        (Segment(("S",), _backward_states_1_law, _backward_states_1_apply, map_3[:1], map_3[1:], (dS_last,)),)
+        (Segment(("S",), _backward_states_1_composed, _backward_states_1_applied, map_3[:1], map_3[1:], (dS_last,)),)
     )
     return {"S": dS_last}
 
@@ -443,7 +372,7 @@ def forward_prepare_1(
         tl.store(
             matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
             (beta[None, :] * (p2 * tl.where(i[:, None] >= i[None, :], 1.0, 0.0))),
-        )  # ([order_{mask}]_{i,j} . (q k^T)) diag(beta)
+        )  # ([i >= j] . (q k^T)) diag(beta)
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -456,7 +385,7 @@ def forward_sweep_1(
     C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
-    """A walk forwards over chunks, carrying a tile of S."""
+    """An inter-chunk sweep forwards in time, which carries a tile of S."""
     tiles = tl.cdiv(E, block_e)
     if S_linear is not None:
         tiles = tl.cdiv(D, block_e) + (0 if S_last is None else tiles)
@@ -471,7 +400,7 @@ def forward_sweep_1(
     e_ok = e < E
     if S_linear is not None:
         column = e - (0 if S_last is None else tl.cdiv(E, block_e) * block_e)
-        column_ok = (column >= 0) & (column < D)  # of the matrix of the part's map
+        column_ok = (column >= 0) & (column < D)  # of the matrix of the segment's map
         if S_last is None:
             e_ok = tl.zeros([block_e], tl.int1)
     S = ()
@@ -533,14 +462,16 @@ def forward_sweep_1(
                 tl.store(
                     write1_out + step * E + i[None, :] * (H * E) + e[:, None], p2, mask=e_ok[:, None] & i_ok[None, :]
                 )
-            tl.store(o_out + step * E + i[None, :] * (H * E) + e[:, None], p4, mask=e_ok[:, None] & i_ok[None, :])  # o
+            tl.store(
+                o_out + step * E + i[None, :] * (H * E) + e[:, None], p4, mask=e_ok[:, None] & i_ok[None, :]
+            )  # (23) o
         beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
         S_next = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
             p5 = tl.dot(
                 (beta[None, :] * p2).to(DT), k[n_d].to(DT), S[n_d], input_precision="tf32x3"
             )  # ... + k^T diag(beta) p2
-            S_slice2 = p5  # S + k^T diag(beta) p2
+            S_slice2 = p5  # (24) S + k^T diag(beta) p2
             S_next = S_next + (S_slice2,)
         S = S_next
     for n_d in tl.static_range((D + block_d - 1) // block_d):
@@ -609,7 +540,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
                 LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
                 num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
             )
-        if exchange is not None:  # other parts of the sequence are elsewhere
+        if exchange is not None:  # other segments of the sequence are elsewhere
             S_coming = exchange.begin((map_of_all("S", S_first, S_ends, lay, parts, True, linear=S_linear, axis=0),))
     if parts > 1 or exchange is not None:
         if exchange is not None:
@@ -689,7 +620,7 @@ def backward_prepare_1(
         tl.store(
             matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
             (p * tl.where(i[:, None] >= i[None, :], 1.0, 0.0)),
-        )  # [order_{mask}]_{i,j} . (q k^T)
+        )  # [i >= j] . (q k^T)
         p2 = tl.dot(k.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k k^T
         beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
         w = -beta[None, :] * (p2 * tl.where(i[:, None] < i[None, :], 1.0, 0.0))
@@ -703,7 +634,7 @@ def backward_prepare_1(
         tl.store(
             matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
             (beta[None, :] * (tl.where(i[:, None] >= i[None, :], 1.0, 0.0) * p3)),
-        )  # ([order_{mask}]_{i,j} . (do write1^T)) diag(beta)
+        )  # ([i >= j] . (do write1^T)) diag(beta)
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -717,7 +648,7 @@ def backward_sweep_1(
     C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
-    """A walk backwards over chunks, carrying a tile of dS."""
+    """An inter-chunk sweep backwards in time, which carries a tile of dS."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
     sh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
     h = sh % H
@@ -807,7 +738,7 @@ def backward_sweep_1(
             p5 = tl.dot(
                 (-beta[None, :] * p3).to(DT), k[n_d].to(DT), p4[n_d], input_precision="tf32x3"
             )  # ... + -k^T diag(beta) p3
-            dS_slice2 = p5  # dS + q^T do - k^T diag(beta) p3
+            dS_slice2 = p5  # (27) dS + q^T do - k^T diag(beta) p3
             dS_next = dS_next + (dS_slice2,)
         dS = dS_next
     for n_d in tl.static_range((D + block_d - 1) // block_d):
@@ -861,7 +792,7 @@ def backward_prepare_2(
         tl.store(
             matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
             (beta[None, :] * (tl.where(i[:, None] > i[None, :], 1.0, 0.0) * p)),
-        )  # ([order_{mask}]_{i,j} . (dv write1^T)) diag(beta)
+        )  # ([i > j] . (dv write1^T)) diag(beta)
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -874,7 +805,7 @@ def backward_sweep_2(
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """A walk backwards over chunks, carrying a tile of dS."""
+    """An inter-chunk sweep backwards in time, which carries a tile of dS."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
     sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
     h = sh % H
@@ -934,7 +865,7 @@ def backward_sweep_2(
                 mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
             p5 = tl.dot(q.to(DT), do.to(DT), (dS[n_e] + (-p4)), input_precision="tf32x3")  # ... + q^T do
-            dS_slice2 = p5  # dS + q^T do - k^T dv
+            dS_slice2 = p5  # (27) dS + q^T do - k^T dv
             dS_next = dS_next + (dS_slice2,)
         dS = dS_next
         t = tl.load(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
@@ -958,7 +889,7 @@ def backward_sweep_3(
     READ: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """A walk forwards over chunks, carrying a tile of S."""
+    """An inter-chunk sweep forwards in time, which carries a tile of S."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
     sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
     h = sh % H
@@ -1034,7 +965,7 @@ def backward_sweep_3(
             p5 = tl.dot(
                 (beta[None, :] * k_each.to(tl.float32)).to(DT), write1.to(DT), S[n_e], input_precision="tf32x3"
             )  # ... + k^T diag(beta) write1
-            S_slice2 = p5  # S + k^T diag(beta) write1
+            S_slice2 = p5  # (24) S + k^T diag(beta) write1
             S_next = S_next + (S_slice2,)
         S = S_next
         t = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
@@ -1044,7 +975,7 @@ def backward_sweep_3(
         if YIELD and (READ == 0 or READ == 1):
             tl.store(
                 dq_out + step * D + i[None, :] * (H * D) + d[:, None], p2, mask=d_ok[:, None] & i_ok[None, :]
-            )  # dq
+            )  # (29) dq
         if YIELD and (READ == 0 or READ == 2):
             tl.store(
                 dk_out + step * D + i[None, :] * (H * D) + d[:, None],
@@ -1111,7 +1042,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
             num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
         )
-        if exchange is not None:  # other parts of the sequence are elsewhere
+        if exchange is not None:  # other segments of the sequence are elsewhere
             dS_coming = exchange.begin(
                 (map_of_all("S", dS_first, dS_ends, lay, parts, False, linear=dS_linear, axis=0),)
             )
@@ -1330,7 +1261,7 @@ def steps_kernel(
     else:
         row = batch
     entry, begin, count = batch, tl.cast(0, tl.int64), tl.cast(steps, tl.int64)
-    if starts_at is not None:  # packed: a program walks one sequence, whose place it reads
+    if starts_at is not None:  # packed: a program has one sequence, whose place it reads
         entry, begin = tl.cast(0, tl.int64), tl.cast(tl.load(starts_at + batch), tl.int64)
         count = tl.load(starts_at + batch + 1) - begin
     if counts_at is not None:

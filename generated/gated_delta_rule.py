@@ -6,62 +6,66 @@ family: chunk-parallel
 """
 
 # The recurrence
-#     S_t = alpha_t S_{t-1} + beta_t k_t (v_t - alpha_t S_{t-1}^T k_t)^T
-#     o_t = S_t^T q_t
+#     (1) S_t = alpha_t S_{t-1} + beta_t k_t (v_t - alpha_t S_{t-1}^T k_t)^T
+#     (2) o_t = S_t^T q_t
 #
 # Its adjoint
-#     dS_t = alpha_{t+1} dS_{t+1} - alpha_{t+1} beta_{t+1} k_{t+1} k_{t+1}^T dS_{t+1} + q_t do_t^T
-#     dq_t = S_t do_t
-#     dk_t = beta_t dS_t (v_t - alpha_t S_{t-1}^T k_t) - alpha_t beta_t S_{t-1} dS_t^T k_t
-#     dv_t = beta_t dS_t^T k_t
-#     dbeta_t = (v_t - alpha_t S_{t-1}^T k_t)^T dS_t^T k_t
-#     dlog alpha_t = alpha_t <S_{t-1}, dS_t> - alpha_t beta_t k_t^T S_{t-1} dS_t^T k_t
-#     dS_0 = alpha_1 dS_1 - alpha_1 beta_1 k_1 k_1^T dS_1
+#     (3) dS_t = alpha_{t+1} dS_{t+1} - alpha_{t+1} beta_{t+1} k_{t+1} k_{t+1}^T dS_{t+1} + q_t do_t^T
+#     (4) dq_t = S_t do_t
+#     (5) dk_t = beta_t dS_t (v_t - alpha_t S_{t-1}^T k_t) - alpha_t beta_t S_{t-1} dS_t^T k_t
+#     (6) dv_t = beta_t dS_t^T k_t
+#     (7) dbeta_t = (v_t - alpha_t S_{t-1}^T k_t)^T dS_t^T k_t
+#     (8) dlog alpha_t = alpha_t <S_{t-1}, dS_t> - alpha_t beta_t k_t^T S_{t-1} dS_t^T k_t
+#     (9) dS_0 = alpha_1 dS_1 - alpha_1 beta_1 k_1 k_1^T dS_1
 #
 # Read-write form
-#     S_t = alpha_t S_{t-1} + beta_t k_t w_t^T
-#     w_t = v_t - alpha_t S_{t-1}^T k_t
-#     o_t = S_t^T q_t
+#     (10) S_t = alpha_t S_{t-1} + beta_t k_t w_t^T
+#     (11) w_t = v_t - alpha_t S_{t-1}^T k_t
+#     (12) o_t = S_t^T q_t
 #
 # Read-write form of the adjoint
 # dS_t^+ is the part of dS_t that comes from later steps.
-#     dS_t = dS_t^+ + q_t do_t^T
-#     dS_{t-1}^+ = alpha_t dS_t - alpha_t beta_t k_t p_t^T
-#     p_t = dS_t^T k_t
-#     dq_t = S_t do_t
-#     dk_t = beta_t dS_t w_t - alpha_t beta_t S_{t-1} p_t
-#     dv_t = beta_t p_t
-#     dbeta_t = w_t^T p_t
-#     dlog alpha_t = alpha_t <S_{t-1}, dS_t> - alpha_t beta_t k_t^T S_{t-1} p_t
-#     alpha_t <S_{t-1}, dS_t> = <S_n, dS_n^+> + sum_{s >= t} (q_s^T S_s do_s - beta_s k_s^T dS_s w_s) - sum_{s > t}
-#         alpha_s beta_s k_s^T S_{s-1} p_s
+#     (13) dS_t = dS_t^+ + q_t do_t^T
+#     (14) dS_{t-1}^+ = alpha_t dS_t - alpha_t beta_t k_t p_t^T
+#     (15) p_t = dS_t^T k_t
+#     (16) dq_t = S_t do_t
+#     (17) dk_t = beta_t dS_t w_t - alpha_t beta_t S_{t-1} p_t
+#     (18) dv_t = beta_t p_t
+#     (19) dbeta_t = w_t^T p_t
+#     (20) dlog alpha_t = alpha_t <S_{t-1}, dS_t> - alpha_t beta_t k_t^T S_{t-1} p_t
+#     (21) alpha_t <S_{t-1}, dS_t> = <S_n, dS_n^+> + sum_{s >= t} (q_s^T S_s do_s - beta_s k_s^T dS_s w_s) - sum_{s >
+#         t} alpha_s beta_s k_s^T S_{s-1} p_s
 #
 # Products of decays in a chunk
 # i, j and s run over the steps of the chunk.
-#     a_i = prod_{s < i} alpha_s
-#     M_{ij} = prod_{j < s < i} alpha_s  for j < i, else 0
-#     N_{ij} = prod_{j < s <= i} alpha_s  for j <= i, else 0
-#     g_i = prod_{s <= i} alpha_s
-#     b_j = prod_{s > j} alpha_s
-#     g_C = prod_s alpha_s
+#     (22) a_i = prod_{s < i} alpha_s
+#     (23) M_{ij} = prod_{j < s < i} alpha_s  for j < i, else 0
+#     (24) N_{ij} = prod_{j < s <= i} alpha_s  for j <= i, else 0
+#     (25) g_i = prod_{s <= i} alpha_s
+#     (26) b_j = prod_{s > j} alpha_s
+#     (27) g_C = prod_s alpha_s
 #
 # Over a chunk of C steps, forward
 # The only sweep goes from the first chunk to the last.
-#     T_1 = -diag(alpha) ((K K^T) . M) diag(beta)
-#     W = (I - T_1)^-1 (V - diag(alpha . a) K S_0)
-#     O = diag(g) Q S_0 + ((Q K^T) . N) diag(beta) W
-#     S_C = g_C S_0 + K^T diag(beta . b) W
+#     (28) T_1 = -diag(alpha) ((K K^T) . M) diag(beta)
+#     (29) W = (I - T_1)^-1 (V - diag(alpha . a) K S_0)
+#     (30) O = diag(g) Q S_0 + ((Q K^T) . N) diag(beta) W
+#     (31) S_C = g_C S_0 + K^T diag(beta . b) W
 #
 # Over a chunk of C steps, backward
 # Sweep 1 goes from the last chunk to the first.
-#     T_2 = -((K K^T) . M^T) diag(alpha . beta)
-#     P = (I - T_2)^-1 (diag(b) K dS_C + ((K Q^T) . N^T) dO)
-#     dS_0 = g_C dS_C + Q^T diag(g) dO - K^T diag(alpha . beta . a) P
+#     (32) T_2 = -((K K^T) . M^T) diag(alpha . beta)
+#     (33) P = (I - T_2)^-1 (diag(b) K dS_C + ((K Q^T) . N^T) dO)
+#     (34) dS_0 = g_C dS_C + Q^T diag(g) dO - K^T diag(alpha . beta . a) P
 # Sweep 2 goes from the last chunk to the first.
-#     Y_1 = diag(b) W dS_C^T + ((W dO^T) . N^T) Q - (M^T . (W P^T)) diag(alpha . beta) K   (row t: dS_t w_t)
+#     (35) Y_1 = diag(b) W dS_C^T + ((W dO^T) . N^T) Q - (M^T . (W P^T)) diag(alpha . beta) K   (row t: dS_t w_t)
 # Sweep 3 goes from the first chunk to the last.
-#     dQ = diag(g) dO S_0^T + ((dO W^T) . N) diag(beta) K
-#     Y_2 = diag(a) P S_0^T + (M . (P W^T)) diag(beta) K   (row t: S_{t-1} p_t)
+#     (36) dQ = diag(g) dO S_0^T + ((dO W^T) . N) diag(beta) K
+#     (37) Y_2 = diag(a) P S_0^T + (M . (P W^T)) diag(beta) K   (row t: S_{t-1} p_t)
+#
+# In code, products of decays are called by what lies at their ends: m (in torch, decays) is from a write to a read,
+#     since from what enters the chunk to a read, until from a write to what leaves it, kept from what enters to what
+#     leaves. Statements cite the formulas above by their numbers.
 
 import torch
 import triton
@@ -87,44 +91,40 @@ from chunkform.runtime.op.decode import Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK, dtype_of, from_chunks, from_steps, in_parts, in_segments, steps_first, to_chunks,
+    CHUNK, call_of, chunks_of, dtype_of, from_chunks, from_steps, in_parts, in_segments, or_zeros,
+    steps_first, steps_or_zeros,
 )
 from chunkform.runtime.torch_form.decays import decay_all, decay_in, decay_mask, decay_out, triangular_inverse
-from chunkform.runtime.torch_form.segment_maps import Segment, in_pieces, over_chunks
+from chunkform.runtime.torch_form.segment_maps import Segment, map_of_segment, over_chunks
 
 
-def _forward_sweep_1(s1, s2, s3, s4, s5, S_0, lead, size, dtype, device, size_d, size_e):
-    """A walk forwards over chunks, carrying S."""
-    x1 = to_chunks(s1, lead, size, 0)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    x5 = to_chunks(s5, lead, size, 1)
-    a0 = decay_out(x1, True, 1)
-    a1 = decay_in(x1, False, 1)
-    a2 = decay_mask(x1, False, True, False, 1)
-    a3 = x3 @ x4.mT
-    a4 = triangular_inverse(a2 * a3, 1)
-    a5 = decay_all(x1)
-    a6 = decay_mask(x1, True, True, True, 1)
-    a7 = x5 @ x4.mT
-    a8 = decay_in(x1, True, 1)
-    S_now = S_0
-    S_in = []
-    b1_all = []
-    count = x1.shape[2]
+def _forward_sweep_1(log_alpha, v, x, x2, q, S, lead, size):
+    """An inter-chunk sweep forwards in time, which carries S."""
+    log_alpha, v, x, x2, q = chunks_of(lead, size, log_alpha, v, x, x2, q)
+    until = decay_out(log_alpha, True, 1)
+    since = decay_in(log_alpha, False, 1)
+    decays = decay_mask(log_alpha, False, True, False, 1)
+    prod2 = x @ x2.mT
+    inverse = triangular_inverse(decays * prod2, 1)
+    kept = decay_all(log_alpha)
+    decays2 = decay_mask(log_alpha, True, True, True, 1)
+    prod5 = q @ x2.mT
+    since2 = decay_in(log_alpha, True, 1)
+    S_0 = []
+    prod3_all = []
+    count = log_alpha.shape[2]
     for n in range(count):
-        S_in.append(S_now)
-        b0 = (x3[:, :, n]) @ S_now
-        b1 = (a4[:, :, n]) @ (x2[:, :, n] + (a1[:, :, n])[..., :, None] * b0)
-        b2 = (x4[:, :, n]).mT @ ((a0[:, :, n])[..., :, None] * b1)
-        b1_all.append(b1)
-        S_now = b2 + S_now * (a5[:, :, n])[..., None, None]
-    S_in = torch.stack(S_in, 2)
-    b1 = torch.stack(b1_all, 2)
-    c0 = (a6 * a7) @ b1
-    c1 = x5 @ S_in
-    return from_chunks(b1, lead, 1), from_chunks((c0 + a8[..., :, None] * c1), lead, 1), S_now
+        S_0.append(S)
+        prod = x[:, :, n] @ S
+        prod3 = inverse[:, :, n] @ (v[:, :, n] + since[:, :, n][..., :, None] * prod)
+        prod4 = x2[:, :, n].mT @ (until[:, :, n][..., :, None] * prod3)
+        prod3_all.append(prod3)
+        S = prod4 + S * kept[:, :, n][..., None, None]
+    S_0 = torch.stack(S_0, 2)
+    prod3 = torch.stack(prod3_all, 2)
+    prod6 = (decays2 * prod5) @ prod3
+    prod7 = q @ S_0
+    return from_chunks(prod3, lead, 1), from_chunks((prod6 + since2[..., :, None] * prod7), lead, 1), S
 
 
 def torch_forward(given, states, constants, packed=None):
@@ -132,170 +132,137 @@ def torch_forward(given, states, constants, packed=None):
     if packed is not None:
         per_step = ["q", "k", "v", "beta", "alpha"]
         return forward_by_length(torch_forward, per_step, given, states, constants, packed)
-    dtype = dtype_of(given)
-    some = given["q"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    dtype, device, lead = call_of(given, "q")
     size_d = given["q"].shape[-1]
     size_e = given["v"].shape[-1]
-    S_first = (
-        states["S"].to(dtype)
-        if states.get("S") is not None
-        else torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-    )
+    S_first = or_zeros(states.get("S"), (*lead[:2], size_d, size_e), dtype, device)
     log_alpha = steps_first(given["alpha"], dtype)
     v = steps_first(given["v"], dtype)
     k = steps_first(given["k"], dtype)
     alpha = log_alpha.exp()
     beta = steps_first(given["beta"], dtype)
     q = steps_first(given["q"], dtype)
-    # w: v_t - alpha_t S.prev.row.3cb68fc052_t
-    # y: S_t^T q_t
-    w, y, S_last = in_segments(
-        _forward_sweep_1, (log_alpha, v, -k * alpha[..., None], k * beta[..., None], q), (S_first,),
-        lead, 1, CHUNK, dtype, device, size_d, size_e,
+    # (29) w: v_t - alpha_t S_{t-1}^T k_t
+    # (30) o: S_t^T q_t
+    w, o, S_last = in_segments(
+        _forward_sweep_1, (log_alpha, v, -k * alpha[..., None], k * beta[..., None], q), (S_first,), lead, 1, CHUNK
     )
-    return {"o": from_steps(y, lead, 1, given["q"].dtype)}, {"S": S_last}, {"101b56a880": w}
+    return {"o": from_steps(o, lead, 1, given["q"].dtype)}, {"S": S_last}, {"101b56a880": w}
 
 
-def _backward_sweep_1(s1, s2, s3, s4, s5, dS_0, lead, size, dtype, device, size_d, size_e):
-    """A walk backwards over chunks, carrying dS."""
-    x1 = to_chunks(s1, lead, size, 0)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    x5 = to_chunks(s5, lead, size, 1)
-    a0 = decay_all(x1)
-    a1 = decay_out(x1, False, -1)
-    a2 = (a1[..., :, None] * x2).mT @ x3
-    a3 = decay_out(x1, True, -1)
-    a4 = decay_mask(x1, False, False, True, -1)
-    a5 = x4 @ x2.mT
-    a6 = (a4 * a5) @ x3
-    a7 = decay_in(x1, False, -1)
-    a8 = decay_mask(x1, False, True, False, -1)
-    a9 = x4 @ x5.mT
-    a10 = triangular_inverse(a8 * a9, -1)
-    dS_now = dS_0
-    dS_in = []
-    b1_all = []
-    count = x1.shape[2]
+def _backward_sweep_1(log_alpha, q, do, k, x, dS, lead, size):
+    """An inter-chunk sweep backwards in time, which carries dS."""
+    log_alpha, q, do, k, x = chunks_of(lead, size, log_alpha, q, do, k, x)
+    kept = decay_all(log_alpha)
+    until = decay_out(log_alpha, False, -1)
+    prod = (until[..., :, None] * q).mT @ do
+    until2 = decay_out(log_alpha, True, -1)
+    decays = decay_mask(log_alpha, False, False, True, -1)
+    prod2 = k @ q.mT
+    prod3 = (decays * prod2) @ do
+    since = decay_in(log_alpha, False, -1)
+    decays2 = decay_mask(log_alpha, False, True, False, -1)
+    prod5 = k @ x.mT
+    inverse = triangular_inverse(decays2 * prod5, -1)
+    dS_C = []
+    prod6_all = []
+    count = log_alpha.shape[2]
     for n in range(count - 1, -1, -1):
-        dS_in.append(dS_now)
-        b0 = (x4[:, :, n]) @ dS_now
-        b1 = (a10[:, :, n]) @ (a6[:, :, n] + b0 * (a7[:, :, n])[..., :, None])
-        b2 = (x5[:, :, n]).mT @ ((a3[:, :, n])[..., :, None] * b1)
-        b3 = (a0[:, :, n])[..., None, None] * dS_now + a2[:, :, n] + b2
-        b1_all.append(b1)
-        dS_now = b3
-    dS_in = torch.stack(dS_in[::-1], 2)
-    b1 = torch.stack(b1_all[::-1], 2)
-    return from_chunks(b1, lead, 1), dS_in, dS_now
+        dS_C.append(dS)
+        prod4 = k[:, :, n] @ dS
+        prod6 = inverse[:, :, n] @ (prod3[:, :, n] + prod4 * since[:, :, n][..., :, None])
+        prod7 = x[:, :, n].mT @ (until2[:, :, n][..., :, None] * prod6)
+        t = kept[:, :, n][..., None, None] * dS + prod[:, :, n] + prod7
+        prod6_all.append(prod6)
+        dS = t
+    dS_C = torch.stack(dS_C[::-1], 2)
+    prod6 = torch.stack(prod6_all[::-1], 2)
+    return from_chunks(prod6, lead, 1), dS_C, dS
 
 
-def _backward_sweep_2(s1, s2, s3, s4, s5, s6, dS_0, lead, size, dtype, device, size_d, size_e):
-    """A walk backwards over chunks, carrying dS."""
-    x1 = to_chunks(s1, lead, size, 0)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    x5 = to_chunks(s5, lead, size, 1)
-    x6 = to_chunks(s6, lead, size, 1)
-    a0 = decay_all(x1)
-    a1 = decay_out(x1, False, -1)
-    a2 = (a1[..., :, None] * x2).mT @ x3
-    a3 = decay_out(x1, True, -1)
-    a4 = (a3[..., :, None] * x4).mT @ x5
-    a5 = x6 @ x5.mT
-    a6 = decay_mask(x1, False, True, False, -1)
-    a7 = (a5 * a6) @ x4
-    a8 = x6 @ x3.mT
-    a9 = decay_mask(x1, False, False, True, -1)
-    a10 = (a8 * a9) @ x2
-    a11 = decay_in(x1, False, -1)
-    dS_now = dS_0
-    dS_in = []
-    count = x1.shape[2]
+def _backward_sweep_2(log_alpha, q, do, x, p, x2, dS, lead, size):
+    """An inter-chunk sweep backwards in time, which carries dS."""
+    log_alpha, q, do, x, p, x2 = chunks_of(lead, size, log_alpha, q, do, x, p, x2)
+    kept = decay_all(log_alpha)
+    until = decay_out(log_alpha, False, -1)
+    prod = (until[..., :, None] * q).mT @ do
+    until2 = decay_out(log_alpha, True, -1)
+    prod2 = (until2[..., :, None] * x).mT @ p
+    prod3 = x2 @ p.mT
+    decays = decay_mask(log_alpha, False, True, False, -1)
+    prod4 = (prod3 * decays) @ x
+    prod5 = x2 @ do.mT
+    decays2 = decay_mask(log_alpha, False, False, True, -1)
+    prod6 = (prod5 * decays2) @ q
+    since = decay_in(log_alpha, False, -1)
+    dS_C = []
+    count = log_alpha.shape[2]
     for n in range(count - 1, -1, -1):
-        dS_in.append(dS_now)
-        b0 = (a0[:, :, n])[..., None, None] * dS_now + a2[:, :, n] + a4[:, :, n]
-        dS_now = b0
-    dS_in = torch.stack(dS_in[::-1], 2)
-    c0 = x6 @ dS_in.mT
-    return from_chunks((a7 + a10 + c0 * a11[..., :, None]), lead, 1), dS_now
+        dS_C.append(dS)
+        t = kept[:, :, n][..., None, None] * dS + prod[:, :, n] + prod2[:, :, n]
+        dS = t
+    dS_C = torch.stack(dS_C[::-1], 2)
+    prod7 = x2 @ dS_C.mT
+    return from_chunks((prod4 + prod6 + prod7 * since[..., :, None]), lead, 1), dS
 
 
-def _backward_sweep_3(s1, s2, s3, s4, s5, S_0, lead, size, dtype, device, size_d, size_e):
-    """A walk forwards over chunks, carrying S."""
-    x1 = to_chunks(s1, lead, size, 0)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    x5 = to_chunks(s5, lead, size, 1)
-    a0 = decay_out(x1, True, 1)
-    a1 = x3.mT @ (a0[..., :, None] * x2)
-    a2 = decay_all(x1)
-    a3 = decay_mask(x1, True, True, True, 1)
-    a4 = x4 @ x2.mT
-    a5 = (a3 * a4) @ x3
-    a6 = decay_in(x1, True, 1)
-    a7 = decay_mask(x1, False, True, False, 1)
-    a8 = x5 @ x2.mT
-    a9 = (a7 * a8) @ x3
-    a10 = decay_in(x1, False, 1)
-    S_now = S_0
-    S_in = []
-    count = x1.shape[2]
+def _backward_sweep_3(log_alpha, w, x, do, p, S, lead, size):
+    """An inter-chunk sweep forwards in time, which carries S."""
+    log_alpha, w, x, do, p = chunks_of(lead, size, log_alpha, w, x, do, p)
+    until = decay_out(log_alpha, True, 1)
+    prod = x.mT @ (until[..., :, None] * w)
+    kept = decay_all(log_alpha)
+    decays = decay_mask(log_alpha, True, True, True, 1)
+    prod2 = do @ w.mT
+    prod3 = (decays * prod2) @ x
+    since = decay_in(log_alpha, True, 1)
+    decays2 = decay_mask(log_alpha, False, True, False, 1)
+    prod5 = p @ w.mT
+    prod6 = (decays2 * prod5) @ x
+    since2 = decay_in(log_alpha, False, 1)
+    S_0 = []
+    count = log_alpha.shape[2]
     for n in range(count):
-        S_in.append(S_now)
-        S_now = a1[:, :, n] + S_now * (a2[:, :, n])[..., None, None]
-    S_in = torch.stack(S_in, 2)
-    c0 = x4 @ S_in.mT
-    c1 = x5 @ S_in.mT
+        S_0.append(S)
+        S = prod[:, :, n] + S * kept[:, :, n][..., None, None]
+    S_0 = torch.stack(S_0, 2)
+    prod4 = do @ S_0.mT
+    prod7 = p @ S_0.mT
     return (
-        from_chunks((a5 + a6[..., :, None] * c0), lead, 1),
-        from_chunks((a9 + a10[..., :, None] * c1), lead, 1), S_in, S_now,
+        from_chunks((prod3 + since[..., :, None] * prod4), lead, 1),
+        from_chunks((prod6 + since2[..., :, None] * prod7), lead, 1), S_0, S,
     )
 
 
-def _backward_unroll_4(
-    s1, s2, s3, s4, s5, s6, s7, s8, s9, S_edges, dS_edges, lead, size, dtype, device, size_d, size_e
-):
-    """Products of the states and their gradients at each step, from the states at the borders of chunks."""
-    x1 = to_chunks(s1, lead, size, 0)
-    x2 = to_chunks(s2, lead, size, 0)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    x5 = to_chunks(s5, lead, size, 1)
-    x6 = to_chunks(s6, lead, size, 1)
-    x7 = to_chunks(s7, lead, size, 0)
-    x8 = to_chunks(s8, lead, size, 1)
-    x9 = to_chunks(s9, lead, size, 0)
-    a0 = decay_mask(x1, False, False, True, -1)
-    a1 = decay_mask(x1, False, True, False, 1)
-    a2 = x3 @ x4.mT
-    a3 = x6 @ x5.mT
-    a4 = (x2[..., None, :] * a1) @ (a2 * a3).mT
-    a5 = (a0 * a4).sum(-1)
-    a6 = decay_mask(x1, False, True, False, -1)
-    a7 = x5 @ x5.mT
-    a8 = x8 @ x4.mT
-    a9 = (x2[..., None, :] * a1) @ (a7 * a8).mT
-    a10 = torch.einsum("...b,...ab->...a", x7, a6 * a9)
-    a11 = decay_in(x1, False, 1)
-    a12 = decay_in(x1, False, -1)
-    a13 = (S_edges * dS_edges).sum(-2)
-    a14 = (a13).sum(-1)
-    a15 = x6 @ S_edges
-    a16 = (x3 * a15).sum(-1)
-    a17 = torch.einsum("...b,...ab->...a", a16, a0)
-    a18 = x5 @ S_edges
-    a19 = (a18 * x8).sum(-1)
-    a20 = torch.einsum("...ab,...b->...a", x7[..., None, :] * a6, a19)
-    a21 = x5 @ dS_edges
-    a22 = (a21 * x4).sum(-1)
-    a23 = torch.einsum("...ab,...b->...a", a22[..., None, :] * a1, x2)
-    a24 = a5 + a10 + a11 * a12 * a14[..., None] + a17 * a11 + a20 * a11 + a12 * a23
-    return (from_chunks(a24 * x9, lead, 0),)
+def _backward_state_adjoint_4(log_alpha, beta, do, w, k, q, x, p, alpha, S_0, dS_C, lead, size):
+    """State-adjoint products at each step, from the states at chunk boundaries and their gradients."""
+    log_alpha, beta, do, w, k, q, x, p, alpha = chunks_of(lead, size, log_alpha, beta, do, w, k, q, x, p, alpha)
+    decays = decay_mask(log_alpha, False, False, True, -1)
+    decays2 = decay_mask(log_alpha, False, True, False, 1)
+    prod = do @ w.mT
+    prod2 = q @ k.mT
+    prod3 = (beta[..., None, :] * decays2) @ (prod * prod2).mT
+    prod4 = (decays * prod3).sum(-1)
+    decays3 = decay_mask(log_alpha, False, True, False, -1)
+    prod5 = k @ k.mT
+    prod6 = p @ w.mT
+    prod7 = (beta[..., None, :] * decays2) @ (prod5 * prod6).mT
+    prod8 = torch.einsum("...b,...ab->...a", x, decays3 * prod7)
+    since = decay_in(log_alpha, False, 1)
+    since2 = decay_in(log_alpha, False, -1)
+    prod9 = (S_0 * dS_C).sum(-2)
+    prod10 = (prod9).sum(-1)
+    prod11 = q @ S_0
+    prod12 = (do * prod11).sum(-1)
+    prod13 = torch.einsum("...b,...ab->...a", prod12, decays)
+    prod14 = k @ S_0
+    prod15 = (prod14 * p).sum(-1)
+    prod16 = torch.einsum("...ab,...b->...a", x[..., None, :] * decays3, prod15)
+    prod17 = k @ dS_C
+    prod18 = (prod17 * w).sum(-1)
+    prod19 = torch.einsum("...ab,...b->...a", prod18[..., None, :] * decays2, beta)
+    t = prod4 + prod8 + since * since2 * prod10[..., None] + prod13 * since + prod16 * since + since2 * prod19
+    return (from_chunks(t * alpha, lead, 0),)
 
 
 def torch_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
@@ -305,213 +272,163 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
         return backward_by_length(
             torch_backward, per_step, given, states, constants, saved, cotangents, final_cotangents, needs, packed
         )
-    dtype = dtype_of(given)
-    some = given["q"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    dtype, device, lead = call_of(given, "q")
     size_d = given["q"].shape[-1]
     size_e = given["v"].shape[-1]
-    S_first = (
-        states["S"].to(dtype)
-        if states.get("S") is not None
-        else torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-    )
-    last_dS = final_cotangents.get("S")
-    dS_last = (
-        torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-        if last_dS is None
-        else last_dS.to(dtype)
-    )
+    S_first = or_zeros(states.get("S"), (*lead[:2], size_d, size_e), dtype, device)
+    dS_last = or_zeros(final_cotangents.get("S"), (*lead[:2], size_d, size_e), dtype, device)
     log_alpha = steps_first(given["alpha"], dtype)
     q = steps_first(given["q"], dtype)
-    do = cotangents.get("o")
-    do = (
-        torch.zeros(lead[0], lead[1], lead[2], size_e, dtype=dtype, device=device)
-        if do is None
-        else steps_first(do, dtype)
-    )
+    do = steps_or_zeros(cotangents.get("o"), (*lead, size_e), dtype, device)
     k = steps_first(given["k"], dtype)
     alpha = log_alpha.exp()
     beta = steps_first(given["beta"], dtype)
-    # w: dS.mid.row.3cb68fc052_t
-    w, dS_edges, dS_first = in_segments(
-        _backward_sweep_1, (log_alpha, q, do, k, -k * alpha[..., None] * beta[..., None]),
-        (dS_last,), lead, -1, CHUNK, dtype, device, size_d, size_e,
+    # (33) p: dS_t^T k_t
+    p, dS_C, dS_first = in_segments(
+        _backward_sweep_1, (log_alpha, q, do, k, -k * alpha[..., None] * beta[..., None]), (dS_last,), lead, -1, CHUNK
     )
-    t17 = -k * alpha[..., None] * beta[..., None]
-    w_2 = saved["101b56a880"]
-    # y: dS_t w_{2,t}
-    y, dS_first = in_segments(
-        _backward_sweep_2, (log_alpha, q, do, t17, w, w_2), (dS_last,), lead, -1, CHUNK, dtype, device, size_d, size_e
+    t13 = -k * alpha[..., None] * beta[..., None]
+    w = saved["101b56a880"]
+    # (35) y: dS_t w_t
+    y, dS_first = in_segments(_backward_sweep_2, (log_alpha, q, do, t13, p, w), (dS_last,), lead, -1, CHUNK)
+    # (36) dq: S_t do_t
+    # (37) y_2: S_{t-1} p_t
+    dq, y_2, S_0, S_end = in_segments(
+        _backward_sweep_3, (log_alpha, w, k * beta[..., None], do, p), (S_first,), lead, 1, CHUNK
     )
-    # y_2: S_t do_t
-    # y_3: S_(t-1) w_t
-    y_2, y_3, S_edges, S_end = in_segments(
-        _backward_sweep_3, (log_alpha, w_2, k * beta[..., None], do, w), (S_first,), lead, 1, CHUNK,
-        dtype, device, size_d, size_e,
-    )
-    # pairing_S: <S_(t-1), dS_t> at each step, with the scalars that multiply the state
-    (pairing_S,) = in_parts(
-        _backward_unroll_4, (log_alpha, beta, do, w_2, k, q, -alpha * beta, w, alpha),
-        (S_edges, dS_edges), lead, CHUNK, dtype, device, size_d, size_e,
+    # paired_S: alpha_t <S_{t-1}, dS_t>
+    (paired_S,) = in_parts(
+        _backward_state_adjoint_4, (log_alpha, beta, do, w, k, q, -alpha * beta, p, alpha), (S_0, dS_C), lead, CHUNK
     )
     gradients = {}
-    gradients["q"] = from_steps(y_2, lead, 1, given["q"].dtype)
-    t28 = beta[..., None] * y - alpha[..., None] * beta[..., None] * y_3
-    gradients["k"] = from_steps(t28, lead, 1, given["k"].dtype)
-    gradients["v"] = from_steps(beta[..., None] * w, lead, 1, given["v"].dtype)
-    t31 = (w * w_2).sum(-1)
-    gradients["beta"] = from_steps(t31, lead, 0, given["beta"].dtype)
-    t33 = (k * y_3).sum(-1)
-    gradients["alpha"] = from_steps((-alpha * beta * t33 + pairing_S), lead, 0, given["alpha"].dtype)
+    gradients["q"] = from_steps(dq, lead, 1, given["q"].dtype)
+    t24 = beta[..., None] * y - alpha[..., None] * beta[..., None] * y_2
+    gradients["k"] = from_steps(t24, lead, 1, given["k"].dtype)
+    gradients["v"] = from_steps(beta[..., None] * p, lead, 1, given["v"].dtype)
+    t27 = (p * w).sum(-1)
+    gradients["beta"] = from_steps(t27, lead, 0, given["beta"].dtype)
+    t29 = (k * y_2).sum(-1)
+    gradients["alpha"] = from_steps((-alpha * beta * t29 + paired_S), lead, 0, given["alpha"].dtype)
     return gradients, {"S": dS_first}
 
 
-def _forward_states_1_chunks(s1, s2, s3, s4, lead, size, dtype, device, size_d, size_e):
-    """What each chunk, walked forwards, makes of S: linear parts, then local parts."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 0)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    count = x1.shape[2]
-    a0 = decay_out(x2, True, 1)
-    a1 = decay_in(x2, False, 1)
-    a2 = decay_mask(x2, False, True, False, 1)
-    a3 = x3 @ x4.mT
-    a4 = triangular_inverse(a2 * a3, 1)
-    a5 = a4 @ (a1[..., :, None] * x3)
-    a6 = x4.mT @ (a0[..., :, None] * a5)
-    a7 = decay_all(x2)
-    a8 = torch.eye(size_d, dtype=dtype, device=device)
-    a9 = a4 @ x1
-    a10 = x4.mT @ (a0[..., :, None] * a9)
+def _forward_states_1_chunks(v, log_alpha, x, x2, lead, size, dtype, device, size_d, size_e):
+    """The map of each chunk, forwards in time, for S: linear parts, then local parts."""
+    v, log_alpha, x, x2 = chunks_of(lead, size, v, log_alpha, x, x2)
+    count = v.shape[2]
+    until = decay_out(log_alpha, True, 1)
+    since = decay_in(log_alpha, False, 1)
+    decays = decay_mask(log_alpha, False, True, False, 1)
+    prod = x @ x2.mT
+    inverse = triangular_inverse(decays * prod, 1)
+    prod2 = inverse @ (since[..., :, None] * x)
+    prod3 = x2.mT @ (until[..., :, None] * prod2)
+    kept = decay_all(log_alpha)
+    t = torch.eye(size_d, dtype=dtype, device=device)
+    prod4 = inverse @ v
+    prod5 = x2.mT @ (until[..., :, None] * prod4)
     return (
-        over_chunks((a6 + a7[..., None, None] * a8), (lead[0], lead[1], count, size_d, size_d), dtype, device),
-        over_chunks(a10, (lead[0], lead[1], count, size_d, size_e), dtype, device),
+        over_chunks((prod3 + kept[..., None, None] * t), (*lead[:2], count, size_d, size_d), dtype, device),
+        over_chunks(prod5, (*lead[:2], count, size_d, size_e), dtype, device),
     )
 
 
-def _forward_states_1_law(later, earlier):
+def _forward_states_1_composed(later, earlier):
     """The map of two segments from the map of each."""
-    a0 = (later[0]) @ (earlier[0].mT).mT
-    a1 = (later[0]) @ (earlier[1])
+    a0 = later[0] @ earlier[0].mT.mT
+    a1 = later[0] @ earlier[1]
     return (a0, (later[1] + a1))
 
 
-def _forward_states_1_apply(parts, states):
+def _forward_states_1_applied(parts, states):
     """The states that leave a segment, from those that enter it."""
-    a0 = (parts[0]) @ (states[0])
+    a0 = parts[0] @ states[0]
     return ((a0 + parts[1]),)
 
 
 def torch_forward_states(given, states, constants, exchange):
-    """The states that enter this part of a sequence, by what comes before it."""
-    dtype = dtype_of(given)
-    some = given["q"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    """The states that enter this segment of a sequence, by what comes before it."""
+    dtype, device, lead = call_of(given, "q")
     size_d = given["q"].shape[-1]
     size_e = given["v"].shape[-1]
-    S_first = (
-        states["S"].to(dtype)
-        if states.get("S") is not None
-        else torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-    )
+    S_first = or_zeros(states.get("S"), (*lead[:2], size_d, size_e), dtype, device)
     v = steps_first(given["v"], dtype)
     log_alpha = steps_first(given["alpha"], dtype)
     k = steps_first(given["k"], dtype)
     alpha = log_alpha.exp()
     beta = steps_first(given["beta"], dtype)
-    map_3 = in_pieces(
-        _forward_states_1_chunks, _forward_states_1_law,
+    map_3 = map_of_segment(
+        _forward_states_1_chunks, _forward_states_1_composed,
         (v, log_alpha, -k * alpha[..., None], k * beta[..., None]), lead, 1, CHUNK, dtype, device,
         size_d, size_e,
     )
     # what enters, of S
     ((S_first,),) = exchange(
-        (Segment(("S",), _forward_states_1_law, _forward_states_1_apply, map_3[:1], map_3[1:], (S_first,)),)
+        (Segment(("S",), _forward_states_1_composed, _forward_states_1_applied, map_3[:1], map_3[1:], (S_first,)),)
     )
     return {"S": S_first}
 
 
-def _backward_states_1_chunks(s1, s2, s3, s4, s5, lead, size, dtype, device, size_d, size_e):
-    """What each chunk, walked backwards, makes of dS: linear parts, then local parts."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 0)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    x5 = to_chunks(s5, lead, size, 1)
-    count = x1.shape[2]
-    a0 = decay_out(x2, True, -1)
-    a1 = decay_mask(x2, False, True, False, -1)
-    a2 = x1 @ x3.mT
-    a3 = triangular_inverse(a1 * a2, -1)
-    a4 = decay_in(x2, False, -1)
-    a5 = a3 @ (x1 * a4[..., :, None])
-    a6 = (a0[..., :, None] * x3).mT @ a5
-    a7 = decay_all(x2)
-    a8 = torch.eye(size_d, dtype=dtype, device=device)
-    a9 = decay_mask(x2, False, False, True, -1)
-    a10 = x1 @ x5.mT
-    a11 = (a9 * a10) @ x4
-    a12 = a3 @ a11
-    a13 = (a0[..., :, None] * x3).mT @ a12
-    a14 = decay_out(x2, False, -1)
-    a15 = (a14[..., :, None] * x5).mT @ x4
+def _backward_states_1_chunks(k, log_alpha, x, do, q, lead, size, dtype, device, size_d, size_e):
+    """The map of each chunk, backwards in time, for dS: linear parts, then local parts."""
+    k, log_alpha, x, do, q = chunks_of(lead, size, k, log_alpha, x, do, q)
+    count = k.shape[2]
+    until = decay_out(log_alpha, True, -1)
+    decays = decay_mask(log_alpha, False, True, False, -1)
+    prod = k @ x.mT
+    inverse = triangular_inverse(decays * prod, -1)
+    since = decay_in(log_alpha, False, -1)
+    prod2 = inverse @ (k * since[..., :, None])
+    prod3 = (until[..., :, None] * x).mT @ prod2
+    kept = decay_all(log_alpha)
+    t = torch.eye(size_d, dtype=dtype, device=device)
+    decays2 = decay_mask(log_alpha, False, False, True, -1)
+    prod4 = k @ q.mT
+    prod5 = (decays2 * prod4) @ do
+    prod6 = inverse @ prod5
+    prod7 = (until[..., :, None] * x).mT @ prod6
+    until2 = decay_out(log_alpha, False, -1)
+    prod8 = (until2[..., :, None] * q).mT @ do
     return (
-        over_chunks((a6 + a7[..., None, None] * a8), (lead[0], lead[1], count, size_d, size_d), dtype, device),
-        over_chunks((a13 + a15), (lead[0], lead[1], count, size_d, size_e), dtype, device),
+        over_chunks((prod3 + kept[..., None, None] * t), (*lead[:2], count, size_d, size_d), dtype, device),
+        over_chunks((prod7 + prod8), (*lead[:2], count, size_d, size_e), dtype, device),
     )
 
 
-def _backward_states_1_law(later, earlier):
+def _backward_states_1_composed(later, earlier):
     """The map of two segments from the map of each."""
-    a0 = (later[0]) @ (earlier[0].mT).mT
-    a1 = (later[0]) @ (earlier[1])
+    a0 = later[0] @ earlier[0].mT.mT
+    a1 = later[0] @ earlier[1]
     return (a0, (later[1] + a1))
 
 
-def _backward_states_1_apply(parts, states):
+def _backward_states_1_applied(parts, states):
     """The states that leave a segment, from those that enter it."""
-    a0 = (parts[0]) @ (states[0])
+    a0 = parts[0] @ states[0]
     return ((a0 + parts[1]),)
 
 
 def torch_backward_states(given, states, constants, saved, cotangents, final_cotangents, exchange):
-    """The gradients of the states that leave this part of a sequence, by what comes after it."""
-    dtype = dtype_of(given)
-    some = given["q"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    """The gradients of the states that leave this segment of a sequence, by what comes after it."""
+    dtype, device, lead = call_of(given, "q")
     size_d = given["q"].shape[-1]
     size_e = given["v"].shape[-1]
-    S_first = (
-        states["S"].to(dtype)
-        if states.get("S") is not None
-        else torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-    )
-    last_dS = final_cotangents.get("S")
-    dS_last = (
-        torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-        if last_dS is None
-        else last_dS.to(dtype)
-    )
+    S_first = or_zeros(states.get("S"), (*lead[:2], size_d, size_e), dtype, device)
+    dS_last = or_zeros(final_cotangents.get("S"), (*lead[:2], size_d, size_e), dtype, device)
     k = steps_first(given["k"], dtype)
     log_alpha = steps_first(given["alpha"], dtype)
     alpha = log_alpha.exp()
     beta = steps_first(given["beta"], dtype)
-    do = cotangents.get("o")
-    do = (
-        torch.zeros(lead[0], lead[1], lead[2], size_e, dtype=dtype, device=device)
-        if do is None
-        else steps_first(do, dtype)
-    )
+    do = steps_or_zeros(cotangents.get("o"), (*lead, size_e), dtype, device)
     q = steps_first(given["q"], dtype)
-    map_3 = in_pieces(
-        _backward_states_1_chunks, _backward_states_1_law,
+    map_3 = map_of_segment(
+        _backward_states_1_chunks, _backward_states_1_composed,
         (k, log_alpha, -k * alpha[..., None] * beta[..., None], do, q), lead, -1, CHUNK, dtype,
         device, size_d, size_e,
     )
     # what enters, of dS
     ((dS_last,),) = exchange(
-        (Segment(("S",), _backward_states_1_law, _backward_states_1_apply, map_3[:1], map_3[1:], (dS_last,)),)
+        (Segment(("S",), _backward_states_1_composed, _backward_states_1_applied, map_3[:1], map_3[1:], (dS_last,)),)
     )
     return {"S": dS_last}
 
@@ -579,7 +496,7 @@ def forward_sweep_1(
     PIECE: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """A walk forwards over chunks, carrying a tile of S."""
+    """An inter-chunk sweep forwards in time, which carries a tile of S."""
     tiles = tl.cdiv(E, block_e)
     if S_linear is not None:
         tiles = tl.cdiv(D, block_e) + (0 if S_last is None else tiles)
@@ -594,7 +511,7 @@ def forward_sweep_1(
     e_ok = e < E
     if S_linear is not None:
         column = e - (0 if S_last is None else tl.cdiv(E, block_e) * block_e)
-        column_ok = (column >= 0) & (column < D)  # of the matrix of the part's map
+        column_ok = (column >= 0) & (column < D)  # of the matrix of the segment's map
         if S_last is None:
             e_ok = tl.zeros([block_e], tl.int1)
     S = ()
@@ -670,7 +587,9 @@ def forward_sweep_1(
                 tl.store(
                     write1_out + step * E + i[None, :] * (H * E) + e[:, None], p2, mask=e_ok[:, None] & i_ok[None, :]
                 )
-            tl.store(o_out + step * E + i[None, :] * (H * E) + e[:, None], p4, mask=e_ok[:, None] & i_ok[None, :])  # o
+            tl.store(
+                o_out + step * E + i[None, :] * (H * E) + e[:, None], p4, mask=e_ok[:, None] & i_ok[None, :]
+            )  # (30) o
         kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
         beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
         until = span(alpha_a_end, alpha_n_end, alpha_a, alpha_n)
@@ -679,7 +598,7 @@ def forward_sweep_1(
             p5 = tl.dot(
                 ((beta * until)[None, :] * p2).to(DT), k[n_d].to(DT), (kept * S[n_d]), input_precision="tf32x3"
             )  # ... + k^T diag(beta . until) p2
-            S_slice2 = p5  # kept S + k^T diag(beta . until) p2
+            S_slice2 = p5  # (31) kept S + k^T diag(beta . until) p2
             S_next = S_next + (S_slice2,)
         S = S_next
     for n_d in tl.static_range((D + block_d - 1) // block_d):
@@ -771,7 +690,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             )
         join_pieces(late, S_ends, S_linear, 0)
         late = None
-        if exchange is not None:  # other parts of the sequence are elsewhere
+        if exchange is not None:  # other segments of the sequence are elsewhere
             S_coming = exchange.begin((map_of_all("S", S_first, S_ends, lay, parts, True, linear=S_linear, axis=0),))
     if parts > 1 or exchange is not None:
         if exchange is not None:
@@ -880,7 +799,7 @@ def backward_prepare_1(
         )  # ((do write1^T) . m) diag(beta)
         pairs = beta[None, :] * (
             p3 * m * p * tl.where(i[:, None] > i[None, :], 1.0, 0.0)
-        )  # ([order_{mask}]_{i,j} . (q k^T) . (do write1^T) . m) diag(beta)
+        )  # ([i > j] . (q k^T) . (do write1^T) . m) diag(beta)
         sums = tl.sum(pairs, axis=1)
         sums2 = tl.sum(tl.reshape(pairs, [2, C // 2, C]), axis=1)
         tl.store(own1_out + (bh * 5 + 0) * T + t0 + i, sums, mask=i_ok)  # S: own.late, rows
@@ -901,7 +820,7 @@ def backward_sweep_1(
     C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
-    """A walk backwards over chunks, carrying a tile of dS."""
+    """An inter-chunk sweep backwards in time, which carries a tile of dS."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
     sh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
     h = sh % H
@@ -1003,7 +922,7 @@ def backward_sweep_1(
             p5 = tl.dot(
                 (until[None, :] * do_each.to(tl.float32)).to(DT), q.to(DT), p4, input_precision="tf32x3"
             )  # ... + q^T diag(until) do
-            dS_slice2 = p5  # kept dS + q^T diag(until) do - k^T diag(beta . until) p3
+            dS_slice2 = p5  # (34) kept dS + q^T diag(until) do - k^T diag(beta . until) p3
             dS_next = dS_next + (dS_slice2,)
         dS = dS_next
     for n_d in tl.static_range((D + block_d - 1) // block_d):
@@ -1072,7 +991,7 @@ def backward_prepare_2(
         p2 = tl.dot(k.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k k^T
         pairs = -beta[None, :] * (
             p * m * p2 * tl.where(i[:, None] > i[None, :], 1.0, 0.0)
-        )  # -([order_{mask}]_{i,j} . (k k^T) . (dv write1^T) . m) diag(beta)
+        )  # -([i > j] . (k k^T) . (dv write1^T) . m) diag(beta)
         sums = tl.sum(pairs, axis=1)
         sums2 = tl.sum(tl.reshape(pairs, [2, C // 2, C]), axis=1)
         tl.store(own2_out + (bh * 1 + 0) * T + t0 + i, sums, mask=i_ok)  # S: own.early, rows
@@ -1093,7 +1012,7 @@ def backward_sweep_2(
     C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
-    """A walk backwards over chunks, carrying a tile of dS."""
+    """An inter-chunk sweep backwards in time, which carries a tile of dS."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
     sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
     h = sh % H
@@ -1178,7 +1097,7 @@ def backward_sweep_2(
             p5 = tl.dot(
                 (until[None, :] * q_each.to(tl.float32)).to(DT), do.to(DT), p4, input_precision="tf32x3"
             )  # ... + q^T diag(until) do
-            dS_slice2 = p5  # kept dS + q^T diag(until) do - k^T diag(until) dv
+            dS_slice2 = p5  # (34) kept dS + q^T diag(until) do - k^T diag(until) dv
             dS_next = dS_next + (dS_slice2,)
         dS = dS_next
         sums = tl.sum(
@@ -1217,7 +1136,7 @@ def backward_sweep_3(
     READ: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """A walk forwards over chunks, carrying a tile of S."""
+    """An inter-chunk sweep forwards in time, which carries a tile of S."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
     sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
     h = sh % H
@@ -1313,7 +1232,7 @@ def backward_sweep_3(
                 ((beta * until)[None, :] * k_each.to(tl.float32)).to(DT), write1.to(DT),
                 (kept * S[n_e]), input_precision="tf32x3",
             )  # ... + k^T diag(beta . until) write1
-            S_slice2 = p5  # kept S + k^T diag(beta . until) write1
+            S_slice2 = p5  # (31) kept S + k^T diag(beta . until) write1
             S_next = S_next + (S_slice2,)
         S = S_next
         if READ == 0 or READ == 1:
@@ -1335,7 +1254,7 @@ def backward_sweep_3(
         if YIELD and (READ == 0 or READ == 1):
             tl.store(
                 dq_out + step * D + i[None, :] * (H * D) + d[:, None], p3, mask=d_ok[:, None] & i_ok[None, :]
-            )  # dq
+            )  # (36) dq
             tl.store(
                 S_in_late__out
                 + ((bh * tl.cdiv(D, block_d) + tile) * WARPS + tl.arange(0, WARPS))[:, None] * T
@@ -1420,7 +1339,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
             num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
         )
-        if exchange is not None:  # other parts of the sequence are elsewhere
+        if exchange is not None:  # other segments of the sequence are elsewhere
             dS_coming = exchange.begin(
                 (map_of_all("S", dS_first, dS_ends, lay, parts, False, linear=dS_linear, axis=0),)
             )
@@ -1674,7 +1593,7 @@ def steps_kernel(
     else:
         row = batch
     entry, begin, count = batch, tl.cast(0, tl.int64), tl.cast(steps, tl.int64)
-    if starts_at is not None:  # packed: a program walks one sequence, whose place it reads
+    if starts_at is not None:  # packed: a program has one sequence, whose place it reads
         entry, begin = tl.cast(0, tl.int64), tl.cast(tl.load(starts_at + batch), tl.int64)
         count = tl.load(starts_at + batch + 1) - begin
     if counts_at is not None:

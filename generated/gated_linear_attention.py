@@ -6,55 +6,59 @@ family: chunk-parallel
 """
 
 # The recurrence
-#     S_t = diag(alpha_t) S_{t-1} + k_t v_t^T
-#     o_t = S_t^T q_t
+#     (1) S_t = diag(alpha_t) S_{t-1} + k_t v_t^T
+#     (2) o_t = S_t^T q_t
 #
 # Its adjoint
-#     dS_t = diag(alpha_{t+1}) dS_{t+1} + q_t do_t^T
-#     dq_t = S_t do_t
-#     dk_t = dS_t v_t
-#     dv_t = dS_t^T k_t
-#     dlog alpha_t = alpha_t . ((S_{t-1} . dS_t) 1)
-#     dS_0 = diag(alpha_1) dS_1
+#     (3) dS_t = diag(alpha_{t+1}) dS_{t+1} + q_t do_t^T
+#     (4) dq_t = S_t do_t
+#     (5) dk_t = dS_t v_t
+#     (6) dv_t = dS_t^T k_t
+#     (7) dlog alpha_t = alpha_t . ((S_{t-1} . dS_t) 1)
+#     (8) dS_0 = diag(alpha_1) dS_1
 #
 # Read-write form
-#     S_t = diag(alpha_t) S_{t-1} + k_t v_t^T
-#     o_t = S_t^T q_t
+#     (9) S_t = diag(alpha_t) S_{t-1} + k_t v_t^T
+#     (10) o_t = S_t^T q_t
 #
 # Read-write form of the adjoint
 # dS_t^+ is the part of dS_t that comes from later steps.
-#     dS_t = dS_t^+ + q_t do_t^T
-#     dS_{t-1}^+ = diag(alpha_t) dS_t
-#     dq_t = S_t do_t
-#     dk_t = dS_t v_t
-#     dv_t = dS_t^T k_t
-#     dlog alpha_t = alpha_t . ((S_{t-1} . dS_t) 1)
-#     alpha_t . ((S_{t-1} . dS_t) 1) = (S_n . dS_n^+) 1 + sum_{s >= t} (q_s . (S_s do_s) - k_s . (dS_s v_s))
+#     (11) dS_t = dS_t^+ + q_t do_t^T
+#     (12) dS_{t-1}^+ = diag(alpha_t) dS_t
+#     (13) dq_t = S_t do_t
+#     (14) dk_t = dS_t v_t
+#     (15) dv_t = dS_t^T k_t
+#     (16) dlog alpha_t = alpha_t . ((S_{t-1} . dS_t) 1)
+#     (17) alpha_t . ((S_{t-1} . dS_t) 1) = (S_n . dS_n^+) 1 + sum_{s >= t} (q_s . (S_s do_s) - k_s . (dS_s v_s))
 #
 # Products of decays in a chunk
 # i, j and s run over the steps of the chunk.
-#     M_{ij} = prod_{j < s <= i} alpha_s  for j <= i, else 0
-#     A_i = prod_{s <= i} alpha_s
-#     B_j = prod_{s > j} alpha_s
-#     A_C = prod_s alpha_s
+#     (18) M_{ij} = prod_{j < s <= i} alpha_s  for j <= i, else 0
+#     (19) A_i = prod_{s <= i} alpha_s
+#     (20) B_j = prod_{s > j} alpha_s
+#     (21) A_C = prod_s alpha_s
 #
 # Over a chunk of C steps, forward
 # The only sweep goes from the first chunk to the last.
-#     [P_1]_{i,j} = sum_{d} Q_{i,d} K_{j,d} M_{i,j,d}
-#     O = (Q . A) S_0 + P_1 V
-#     S_C = diag(A_C) S_0 + (K . B)^T V
+#     (22) [P_1]_{i,j} = sum_{d} Q_{i,d} K_{j,d} M_{i,j,d}
+#     (23) O = (Q . A) S_0 + P_1 V
+#     (24) S_C = diag(A_C) S_0 + (K . B)^T V
 #
 # Over a chunk of C steps, backward
 # Sweep 1 goes from the first chunk to the last.
-#     [P_2]_{i,d} = sum_{j} K_{j,d} [dO V^T]_{i,j} M_{i,j,d}
-#     dQ = (dO S_0^T) . A + P_2
+#     (25) [P_2]_{i,d} = sum_{j} K_{j,d} [dO V^T]_{i,j} M_{i,j,d}
+#     (26) dQ = (dO S_0^T) . A + P_2
 # Sweep 2 goes from the last chunk to the first.
-#     [P_3]_{i,j} = sum_{d} Q_{j,d} K_{i,d} M_{j,i,d}
-#     dV = (K . B) dS_C + P_3 dO
-#     dS_0 = diag(A_C) dS_C + (Q . A)^T dO
+#     (27) [P_3]_{i,j} = sum_{d} Q_{j,d} K_{i,d} M_{j,i,d}
+#     (28) dV = (K . B) dS_C + P_3 dO
+#     (29) dS_0 = diag(A_C) dS_C + (Q . A)^T dO
 # Sweep 3 goes from the last chunk to the first.
-#     [P_4]_{i,d} = sum_{j} Q_{j,d} [V dO^T]_{i,j} M_{j,i,d}
-#     dK = (V dS_C^T) . B + P_4
+#     (30) [P_4]_{i,d} = sum_{j} Q_{j,d} [V dO^T]_{i,j} M_{j,i,d}
+#     (31) dK = (V dS_C^T) . B + P_4
+#
+# In code, products of decays are called by what lies at their ends: m (in torch, decays) is from a write to a read,
+#     since from what enters the chunk to a read, until from a write to what leaves it, kept from what enters to what
+#     leaves. Statements cite the formulas above by their numbers.
 
 import torch
 import triton
@@ -78,35 +82,32 @@ from chunkform.runtime.op.decode import Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK, dtype_of, from_chunks, from_steps, in_parts, in_segments, steps_first, to_chunks,
+    CHUNK, call_of, chunks_of, dtype_of, from_chunks, from_steps, in_parts, in_segments, or_zeros,
+    steps_first, steps_or_zeros,
 )
 from chunkform.runtime.torch_form.decays import (
     channel_apply, channel_product, decay_all, decay_in, decay_out, order_mask,
 )
-from chunkform.runtime.torch_form.segment_maps import PIECE, Segment, in_pieces, over_chunks
+from chunkform.runtime.torch_form.segment_maps import LONG_CHUNK, Segment, map_of_segment, over_chunks
 
 
-def _forward_sweep_1(s1, s2, s3, s4, S_0, lead, size, dtype, device, size_d, size_e):
-    """A walk forwards over chunks, carrying S."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    a0 = decay_out(x3, True, 1, dim=-2)
-    a1 = (x2 * a0).mT @ x1
-    a2 = decay_all(x3, dim=-2)
-    a3 = channel_product(x4, x2, x3, True, True, True, 1)
-    a4 = a3 @ x1
-    a5 = decay_in(x3, True, 1, dim=-2)
-    S_now = S_0
-    S_in = []
-    count = x1.shape[2]
+def _forward_sweep_1(v, k, log_alpha, q, S, lead, size):
+    """An inter-chunk sweep forwards in time, which carries S."""
+    v, k, log_alpha, q = chunks_of(lead, size, v, k, log_alpha, q)
+    until = decay_out(log_alpha, True, 1, dim=-2)
+    prod = (k * until).mT @ v
+    kept = decay_all(log_alpha, dim=-2)
+    prod2 = channel_product(q, k, log_alpha, True, True, True, 1)
+    prod3 = prod2 @ v
+    since = decay_in(log_alpha, True, 1, dim=-2)
+    S_0 = []
+    count = v.shape[2]
     for n in range(count):
-        S_in.append(S_now)
-        S_now = a1[:, :, n] + S_now * (a2[:, :, n])[..., :, None]
-    S_in = torch.stack(S_in, 2)
-    c0 = (a5 * x4) @ S_in
-    return from_chunks((a4 + c0), lead, 1), S_now
+        S_0.append(S)
+        S = prod[:, :, n] + S * kept[:, :, n][..., :, None]
+    S_0 = torch.stack(S_0, 2)
+    prod4 = (since * q) @ S_0
+    return from_chunks((prod3 + prod4), lead, 1), S
 
 
 def torch_forward(given, states, constants, packed=None):
@@ -114,119 +115,94 @@ def torch_forward(given, states, constants, packed=None):
     if packed is not None:
         per_step = ["q", "k", "v", "alpha"]
         return forward_by_length(torch_forward, per_step, given, states, constants, packed)
-    dtype = dtype_of(given)
-    some = given["q"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    dtype, device, lead = call_of(given, "q")
     size_d = given["q"].shape[-1]
     size_e = given["v"].shape[-1]
-    S_first = (
-        states["S"].to(dtype)
-        if states.get("S") is not None
-        else torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-    )
+    S_first = or_zeros(states.get("S"), (*lead[:2], size_d, size_e), dtype, device)
     v = steps_first(given["v"], dtype)
     k = steps_first(given["k"], dtype)
     log_alpha = steps_first(given["alpha"], dtype)
     q = steps_first(given["q"], dtype)
-    # y: S_t^T q_t
-    y, S_last = in_segments(
-        _forward_sweep_1, (v, k, log_alpha, q), (S_first,), lead, 1, CHUNK, dtype, device, size_d, size_e
-    )
-    return {"o": from_steps(y, lead, 1, given["q"].dtype)}, {"S": S_last}, {}
+    # (23) o: S_t^T q_t
+    o, S_last = in_segments(_forward_sweep_1, (v, k, log_alpha, q), (S_first,), lead, 1, CHUNK)
+    return {"o": from_steps(o, lead, 1, given["q"].dtype)}, {"S": S_last}, {}
 
 
-def _backward_sweep_1(s1, s2, s3, s4, S_0, lead, size, dtype, device, size_d, size_e):
-    """A walk forwards over chunks, carrying S."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    a0 = decay_out(x3, True, 1, dim=-2)
-    a1 = (x2 * a0).mT @ x1
-    a2 = decay_all(x3, dim=-2)
-    a3 = x4 @ x1.mT
-    a4 = channel_apply(a3, x2, x3, True, True, True, 1)
-    a5 = decay_in(x3, True, 1, dim=-2)
-    S_now = S_0
-    S_in = []
-    count = x1.shape[2]
+def _backward_sweep_1(v, k, log_alpha, do, S, lead, size):
+    """An inter-chunk sweep forwards in time, which carries S."""
+    v, k, log_alpha, do = chunks_of(lead, size, v, k, log_alpha, do)
+    until = decay_out(log_alpha, True, 1, dim=-2)
+    prod = (k * until).mT @ v
+    kept = decay_all(log_alpha, dim=-2)
+    prod2 = do @ v.mT
+    prod3 = channel_apply(prod2, k, log_alpha, True, True, True, 1)
+    since = decay_in(log_alpha, True, 1, dim=-2)
+    S_0 = []
+    count = v.shape[2]
     for n in range(count):
-        S_in.append(S_now)
-        S_now = a1[:, :, n] + S_now * (a2[:, :, n])[..., :, None]
-    S_in = torch.stack(S_in, 2)
-    c0 = x4 @ S_in.mT
-    return from_chunks((a4 + a5 * c0), lead, 1), S_in, S_now
+        S_0.append(S)
+        S = prod[:, :, n] + S * kept[:, :, n][..., :, None]
+    S_0 = torch.stack(S_0, 2)
+    prod4 = do @ S_0.mT
+    return from_chunks((prod3 + since * prod4), lead, 1), S_0, S
 
 
-def _backward_sweep_2(s1, s2, s3, s4, dS_0, lead, size, dtype, device, size_d, size_e):
-    """A walk backwards over chunks, carrying dS."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    a0 = decay_out(x1, False, -1, dim=-2)
-    a1 = (a0 * x2).mT @ x3
-    a2 = decay_all(x1, dim=-2)
-    a3 = decay_in(x1, False, -1, dim=-2)
-    a4 = channel_product(x4, x2, x1, False, False, True, -1)
-    a5 = a4 @ x3
-    dS_now = dS_0
-    dS_in = []
-    count = x1.shape[2]
+def _backward_sweep_2(log_alpha, q, do, k, dS, lead, size):
+    """An inter-chunk sweep backwards in time, which carries dS."""
+    log_alpha, q, do, k = chunks_of(lead, size, log_alpha, q, do, k)
+    until = decay_out(log_alpha, False, -1, dim=-2)
+    prod = (until * q).mT @ do
+    kept = decay_all(log_alpha, dim=-2)
+    since = decay_in(log_alpha, False, -1, dim=-2)
+    prod3 = channel_product(k, q, log_alpha, False, False, True, -1)
+    prod4 = prod3 @ do
+    dS_C = []
+    count = log_alpha.shape[2]
     for n in range(count - 1, -1, -1):
-        dS_in.append(dS_now)
-        dS_now = a1[:, :, n] + dS_now * (a2[:, :, n])[..., :, None]
-    dS_in = torch.stack(dS_in[::-1], 2)
-    c0 = (x4 * a3) @ dS_in
-    return from_chunks((c0 + a5), lead, 1), dS_in, dS_now
+        dS_C.append(dS)
+        dS = prod[:, :, n] + dS * kept[:, :, n][..., :, None]
+    dS_C = torch.stack(dS_C[::-1], 2)
+    prod2 = (k * since) @ dS_C
+    return from_chunks((prod2 + prod4), lead, 1), dS_C, dS
 
 
-def _backward_sweep_3(s1, s2, s3, s4, dS_0, lead, size, dtype, device, size_d, size_e):
-    """A walk backwards over chunks, carrying dS."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    a0 = decay_out(x1, False, -1, dim=-2)
-    a1 = (a0 * x2).mT @ x3
-    a2 = decay_all(x1, dim=-2)
-    a3 = decay_in(x1, False, -1, dim=-2)
-    a4 = x4 @ x3.mT
-    a5 = channel_apply(a4, x2, x1, False, False, True, -1)
-    dS_now = dS_0
-    dS_in = []
-    count = x1.shape[2]
+def _backward_sweep_3(log_alpha, q, do, v, dS, lead, size):
+    """An inter-chunk sweep backwards in time, which carries dS."""
+    log_alpha, q, do, v = chunks_of(lead, size, log_alpha, q, do, v)
+    until = decay_out(log_alpha, False, -1, dim=-2)
+    prod = (until * q).mT @ do
+    kept = decay_all(log_alpha, dim=-2)
+    since = decay_in(log_alpha, False, -1, dim=-2)
+    prod3 = v @ do.mT
+    prod4 = channel_apply(prod3, q, log_alpha, False, False, True, -1)
+    dS_C = []
+    count = log_alpha.shape[2]
     for n in range(count - 1, -1, -1):
-        dS_in.append(dS_now)
-        dS_now = a1[:, :, n] + dS_now * (a2[:, :, n])[..., :, None]
-    dS_in = torch.stack(dS_in[::-1], 2)
-    c0 = x4 @ dS_in.mT
-    return from_chunks((a3 * c0 + a5), lead, 1), dS_now
+        dS_C.append(dS)
+        dS = prod[:, :, n] + dS * kept[:, :, n][..., :, None]
+    dS_C = torch.stack(dS_C[::-1], 2)
+    prod2 = v @ dS_C.mT
+    return from_chunks((since * prod2 + prod4), lead, 1), dS
 
 
-def _backward_unroll_4(s1, s2, s3, s4, s5, s6, S_edges, dS_edges, lead, size, dtype, device, size_d, size_e):
-    """Products of the states and their gradients at each step, from the states at the borders of chunks."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    x5 = to_chunks(s5, lead, size, 1)
-    x6 = to_chunks(s6, lead, size, 1)
-    a0 = order_mask(size, True, -1, x1)
-    a1 = decay_in(x2, True, 1, dim=-2)
-    a2 = x4 @ S_edges.mT
-    a3 = x4 @ x5.mT
-    a4 = channel_apply(a3, x6, x2, True, True, False, 1)
-    a5 = x5 @ x4.mT
-    a6 = channel_apply(a5, x3, x2, False, False, False, -1)
-    a7 = a0 @ (a1 * x3 * a2 + x3 * a4 - x6 * a6)
-    a8 = (S_edges * dS_edges).sum(-1)
-    a9 = decay_all(x2, dim=-2)
-    a10 = decay_in(x2, False, -1, dim=-2)
-    a11 = x5 @ dS_edges.mT
-    a12 = order_mask(size, False, 1, x1)
-    a13 = a12 @ (x6 * a10 * a11)
-    return (from_chunks((a7 + (a8 * a9)[..., None, :] + a13), lead, 1),)
+def _backward_state_adjoint_4(alpha, log_alpha, q, do, v, k, S_0, dS_C, lead, size):
+    """State-adjoint products at each step, from the states at chunk boundaries and their gradients."""
+    alpha, log_alpha, q, do, v, k = chunks_of(lead, size, alpha, log_alpha, q, do, v, k)
+    order = order_mask(size, True, -1, alpha)
+    since = decay_in(log_alpha, True, 1, dim=-2)
+    prod = do @ S_0.mT
+    prod2 = do @ v.mT
+    prod3 = channel_apply(prod2, k, log_alpha, True, True, False, 1)
+    prod4 = v @ do.mT
+    prod5 = channel_apply(prod4, q, log_alpha, False, False, False, -1)
+    prod6 = order @ (since * q * prod + q * prod3 - k * prod5)
+    prod7 = (S_0 * dS_C).sum(-1)
+    kept = decay_all(log_alpha, dim=-2)
+    since2 = decay_in(log_alpha, False, -1, dim=-2)
+    prod8 = v @ dS_C.mT
+    order2 = order_mask(size, False, 1, alpha)
+    prod9 = order2 @ (k * since2 * prod8)
+    return (from_chunks((prod6 + (prod7 * kept)[..., None, :] + prod9), lead, 1),)
 
 
 def torch_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
@@ -236,167 +212,116 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
         return backward_by_length(
             torch_backward, per_step, given, states, constants, saved, cotangents, final_cotangents, needs, packed
         )
-    dtype = dtype_of(given)
-    some = given["q"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    dtype, device, lead = call_of(given, "q")
     size_d = given["q"].shape[-1]
     size_e = given["v"].shape[-1]
-    S_first = (
-        states["S"].to(dtype)
-        if states.get("S") is not None
-        else torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-    )
-    last_dS = final_cotangents.get("S")
-    dS_last = (
-        torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-        if last_dS is None
-        else last_dS.to(dtype)
-    )
+    S_first = or_zeros(states.get("S"), (*lead[:2], size_d, size_e), dtype, device)
+    dS_last = or_zeros(final_cotangents.get("S"), (*lead[:2], size_d, size_e), dtype, device)
     v = steps_first(given["v"], dtype)
     k = steps_first(given["k"], dtype)
     log_alpha = steps_first(given["alpha"], dtype)
-    do = cotangents.get("o")
-    do = (
-        torch.zeros(lead[0], lead[1], lead[2], size_e, dtype=dtype, device=device)
-        if do is None
-        else steps_first(do, dtype)
-    )
-    # y: S_t do_t
-    y, S_edges, S_end = in_segments(
-        _backward_sweep_1, (v, k, log_alpha, do), (S_first,), lead, 1, CHUNK, dtype, device, size_d, size_e
-    )
+    do = steps_or_zeros(cotangents.get("o"), (*lead, size_e), dtype, device)
+    # (26) dq: S_t do_t
+    dq, S_0, S_end = in_segments(_backward_sweep_1, (v, k, log_alpha, do), (S_first,), lead, 1, CHUNK)
     q = steps_first(given["q"], dtype)
-    # y_2: dS_t^T k_t
-    y_2, dS_edges, dS_first = in_segments(
-        _backward_sweep_2, (log_alpha, q, do, k), (dS_last,), lead, -1, CHUNK, dtype, device, size_d, size_e
-    )
-    # y_3: dS_t v_t
-    y_3, dS_first = in_segments(
-        _backward_sweep_3, (log_alpha, q, do, v), (dS_last,), lead, -1, CHUNK, dtype, device, size_d, size_e
-    )
+    # (28) dv: dS_t^T k_t
+    dv, dS_C, dS_first = in_segments(_backward_sweep_2, (log_alpha, q, do, k), (dS_last,), lead, -1, CHUNK)
+    # (31) dk: dS_t v_t
+    dk, dS_first = in_segments(_backward_sweep_3, (log_alpha, q, do, v), (dS_last,), lead, -1, CHUNK)
     alpha = log_alpha.exp()
-    # pairing_S: <S_(t-1), dS_t> at each step, with the scalars that multiply the state
-    (pairing_S,) = in_parts(
-        _backward_unroll_4, (alpha, log_alpha, q, do, v, k), (S_edges, dS_edges), lead, CHUNK,
-        dtype, device, size_d, size_e,
-    )
+    # paired_S: alpha_t . ((S_{t-1} . dS_t) 1)
+    (paired_S,) = in_parts(_backward_state_adjoint_4, (alpha, log_alpha, q, do, v, k), (S_0, dS_C), lead, CHUNK)
     gradients = {}
-    gradients["q"] = from_steps(y, lead, 1, given["q"].dtype)
-    gradients["k"] = from_steps(y_3, lead, 1, given["k"].dtype)
-    gradients["v"] = from_steps(y_2, lead, 1, given["v"].dtype)
-    gradients["alpha"] = from_steps(pairing_S, lead, 1, given["alpha"].dtype)
+    gradients["q"] = from_steps(dq, lead, 1, given["q"].dtype)
+    gradients["k"] = from_steps(dk, lead, 1, given["k"].dtype)
+    gradients["v"] = from_steps(dv, lead, 1, given["v"].dtype)
+    gradients["alpha"] = from_steps(paired_S, lead, 1, given["alpha"].dtype)
     return gradients, {"S": dS_first}
 
 
-def _forward_states_1_chunks(s1, s2, s3, lead, size, dtype, device, size_d, size_e):
-    """What each chunk, walked forwards, makes of S: linear parts, then local parts."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    count = x1.shape[2]
-    a0 = decay_all(x2, dim=-2)
-    a1 = decay_out(x2, True, 1, dim=-2)
-    a2 = (x1 * a1).mT @ x3
+def _forward_states_1_chunks(k, log_alpha, v, lead, size, dtype, device, size_d, size_e):
+    """The map of each chunk, forwards in time, for S: linear parts, then local parts."""
+    k, log_alpha, v = chunks_of(lead, size, k, log_alpha, v)
+    count = k.shape[2]
+    kept = decay_all(log_alpha, dim=-2)
+    until = decay_out(log_alpha, True, 1, dim=-2)
+    prod = (k * until).mT @ v
     return (
-        over_chunks(a0, (lead[0], lead[1], count, size_d), dtype, device),
-        over_chunks(a2, (lead[0], lead[1], count, size_d, size_e), dtype, device),
+        over_chunks(kept, (*lead[:2], count, size_d), dtype, device),
+        over_chunks(prod, (*lead[:2], count, size_d, size_e), dtype, device),
     )
 
 
-def _forward_states_1_law(later, earlier):
+def _forward_states_1_composed(later, earlier):
     """The map of two segments from the map of each."""
-    return (earlier[0] * later[0], (later[1] + earlier[1] * (later[0])[..., :, None]))
+    return (earlier[0] * later[0], (later[1] + earlier[1] * later[0][..., :, None]))
 
 
-def _forward_states_1_apply(parts, states):
+def _forward_states_1_applied(parts, states):
     """The states that leave a segment, from those that enter it."""
-    return ((states[0] * (parts[0])[..., :, None] + parts[1]),)
+    return ((states[0] * parts[0][..., :, None] + parts[1]),)
 
 
 def torch_forward_states(given, states, constants, exchange):
-    """The states that enter this part of a sequence, by what comes before it."""
-    dtype = dtype_of(given)
-    some = given["q"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    """The states that enter this segment of a sequence, by what comes before it."""
+    dtype, device, lead = call_of(given, "q")
     size_d = given["q"].shape[-1]
     size_e = given["v"].shape[-1]
-    S_first = (
-        states["S"].to(dtype)
-        if states.get("S") is not None
-        else torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-    )
+    S_first = or_zeros(states.get("S"), (*lead[:2], size_d, size_e), dtype, device)
     k = steps_first(given["k"], dtype)
     log_alpha = steps_first(given["alpha"], dtype)
     v = steps_first(given["v"], dtype)
-    map_3 = in_pieces(
-        _forward_states_1_chunks, _forward_states_1_law, (k, log_alpha, v), lead, 1, PIECE, dtype,
-        device, size_d, size_e,
+    map_3 = map_of_segment(
+        _forward_states_1_chunks, _forward_states_1_composed, (k, log_alpha, v), lead, 1,
+        LONG_CHUNK, dtype, device, size_d, size_e,
     )
     # what enters, of S
     ((S_first,),) = exchange(
-        (Segment(("S",), _forward_states_1_law, _forward_states_1_apply, map_3[:1], map_3[1:], (S_first,)),)
+        (Segment(("S",), _forward_states_1_composed, _forward_states_1_applied, map_3[:1], map_3[1:], (S_first,)),)
     )
     return {"S": S_first}
 
 
-def _backward_states_1_chunks(s1, s2, s3, lead, size, dtype, device, size_d, size_e):
-    """What each chunk, walked backwards, makes of dS: linear parts, then local parts."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    count = x1.shape[2]
-    a0 = decay_all(x2, dim=-2)
-    a1 = decay_out(x2, False, -1, dim=-2)
-    a2 = (a1 * x1).mT @ x3
+def _backward_states_1_chunks(q, log_alpha, do, lead, size, dtype, device, size_d, size_e):
+    """The map of each chunk, backwards in time, for dS: linear parts, then local parts."""
+    q, log_alpha, do = chunks_of(lead, size, q, log_alpha, do)
+    count = q.shape[2]
+    kept = decay_all(log_alpha, dim=-2)
+    until = decay_out(log_alpha, False, -1, dim=-2)
+    prod = (until * q).mT @ do
     return (
-        over_chunks(a0, (lead[0], lead[1], count, size_d), dtype, device),
-        over_chunks(a2, (lead[0], lead[1], count, size_d, size_e), dtype, device),
+        over_chunks(kept, (*lead[:2], count, size_d), dtype, device),
+        over_chunks(prod, (*lead[:2], count, size_d, size_e), dtype, device),
     )
 
 
-def _backward_states_1_law(later, earlier):
+def _backward_states_1_composed(later, earlier):
     """The map of two segments from the map of each."""
-    return (earlier[0] * later[0], (earlier[1] * (later[0])[..., :, None] + later[1]))
+    return (earlier[0] * later[0], (earlier[1] * later[0][..., :, None] + later[1]))
 
 
-def _backward_states_1_apply(parts, states):
+def _backward_states_1_applied(parts, states):
     """The states that leave a segment, from those that enter it."""
-    return ((states[0] * (parts[0])[..., :, None] + parts[1]),)
+    return ((states[0] * parts[0][..., :, None] + parts[1]),)
 
 
 def torch_backward_states(given, states, constants, saved, cotangents, final_cotangents, exchange):
-    """The gradients of the states that leave this part of a sequence, by what comes after it."""
-    dtype = dtype_of(given)
-    some = given["q"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    """The gradients of the states that leave this segment of a sequence, by what comes after it."""
+    dtype, device, lead = call_of(given, "q")
     size_d = given["q"].shape[-1]
     size_e = given["v"].shape[-1]
-    S_first = (
-        states["S"].to(dtype)
-        if states.get("S") is not None
-        else torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-    )
-    last_dS = final_cotangents.get("S")
-    dS_last = (
-        torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-        if last_dS is None
-        else last_dS.to(dtype)
-    )
+    S_first = or_zeros(states.get("S"), (*lead[:2], size_d, size_e), dtype, device)
+    dS_last = or_zeros(final_cotangents.get("S"), (*lead[:2], size_d, size_e), dtype, device)
     q = steps_first(given["q"], dtype)
     log_alpha = steps_first(given["alpha"], dtype)
-    do = cotangents.get("o")
-    do = (
-        torch.zeros(lead[0], lead[1], lead[2], size_e, dtype=dtype, device=device)
-        if do is None
-        else steps_first(do, dtype)
-    )
-    map_3 = in_pieces(
-        _backward_states_1_chunks, _backward_states_1_law, (q, log_alpha, do), lead, -1, PIECE,
-        dtype, device, size_d, size_e,
+    do = steps_or_zeros(cotangents.get("o"), (*lead, size_e), dtype, device)
+    map_3 = map_of_segment(
+        _backward_states_1_chunks, _backward_states_1_composed, (q, log_alpha, do), lead, -1,
+        LONG_CHUNK, dtype, device, size_d, size_e,
     )
     # what enters, of dS
     ((dS_last,),) = exchange(
-        (Segment(("S",), _backward_states_1_law, _backward_states_1_apply, map_3[:1], map_3[1:], (dS_last,)),)
+        (Segment(("S",), _backward_states_1_composed, _backward_states_1_applied, map_3[:1], map_3[1:], (dS_last,)),)
     )
     return {"S": dS_last}
 
@@ -537,7 +462,7 @@ def forward_prepare_1_others(
     CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """The same, of chunks that aren't flat: a program looks at some together, and takes one after the other."""
+    """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     i = tl.arange(0, C)
     SUMS: tl.constexpr = False
     group = tl.program_id(0) * GROUP
@@ -683,7 +608,7 @@ def forward_sweep_1(
     C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
-    """A walk forwards over chunks, carrying a tile of S."""
+    """An inter-chunk sweep forwards in time, which carries a tile of S."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
     sh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
     h = sh % H
@@ -757,7 +682,7 @@ def forward_sweep_1(
             p3 = tl.dot(
                 v.to(DT), scaled2.to(DT), (kept[None, :] * S[n_d]), input_precision="tf32x3"
             )  # ... + scaled2^T v
-            S_slice2 = p3  # diag(kept) S + scaled2^T v
+            S_slice2 = p3  # (24) diag(kept) S + scaled2^T v
             S_next = S_next + (S_slice2,)
         S = S_next
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
@@ -766,7 +691,9 @@ def forward_sweep_1(
         if not EXACT:
             p2 = tl.dot(v.to(DT), tl.trans(rest.to(DT)), p2)
         if YIELD:
-            tl.store(o_out + step * E + i[None, :] * (H * E) + e[:, None], p2, mask=e_ok[:, None] & i_ok[None, :])  # o
+            tl.store(
+                o_out + step * E + i[None, :] * (H * E) + e[:, None], p2, mask=e_ok[:, None] & i_ok[None, :]
+            )  # (23) o
     for n_d in tl.static_range((D + block_d - 1) // block_d):
         if YIELD:
             if S_last is not None:
@@ -834,7 +761,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps,
             num_stages=2, maxnreg=walk.registers,
         )
-        if exchange is not None:  # other parts of the sequence are elsewhere
+        if exchange is not None:  # other segments of the sequence are elsewhere
             S_coming = exchange.begin(
                 (
                     map_of_all(
@@ -964,7 +891,7 @@ def backward_prepare_1_others(
     CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """The same, of chunks that aren't flat: a program looks at some together, and takes one after the other."""
+    """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     i = tl.arange(0, C)
     group = tl.program_id(0) * GROUP
     if steep(alpha_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
@@ -1062,7 +989,7 @@ def backward_sweep_1(
     C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
-    """A walk backwards over chunks, carrying a tile of dS."""
+    """An inter-chunk sweep backwards in time, which carries a tile of dS."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
     sh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
     h = sh % H
@@ -1136,7 +1063,7 @@ def backward_sweep_1(
             p3 = tl.dot(
                 do.to(DT), scaled2.to(DT), (kept[None, :] * dS[n_d]), input_precision="tf32x3"
             )  # ... + scaled2^T do
-            dS_slice2 = p3  # diag(kept) dS + scaled2^T do
+            dS_slice2 = p3  # (29) diag(kept) dS + scaled2^T do
             dS_next = dS_next + (dS_slice2,)
         dS = dS_next
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
@@ -1147,7 +1074,7 @@ def backward_sweep_1(
         if YIELD:
             tl.store(
                 dv_out + step * E + i[None, :] * (H * E) + e[:, None], p2, mask=e_ok[:, None] & i_ok[None, :]
-            )  # dv
+            )  # (28) dv
     for n_d in tl.static_range((D + block_d - 1) // block_d):
         if YIELD:
             if dS_last is not None:
@@ -1173,7 +1100,7 @@ def backward_read_1(
     FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """What reads the states at the borders of blocks, for all blocks at once."""
+    """Intra-chunk outputs from checkpointed states, of all intervals at once."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
     i = tl.arange(0, C)
     e = tl.arange(0, block_e)
@@ -1217,7 +1144,7 @@ def backward_read_1(
         else tl.full([1], 0, tl.int32)
     )
     kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
-    spans = kept * tl.sum(s.to(tl.float32) * s2.to(tl.float32), axis=0)  # the decays of the block times <S, dS>
+    spans = kept * tl.sum(s.to(tl.float32) * s2.to(tl.float32), axis=0)  # the decays of the interval times <S, dS>
     do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
     v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
     p = tl.dot(do.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # do v^T
@@ -1249,10 +1176,10 @@ def backward_read_1(
     since = span(alpha_a, alpha_n, 0.0, 0)
     p5 = tl.dot(do.to(DT), s.to(DT), input_precision="tf32x3")  # do S^T
     apart = p3 + (since * p5)
-    y = p4 + (since * p5)  # (do S^T) . since + intra1
+    y = p4 + (since * p5)  # (26) (do S^T) . since + intra1
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    terms = y  # dq
-    tl.store(dq_out + step * D + i[:, None] * (H * D) + d[None, :], y, mask=i_new[:, None] & d_ok[None, :])  # dq
+    terms = y  # (26) dq
+    tl.store(dq_out + step * D + i[:, None] * (H * D) + d[None, :], y, mask=i_new[:, None] & d_ok[None, :])  # (26) dq
     p6 = tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # v do^T
     p7 = p6
     own2 = diagonal(p7, C)
@@ -1269,12 +1196,12 @@ def backward_read_1(
     p10 = tl.dot(v.to(DT), s2.to(DT), input_precision="tf32x3")  # v dS^T
     since2 = span(alpha_a_end[None, :], alpha_n_end[None, :], alpha_a, alpha_n)
     apart2 = tl.where((i < last)[:, None], (p10 * since2), 0.0) + p8
-    y2 = p9 + (p10 * since2)  # (v dS^T) . since + intra2
+    y2 = p9 + (p10 * since2)  # (31) (v dS^T) . since + intra2
     sums = tl.sum(
         tl.where(i_ok[:, None], tl.where((i < last)[:, None], (-(p10 * since2 * k.to(tl.float32))), 0.0), 0.0), axis=0
     )  # out
-    terms2 = y2  # dk
-    tl.store(dk_out + step * D + i[:, None] * (H * D) + d[None, :], y2, mask=i_new[:, None] & d_ok[None, :])  # dk
+    terms2 = y2  # (31) dk
+    tl.store(dk_out + step * D + i[:, None] * (H * D) + d[None, :], y2, mask=i_new[:, None] & d_ok[None, :])  # (31) dk
     end = spans - sums
     total = end[None, :] + later_sums(
         tl.where(i_ok[:, None], ((-(k.to(tl.float32) * apart2)) + (apart * q.to(tl.float32))), 0.0),
@@ -1282,7 +1209,7 @@ def backward_read_1(
     )
     tl.store(
         S_pairing_out + step * D + i[:, None] * (H * D) + d[None, :], total, mask=i_new[:, None] & d_ok[None, :]
-    )  # S: pairing
+    )  # state-adjoint product of S
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
@@ -1295,7 +1222,7 @@ def backward_read_1_others(
     FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """The same, of chunks that aren't flat: a program looks at some together, and takes one after the other."""
+    """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
     i = tl.arange(0, C)
     e = tl.arange(0, block_e)
@@ -1348,7 +1275,7 @@ def backward_read_1_others(
                 kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
                 spans = kept * tl.sum(
                     s.to(tl.float32) * s2.to(tl.float32), axis=0
-                )  # the decays of the block times <S, dS>
+                )  # the decays of the interval times <S, dS>
                 do = tl.load(
                     do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
                 )
@@ -1392,14 +1319,14 @@ def backward_read_1_others(
                 since = span(alpha_a, alpha_n, 0.0, 0)
                 p5 = tl.dot(do.to(DT), s.to(DT), input_precision="tf32x3")  # do S^T
                 apart = p3 + (since * p5)
-                y = p4 + (since * p5)  # (do S^T) . since + intra1
+                y = p4 + (since * p5)  # (26) (do S^T) . since + intra1
                 q = tl.load(
                     q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
                 )
-                terms = y  # dq
+                terms = y  # (26) dq
                 tl.store(
                     dq_out + step * D + i[:, None] * (H * D) + d[None, :], y, mask=i_new[:, None] & d_ok[None, :]
-                )  # dq
+                )  # (26) dq
                 p6 = tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # v do^T
                 p7 = p6
                 own2 = diagonal(p7, C)
@@ -1416,17 +1343,17 @@ def backward_read_1_others(
                 p10 = tl.dot(v.to(DT), s2.to(DT), input_precision="tf32x3")  # v dS^T
                 since2 = span(alpha_a_end[None, :], alpha_n_end[None, :], alpha_a, alpha_n)
                 apart2 = tl.where((i < last)[:, None], (p10 * since2), 0.0) + p8
-                y2 = p9 + (p10 * since2)  # (v dS^T) . since + intra2
+                y2 = p9 + (p10 * since2)  # (31) (v dS^T) . since + intra2
                 sums = tl.sum(
                     tl.where(
                         i_ok[:, None], tl.where((i < last)[:, None], (-(p10 * since2 * k.to(tl.float32))), 0.0), 0.0
                     ),
                     axis=0,
                 )  # out
-                terms2 = y2  # dk
+                terms2 = y2  # (31) dk
                 tl.store(
                     dk_out + step * D + i[:, None] * (H * D) + d[None, :], y2, mask=i_new[:, None] & d_ok[None, :]
-                )  # dk
+                )  # (31) dk
                 end = spans - sums
                 total = end[None, :] + later_sums(
                     tl.where(i_ok[:, None], ((-(k.to(tl.float32) * apart2)) + (apart * q.to(tl.float32))), 0.0),
@@ -1435,7 +1362,7 @@ def backward_read_1_others(
                 tl.store(
                     S_pairing_out + step * D + i[:, None] * (H * D) + d[None, :], total,
                     mask=i_new[:, None] & d_ok[None, :],
-                )  # S: pairing
+                )  # state-adjoint product of S
 
 
 def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None, exchange=None):
@@ -1492,7 +1419,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps,
             num_stages=2, maxnreg=walk.registers,
         )
-        if exchange is not None:  # other parts of the sequence are elsewhere
+        if exchange is not None:  # other segments of the sequence are elsewhere
             dS_coming = exchange.begin(
                 (
                     map_of_all(
@@ -1674,7 +1601,7 @@ def steps_kernel(
     else:
         row = batch
     entry, begin, count = batch, tl.cast(0, tl.int64), tl.cast(steps, tl.int64)
-    if starts_at is not None:  # packed: a program walks one sequence, whose place it reads
+    if starts_at is not None:  # packed: a program has one sequence, whose place it reads
         entry, begin = tl.cast(0, tl.int64), tl.cast(tl.load(starts_at + batch), tl.int64)
         count = tl.load(starts_at + batch + 1) - begin
     if counts_at is not None:

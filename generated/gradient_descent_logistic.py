@@ -6,21 +6,21 @@ family: sequential
 """
 
 # The recurrence
-#     error_t = sigmoid(W_{t-1} x_t) - y_t
-#     W_t = W_{t-1} - eta_t error_t x_t^T
-#     o_t = W_t z_t
+#     (1) error_t = sigmoid(W_{t-1} x_t) - y_t
+#     (2) W_t = W_{t-1} - eta_t error_t x_t^T
+#     (3) o_t = W_t z_t
 #
 # Its adjoint
-#     h_t = sigmoid(W_{t-1} x_t)
-#     derror_t = -eta_t dW_t x_t
-#     dW_t = dW_{t+1} - eta_{t+1} ((1 - h_{t+1}) . h_{t+1} . (dW_{t+1} x_{t+1})) x_{t+1}^T + do_t z_t^T
-#     dx_t = -eta_t dW_t^T error_t - eta_t W_{t-1}^T ((1 - h_t) . h_t . (dW_t x_t))
-#     dz_t = W_t^T do_t
-#     dy_t = eta_t dW_t x_t
-#     deta_t = -x_t^T dW_t^T error_t
-#     dW_0 = dW_1 - eta_1 ((1 - h_1) . h_1 . (dW_1 x_1)) x_1^T
+#     (4) h_t = sigmoid(W_{t-1} x_t)
+#     (5) derror_t = -eta_t dW_t x_t
+#     (6) dW_t = dW_{t+1} - eta_{t+1} ((1 - h_{t+1}) . h_{t+1} . (dW_{t+1} x_{t+1})) x_{t+1}^T + do_t z_t^T
+#     (7) dx_t = -eta_t dW_t^T error_t - eta_t W_{t-1}^T ((1 - h_t) . h_t . (dW_t x_t))
+#     (8) dz_t = W_t^T do_t
+#     (9) dy_t = eta_t dW_t x_t
+#     (10) deta_t = -x_t^T dW_t^T error_t
+#     (11) dW_0 = dW_1 - eta_1 ((1 - h_1) . h_1 . (dW_1 x_1)) x_1^T
 #
-# Step by step, because what is written isn't affine in what is read: sigmoid(W_{t-1} x_t)
+# Recurrent form, because what is written isn't affine in what is read: sigmoid(W_{t-1} x_t)
 
 import torch
 import triton
@@ -56,7 +56,7 @@ def torch_start(given, states, constants, batch, heads):
 
 
 def torch_forward(given, states, constants, packed=None):
-    """(outputs, final states, checkpoints of the states), step by step."""
+    """(outputs, final states, checkpoints of the states), in recurrent form."""
     if packed is not None:
         per_step = ["x", "z", "y", "eta"]
         return forward_by_length(torch_forward, per_step, given, states, constants, packed)
@@ -176,7 +176,7 @@ def sequential_forward_kernel(
     index = tl.cast(tl.program_id(0) // tiles, tl.int64)
     batch = index // heads
     head = index % heads
-    if table_at is not None:  # packed: a program walks one sequence, whose place it reads
+    if table_at is not None:  # packed: a program has one sequence, whose place it reads
         entry = 0
         begin = tl.load(table_at + 4 * batch)
         steps = tl.load(table_at + 4 * batch + 4) - begin
@@ -406,7 +406,7 @@ def sequential_backward_kernel(
     index = tl.cast(tl.program_id(0) // tiles, tl.int64)
     batch = index // heads
     head = index % heads
-    if table_at is not None:  # packed: a program walks one sequence, whose place it reads
+    if table_at is not None:  # packed: a program has one sequence, whose place it reads
         entry = 0
         begin = tl.load(table_at + 4 * batch)
         steps = tl.load(table_at + 4 * batch + 4) - begin
@@ -968,7 +968,7 @@ def sequential_backward_kernel(
 
 
 def triton_forward(given, states, constants, packed=None, needs_backward=True):
-    """(outputs, final states, checkpoints of the states), step by step; no checkpoints unless `needs_backward`."""
+    """(outputs, final states, checkpoints of the states), in recurrent form; no checkpoints unless `needs_backward`."""
     batch, steps = given["x"].shape[:2]
     heads = max(given["x"].shape[2], given["z"].shape[2], given["y"].shape[2], given["eta"].shape[2], 0)
     like = given["x"].new_zeros((), dtype=torch.float32)
@@ -1149,7 +1149,7 @@ def steps_kernel(
     else:
         row = batch
     entry, begin, count = batch, tl.cast(0, tl.int64), tl.cast(steps, tl.int64)
-    if starts_at is not None:  # packed: a program walks one sequence, whose place it reads
+    if starts_at is not None:  # packed: a program has one sequence, whose place it reads
         entry, begin = tl.cast(0, tl.int64), tl.cast(tl.load(starts_at + batch), tl.int64)
         count = tl.load(starts_at + batch + 1) - begin
     if counts_at is not None:

@@ -6,26 +6,26 @@ family: sequential
 """
 
 # The recurrence
-#     error_t = sigmoid(W_{t-1} x_t) - y_t
-#     V_t = mu_t V_{t-1} + error_t x_t^T
-#     W_t = keep_t W_{t-1} - eta_t V_t
-#     o_t = W_t z_t
+#     (1) error_t = sigmoid(W_{t-1} x_t) - y_t
+#     (2) V_t = mu_t V_{t-1} + error_t x_t^T
+#     (3) W_t = keep_t W_{t-1} - eta_t V_t
+#     (4) o_t = W_t z_t
 #
 # Its adjoint
-#     h_t = sigmoid(W_{t-1} x_t)
-#     derror_t = dV_t x_t
-#     dV_t = mu_{t+1} dV_{t+1} - eta_t dW_t
-#     dW_t = keep_{t+1} dW_{t+1} + ((1 - h_{t+1}) . h_{t+1} . derror_{t+1}) x_{t+1}^T + do_t z_t^T
-#     dx_t = dV_t^T error_t + W_{t-1}^T ((1 - h_t) . h_t . derror_t)
-#     dz_t = W_t^T do_t
-#     dy_t = -derror_t
-#     deta_t = -<V_t, dW_t>
-#     dlog mu_t = mu_t <V_{t-1}, dV_t>
-#     dlog keep_t = keep_t <W_{t-1}, dW_t>
-#     dV_0 = mu_1 dV_1
-#     dW_0 = keep_1 dW_1 + ((1 - h_1) . h_1 . derror_1) x_1^T
+#     (5) h_t = sigmoid(W_{t-1} x_t)
+#     (6) derror_t = dV_t x_t
+#     (7) dV_t = mu_{t+1} dV_{t+1} - eta_t dW_t
+#     (8) dW_t = keep_{t+1} dW_{t+1} + ((1 - h_{t+1}) . h_{t+1} . derror_{t+1}) x_{t+1}^T + do_t z_t^T
+#     (9) dx_t = dV_t^T error_t + W_{t-1}^T ((1 - h_t) . h_t . derror_t)
+#     (10) dz_t = W_t^T do_t
+#     (11) dy_t = -derror_t
+#     (12) deta_t = -<V_t, dW_t>
+#     (13) dlog mu_t = mu_t <V_{t-1}, dV_t>
+#     (14) dlog keep_t = keep_t <W_{t-1}, dW_t>
+#     (15) dV_0 = mu_1 dV_1
+#     (16) dW_0 = keep_1 dW_1 + ((1 - h_1) . h_1 . derror_1) x_1^T
 #
-# Step by step, because what is written isn't affine in what is read: sigmoid(W_{t-1} x_t)
+# Recurrent form, because what is written isn't affine in what is read: sigmoid(W_{t-1} x_t)
 
 import torch
 import triton
@@ -65,7 +65,7 @@ def torch_start(given, states, constants, batch, heads):
 
 
 def torch_forward(given, states, constants, packed=None):
-    """(outputs, final states, checkpoints of the states), step by step."""
+    """(outputs, final states, checkpoints of the states), in recurrent form."""
     if packed is not None:
         per_step = ["x", "z", "y", "eta", "mu", "keep"]
         return forward_by_length(torch_forward, per_step, given, states, constants, packed)
@@ -215,7 +215,7 @@ def sequential_forward_kernel(
     index = tl.cast(tl.program_id(0) // tiles, tl.int64)
     batch = index // heads
     head = index % heads
-    if table_at is not None:  # packed: a program walks one sequence, whose place it reads
+    if table_at is not None:  # packed: a program has one sequence, whose place it reads
         entry = 0
         begin = tl.load(table_at + 4 * batch)
         steps = tl.load(table_at + 4 * batch + 4) - begin
@@ -533,7 +533,7 @@ def sequential_backward_kernel(
     index = tl.cast(tl.program_id(0) // tiles, tl.int64)
     batch = index // heads
     head = index % heads
-    if table_at is not None:  # packed: a program walks one sequence, whose place it reads
+    if table_at is not None:  # packed: a program has one sequence, whose place it reads
         entry = 0
         begin = tl.load(table_at + 4 * batch)
         steps = tl.load(table_at + 4 * batch + 4) - begin
@@ -1057,7 +1057,7 @@ def sequential_backward_kernel(
 
 
 def triton_forward(given, states, constants, packed=None, needs_backward=True):
-    """(outputs, final states, checkpoints of the states), step by step; no checkpoints unless `needs_backward`."""
+    """(outputs, final states, checkpoints of the states), in recurrent form; no checkpoints unless `needs_backward`."""
     batch, steps = given["x"].shape[:2]
     heads = max(
         given["x"].shape[2], given["z"].shape[2], given["y"].shape[2], given["eta"].shape[2],
@@ -1283,7 +1283,7 @@ def steps_kernel(
     else:
         row = batch
     entry, begin, count = batch, tl.cast(0, tl.int64), tl.cast(steps, tl.int64)
-    if starts_at is not None:  # packed: a program walks one sequence, whose place it reads
+    if starts_at is not None:  # packed: a program has one sequence, whose place it reads
         entry, begin = tl.cast(0, tl.int64), tl.cast(tl.load(starts_at + batch), tl.int64)
         count = tl.load(starts_at + batch + 1) - begin
     if counts_at is not None:

@@ -6,56 +6,60 @@ family: chunk-parallel
 """
 
 # The recurrence
-#     error_t = W_{t-1} x_t - y_t
-#     W_t = W_{t-1} - eta_t error_t x_t^T
-#     o_t = W_t z_t
+#     (1) error_t = W_{t-1} x_t - y_t
+#     (2) W_t = W_{t-1} - eta_t error_t x_t^T
+#     (3) o_t = W_t z_t
 #
 # Its adjoint
-#     derror_t = -eta_t dW_t x_t
-#     dW_t = dW_{t+1} - eta_{t+1} dW_{t+1} x_{t+1} x_{t+1}^T + do_t z_t^T
-#     dx_t = -eta_t dW_t^T error_t - eta_t W_{t-1}^T dW_t x_t
-#     dz_t = W_t^T do_t
-#     dy_t = eta_t dW_t x_t
-#     deta_t = -x_t^T dW_t^T error_t
-#     dW_0 = dW_1 - eta_1 dW_1 x_1 x_1^T
+#     (4) derror_t = -eta_t dW_t x_t
+#     (5) dW_t = dW_{t+1} - eta_{t+1} dW_{t+1} x_{t+1} x_{t+1}^T + do_t z_t^T
+#     (6) dx_t = -eta_t dW_t^T error_t - eta_t W_{t-1}^T dW_t x_t
+#     (7) dz_t = W_t^T do_t
+#     (8) dy_t = eta_t dW_t x_t
+#     (9) deta_t = -x_t^T dW_t^T error_t
+#     (10) dW_0 = dW_1 - eta_1 dW_1 x_1 x_1^T
 #
 # Read-write form
-#     W_t = W_{t-1} - eta_t error_t x_t^T
-#     error_t = W_{t-1} x_t - y_t
-#     o_t = W_t z_t
+#     (11) W_t = W_{t-1} - eta_t error_t x_t^T
+#     (12) error_t = W_{t-1} x_t - y_t
+#     (13) o_t = W_t z_t
 #
 # Read-write form of the adjoint
 # dW_t^+ is the part of dW_t that comes from later steps.
-#     dW_t = dW_t^+ + do_t z_t^T
-#     dW_{t-1}^+ = dW_t - eta_t p_t x_t^T
-#     p_t = dW_t x_t
-#     dx_t = -eta_t W_{t-1}^T p_t - eta_t dW_t^T error_t
-#     dz_t = W_t^T do_t
-#     dy_t = eta_t p_t
-#     deta_t = -x_t^T dW_t^T error_t
+#     (14) dW_t = dW_t^+ + do_t z_t^T
+#     (15) dW_{t-1}^+ = dW_t - eta_t p_t x_t^T
+#     (16) p_t = dW_t x_t
+#     (17) dx_t = -eta_t W_{t-1}^T p_t - eta_t dW_t^T error_t
+#     (18) dz_t = W_t^T do_t
+#     (19) dy_t = eta_t p_t
+#     (20) deta_t = -x_t^T dW_t^T error_t
 #
 # Products of decays in a chunk
 # i, j and s run over the steps of the chunk.
-#     M_{ij} = 1  for j < i, else 0
-#     N_{ij} = 1  for j <= i, else 0
+#     (21) M_{ij} = 1  for j < i, else 0
+#     (22) N_{ij} = 1  for j <= i, else 0
 #
 # Over a chunk of C steps, forward
 # The only sweep goes from the first chunk to the last.
-#     T_1 = -((X X^T) . M) diag(eta)
-#     error = (I - T_1)^-1 (X W_0^T - Y)
-#     O = Z W_0^T - ((Z X^T) . N) diag(eta) error
-#     W_C = W_0 - error^T diag(eta) X
+#     (23) T_1 = -((X X^T) . M) diag(eta)
+#     (24) error = (I - T_1)^-1 (X W_0^T - Y)
+#     (25) O = Z W_0^T - ((Z X^T) . N) diag(eta) error
+#     (26) W_C = W_0 - error^T diag(eta) X
 #
 # Over a chunk of C steps, backward
 # Sweep 1 goes from the last chunk to the first.
-#     T_2 = -((X X^T) . M^T) diag(eta)
-#     P = (I - T_2)^-1 (X dW_C^T + ((X Z^T) . N^T) dO)
-#     dW_0 = dW_C + dO^T Z - P^T diag(eta) X
+#     (27) T_2 = -((X X^T) . M^T) diag(eta)
+#     (28) P = (I - T_2)^-1 (X dW_C^T + ((X Z^T) . N^T) dO)
+#     (29) dW_0 = dW_C + dO^T Z - P^T diag(eta) X
 # Sweep 2 goes from the last chunk to the first.
-#     G_1 = error dW_C + ((error dO^T) . N^T) Z - ((error P^T) . M^T) diag(eta) X   (row t: dW_t^T error_t)
+#     (30) G_1 = error dW_C + ((error dO^T) . N^T) Z - ((error P^T) . M^T) diag(eta) X   (row t: dW_t^T error_t)
 # Sweep 3 goes from the first chunk to the last.
-#     dZ = dO W_0 - ((dO error^T) . N) diag(eta) X
-#     G_2 = P W_0 - ((P error^T) . M) diag(eta) X   (row t: W_{t-1}^T p_t)
+#     (31) dZ = dO W_0 - ((dO error^T) . N) diag(eta) X
+#     (32) G_2 = P W_0 - ((P error^T) . M) diag(eta) X   (row t: W_{t-1}^T p_t)
+#
+# In code, products of decays are called by what lies at their ends: m (in torch, decays) is from a write to a read,
+#     since from what enters the chunk to a read, until from a write to what leaves it, kept from what enters to what
+#     leaves. Statements cite the formulas above by their numbers.
 
 import torch
 import triton
@@ -76,39 +80,36 @@ from chunkform.runtime.op.decode import Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK, dtype_of, from_chunks, from_steps, in_segments, steps_first, to_chunks,
+    CHUNK, call_of, chunks_of, dtype_of, from_chunks, from_steps, in_segments, or_zeros,
+    steps_first, steps_or_zeros,
 )
 from chunkform.runtime.torch_form.decays import order_mask, triangular_inverse
-from chunkform.runtime.torch_form.segment_maps import Segment, in_pieces, over_chunks
+from chunkform.runtime.torch_form.segment_maps import Segment, map_of_segment, over_chunks
 
 
-def _forward_sweep_1(s1, s2, s3, s4, W_0, lead, size, dtype, device, size_n, size_m):
-    """A walk forwards over chunks, carrying W."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    a0 = order_mask(size, False, 1, x1)
-    a1 = x2 @ x3.mT
-    a2 = triangular_inverse(a0 * a1, 1)
-    a3 = x4 @ x3.mT
-    a4 = order_mask(size, True, 1, x1)
-    W_now = W_0
-    W_in = []
-    b1_all = []
-    count = x1.shape[2]
+def _forward_sweep_1(x, x_, x2, z, W, lead, size):
+    """An inter-chunk sweep forwards in time, which carries W."""
+    x, x_, x2, z = chunks_of(lead, size, x, x_, x2, z)
+    order = order_mask(size, False, 1, x)
+    prod2 = x_ @ x2.mT
+    inverse = triangular_inverse(order * prod2, 1)
+    prod5 = z @ x2.mT
+    order2 = order_mask(size, True, 1, x)
+    W_0 = []
+    prod3_all = []
+    count = x.shape[2]
     for n in range(count):
-        W_in.append(W_now)
-        b0 = (x2[:, :, n]) @ W_now.mT
-        b1 = (a2[:, :, n]) @ (x1[:, :, n] + b0)
-        b2 = b1.mT @ (x3[:, :, n])
-        b1_all.append(b1)
-        W_now = b2 + W_now
-    W_in = torch.stack(W_in, 2)
-    b1 = torch.stack(b1_all, 2)
-    c0 = (a3 * a4) @ b1
-    c1 = x4 @ W_in.mT
-    return from_chunks(b1, lead, 1), from_chunks((c0 + c1), lead, 1), W_now
+        W_0.append(W)
+        prod = x_[:, :, n] @ W.mT
+        prod3 = inverse[:, :, n] @ (x[:, :, n] + prod)
+        prod4 = prod3.mT @ x2[:, :, n]
+        prod3_all.append(prod3)
+        W = prod4 + W
+    W_0 = torch.stack(W_0, 2)
+    prod3 = torch.stack(prod3_all, 2)
+    prod6 = (prod5 * order2) @ prod3
+    prod7 = z @ W_0.mT
+    return from_chunks(prod3, lead, 1), from_chunks((prod6 + prod7), lead, 1), W
 
 
 def torch_forward(given, states, constants, packed=None):
@@ -116,105 +117,82 @@ def torch_forward(given, states, constants, packed=None):
     if packed is not None:
         per_step = ["x", "z", "y", "eta"]
         return forward_by_length(torch_forward, per_step, given, states, constants, packed)
-    dtype = dtype_of(given)
-    some = given["x"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    dtype, device, lead = call_of(given, "x")
     size_n = given["x"].shape[-1]
     size_m = given["y"].shape[-1]
-    W_first = (
-        states["W"].to(dtype)
-        if states.get("W") is not None
-        else torch.zeros(lead[0], lead[1], size_m, size_n, dtype=dtype, device=device)
-    )
+    W_first = or_zeros(states.get("W"), (*lead[:2], size_m, size_n), dtype, device)
     y = steps_first(given["y"], dtype)
     x = steps_first(given["x"], dtype)
     eta = steps_first(given["eta"], dtype)
     z = steps_first(given["z"], dtype)
-    # w: W.prev.col.8c9763a98b_t - y_t
-    # y_2: W_t z_t
-    w, y_2, W_last = in_segments(
-        _forward_sweep_1, (-y, x, -x * eta[..., None], z), (W_first,), lead, 1, CHUNK, dtype, device, size_n, size_m
-    )
-    return {"o": from_steps(y_2, lead, 1, given["x"].dtype)}, {"W": W_last}, {"f73806d84e": w}
+    # (24) error: W_{t-1} x_t - y_t
+    # (25) o: W_t z_t
+    error, o, W_last = in_segments(_forward_sweep_1, (-y, x, -x * eta[..., None], z), (W_first,), lead, 1, CHUNK)
+    return {"o": from_steps(o, lead, 1, given["x"].dtype)}, {"W": W_last}, {"f73806d84e": error}
 
 
-def _backward_sweep_1(s1, s2, s3, s4, dW_0, lead, size, dtype, device, size_n, size_m):
-    """A walk backwards over chunks, carrying dW."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    a0 = order_mask(size, False, -1, x1)
-    a1 = x1 @ x2.mT
-    a2 = triangular_inverse(a0 * a1, -1)
-    a3 = order_mask(size, True, -1, x1)
-    a4 = x1 @ x4.mT
-    a5 = (a3 * a4) @ x3
-    a6 = x3.mT @ x4
-    dW_now = dW_0
-    dW_in = []
-    b1_all = []
-    count = x1.shape[2]
+def _backward_sweep_1(x_, x, do, z, dW, lead, size):
+    """An inter-chunk sweep backwards in time, which carries dW."""
+    x_, x, do, z = chunks_of(lead, size, x_, x, do, z)
+    order = order_mask(size, False, -1, x_)
+    prod = x_ @ x.mT
+    inverse = triangular_inverse(order * prod, -1)
+    order2 = order_mask(size, True, -1, x_)
+    prod3 = x_ @ z.mT
+    prod4 = (order2 * prod3) @ do
+    prod7 = do.mT @ z
+    prod5_all = []
+    count = x_.shape[2]
     for n in range(count - 1, -1, -1):
-        dW_in.append(dW_now)
-        b0 = (x1[:, :, n]) @ dW_now.mT
-        b1 = (a2[:, :, n]) @ (b0 + a5[:, :, n])
-        b2 = b1.mT @ (x2[:, :, n])
-        b1_all.append(b1)
-        dW_now = b2 + dW_now + a6[:, :, n]
-    b1 = torch.stack(b1_all[::-1], 2)
-    return from_chunks(b1, lead, 1), dW_now
+        prod2 = x_[:, :, n] @ dW.mT
+        prod5 = inverse[:, :, n] @ (prod2 + prod4[:, :, n])
+        prod6 = prod5.mT @ x[:, :, n]
+        prod5_all.append(prod5)
+        dW = prod6 + dW + prod7[:, :, n]
+    prod5 = torch.stack(prod5_all[::-1], 2)
+    return from_chunks(prod5, lead, 1), dW
 
 
-def _backward_sweep_2(s1, s2, s3, s4, s5, dW_0, lead, size, dtype, device, size_n, size_m):
-    """A walk backwards over chunks, carrying dW."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    x5 = to_chunks(s5, lead, size, 1)
-    a0 = x1.mT @ x2
-    a1 = x3.mT @ x4
-    a2 = order_mask(size, False, -1, x1)
-    a3 = x5 @ x1.mT
-    a4 = (a2 * a3) @ x2
-    a5 = order_mask(size, True, -1, x1)
-    a6 = x5 @ x3.mT
-    a7 = (a5 * a6) @ x4
-    dW_now = dW_0
-    dW_in = []
-    count = x1.shape[2]
+def _backward_sweep_2(p, x, do, z, x2, dW, lead, size):
+    """An inter-chunk sweep backwards in time, which carries dW."""
+    p, x, do, z, x2 = chunks_of(lead, size, p, x, do, z, x2)
+    prod = p.mT @ x
+    prod2 = do.mT @ z
+    order = order_mask(size, False, -1, p)
+    prod4 = x2 @ p.mT
+    prod5 = (order * prod4) @ x
+    order2 = order_mask(size, True, -1, p)
+    prod6 = x2 @ do.mT
+    prod7 = (order2 * prod6) @ z
+    dW_C = []
+    count = p.shape[2]
     for n in range(count - 1, -1, -1):
-        dW_in.append(dW_now)
-        dW_now = dW_now + a0[:, :, n] + a1[:, :, n]
-    dW_in = torch.stack(dW_in[::-1], 2)
-    c0 = x5 @ dW_in
-    return from_chunks((c0 + a4 + a7), lead, 1), dW_now
+        dW_C.append(dW)
+        dW = dW + prod[:, :, n] + prod2[:, :, n]
+    dW_C = torch.stack(dW_C[::-1], 2)
+    prod3 = x2 @ dW_C
+    return from_chunks((prod3 + prod5 + prod7), lead, 1), dW
 
 
-def _backward_sweep_3(s1, s2, s3, s4, W_0, lead, size, dtype, device, size_n, size_m):
-    """A walk forwards over chunks, carrying W."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    a0 = x1.mT @ x2
-    a1 = x3 @ x1.mT
-    a2 = order_mask(size, True, 1, x1)
-    a3 = (a1 * a2) @ x2
-    a4 = order_mask(size, False, 1, x1)
-    a5 = x4 @ x1.mT
-    a6 = (a4 * a5) @ x2
-    W_now = W_0
-    W_in = []
-    count = x1.shape[2]
+def _backward_sweep_3(error, x, do, p, W, lead, size):
+    """An inter-chunk sweep forwards in time, which carries W."""
+    error, x, do, p = chunks_of(lead, size, error, x, do, p)
+    prod = error.mT @ x
+    prod3 = do @ error.mT
+    order = order_mask(size, True, 1, error)
+    prod4 = (prod3 * order) @ x
+    order2 = order_mask(size, False, 1, error)
+    prod5 = p @ error.mT
+    prod6 = (order2 * prod5) @ x
+    W_0 = []
+    count = error.shape[2]
     for n in range(count):
-        W_in.append(W_now)
-        W_now = a0[:, :, n] + W_now
-    W_in = torch.stack(W_in, 2)
-    c0 = x3 @ W_in
-    c1 = x4 @ W_in
-    return from_chunks((c0 + a3), lead, 1), from_chunks((a6 + c1), lead, 1), W_now
+        W_0.append(W)
+        W = prod[:, :, n] + W
+    W_0 = torch.stack(W_0, 2)
+    prod2 = do @ W_0
+    prod7 = p @ W_0
+    return from_chunks((prod2 + prod4), lead, 1), from_chunks((prod6 + prod7), lead, 1), W
 
 
 def torch_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
@@ -224,186 +202,137 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
         return backward_by_length(
             torch_backward, per_step, given, states, constants, saved, cotangents, final_cotangents, needs, packed
         )
-    dtype = dtype_of(given)
-    some = given["x"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    dtype, device, lead = call_of(given, "x")
     size_n = given["x"].shape[-1]
     size_m = given["y"].shape[-1]
-    W_first = (
-        states["W"].to(dtype)
-        if states.get("W") is not None
-        else torch.zeros(lead[0], lead[1], size_m, size_n, dtype=dtype, device=device)
-    )
-    last_dW = final_cotangents.get("W")
-    dW_last = (
-        torch.zeros(lead[0], lead[1], size_m, size_n, dtype=dtype, device=device)
-        if last_dW is None
-        else last_dW.to(dtype)
-    )
+    W_first = or_zeros(states.get("W"), (*lead[:2], size_m, size_n), dtype, device)
+    dW_last = or_zeros(final_cotangents.get("W"), (*lead[:2], size_m, size_n), dtype, device)
     x = steps_first(given["x"], dtype)
     eta = steps_first(given["eta"], dtype)
-    do = cotangents.get("o")
-    do = (
-        torch.zeros(lead[0], lead[1], lead[2], size_m, dtype=dtype, device=device)
-        if do is None
-        else steps_first(do, dtype)
-    )
+    do = steps_or_zeros(cotangents.get("o"), (*lead, size_m), dtype, device)
     z = steps_first(given["z"], dtype)
-    # w: dW.mid.col.8c9763a98b_t
-    w, dW_first = in_segments(
-        _backward_sweep_1, (x, -x * eta[..., None], do, z), (dW_last,), lead, -1, CHUNK, dtype, device, size_n, size_m
-    )
-    t15 = -x * eta[..., None]
-    w_2 = saved["f73806d84e"]
-    # y: dW_t^T w_{2,t}
-    y, dW_first = in_segments(
-        _backward_sweep_2, (w, t15, do, z, w_2), (dW_last,), lead, -1, CHUNK, dtype, device, size_n, size_m
-    )
-    # y_2: W_t^T do_t
-    # y_3: W_(t-1)^T w_t
-    y_2, y_3, W_end = in_segments(
-        _backward_sweep_3, (w_2, t15, do, w), (W_first,), lead, 1, CHUNK, dtype, device, size_n, size_m
-    )
+    # (28) p: dW_t x_t
+    p, dW_first = in_segments(_backward_sweep_1, (x, -x * eta[..., None], do, z), (dW_last,), lead, -1, CHUNK)
+    t11 = -x * eta[..., None]
+    error = saved["f73806d84e"]
+    # (30) y: dW_t^T error_t
+    y, dW_first = in_segments(_backward_sweep_2, (p, t11, do, z, error), (dW_last,), lead, -1, CHUNK)
+    # (31) dz: W_t^T do_t
+    # (32) y_2: W_{t-1}^T p_t
+    dz, y_2, W_end = in_segments(_backward_sweep_3, (error, t11, do, p), (W_first,), lead, 1, CHUNK)
     gradients = {}
-    gradients["x"] = from_steps((-eta[..., None] * y - eta[..., None] * y_3), lead, 1, given["x"].dtype)
-    gradients["z"] = from_steps(y_2, lead, 1, given["z"].dtype)
-    gradients["y"] = from_steps(eta[..., None] * w, lead, 1, given["y"].dtype)
-    t26 = (x * y).sum(-1)
-    gradients["eta"] = from_steps(-t26, lead, 0, given["eta"].dtype)
+    gradients["x"] = from_steps((-eta[..., None] * y - eta[..., None] * y_2), lead, 1, given["x"].dtype)
+    gradients["z"] = from_steps(dz, lead, 1, given["z"].dtype)
+    gradients["y"] = from_steps(eta[..., None] * p, lead, 1, given["y"].dtype)
+    t22 = (x * y).sum(-1)
+    gradients["eta"] = from_steps(-t22, lead, 0, given["eta"].dtype)
     return gradients, {"W": dW_first}
 
 
-def _forward_states_1_chunks(s1, s2, s3, lead, size, dtype, device, size_n, size_m):
-    """What each chunk, walked forwards, makes of W: linear parts, then local parts."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    count = x1.shape[2]
-    a0 = order_mask(size, False, 1, x1)
-    a1 = x3 @ x2.mT
-    a2 = triangular_inverse(a0 * a1, 1)
-    a3 = a2 @ x3
-    a4 = x2.mT @ a3
-    a5 = torch.eye(size_n, dtype=dtype, device=device)
-    a6 = a2 @ x1
-    a7 = a6.mT @ x2
+def _forward_states_1_chunks(x, x2, x_, lead, size, dtype, device, size_n, size_m):
+    """The map of each chunk, forwards in time, for W: linear parts, then local parts."""
+    x, x2, x_ = chunks_of(lead, size, x, x2, x_)
+    count = x.shape[2]
+    order = order_mask(size, False, 1, x)
+    prod = x_ @ x2.mT
+    inverse = triangular_inverse(order * prod, 1)
+    prod2 = inverse @ x_
+    prod3 = x2.mT @ prod2
+    t = torch.eye(size_n, dtype=dtype, device=device)
+    prod4 = inverse @ x
+    prod5 = prod4.mT @ x2
     return (
-        over_chunks((a4 + a5), (lead[0], lead[1], count, size_n, size_n), dtype, device),
-        over_chunks(a7, (lead[0], lead[1], count, size_m, size_n), dtype, device),
+        over_chunks((prod3 + t), (*lead[:2], count, size_n, size_n), dtype, device),
+        over_chunks(prod5, (*lead[:2], count, size_m, size_n), dtype, device),
     )
 
 
-def _forward_states_1_law(later, earlier):
+def _forward_states_1_composed(later, earlier):
     """The map of two segments from the map of each."""
-    a0 = (later[0]) @ (earlier[0].mT).mT
-    a1 = (earlier[1]) @ (later[0]).mT
+    a0 = later[0] @ earlier[0].mT.mT
+    a1 = earlier[1] @ later[0].mT
     return (a0, (a1 + later[1]))
 
 
-def _forward_states_1_apply(parts, states):
+def _forward_states_1_applied(parts, states):
     """The states that leave a segment, from those that enter it."""
-    a0 = (states[0]) @ (parts[0]).mT
+    a0 = states[0] @ parts[0].mT
     return ((parts[1] + a0),)
 
 
 def torch_forward_states(given, states, constants, exchange):
-    """The states that enter this part of a sequence, by what comes before it."""
-    dtype = dtype_of(given)
-    some = given["x"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    """The states that enter this segment of a sequence, by what comes before it."""
+    dtype, device, lead = call_of(given, "x")
     size_n = given["x"].shape[-1]
     size_m = given["y"].shape[-1]
-    W_first = (
-        states["W"].to(dtype)
-        if states.get("W") is not None
-        else torch.zeros(lead[0], lead[1], size_m, size_n, dtype=dtype, device=device)
-    )
+    W_first = or_zeros(states.get("W"), (*lead[:2], size_m, size_n), dtype, device)
     y = steps_first(given["y"], dtype)
     x = steps_first(given["x"], dtype)
     eta = steps_first(given["eta"], dtype)
-    map_3 = in_pieces(
-        _forward_states_1_chunks, _forward_states_1_law, (-y, -x * eta[..., None], x), lead, 1,
+    map_3 = map_of_segment(
+        _forward_states_1_chunks, _forward_states_1_composed, (-y, -x * eta[..., None], x), lead, 1,
         CHUNK, dtype, device, size_n, size_m,
     )
     # what enters, of W
     ((W_first,),) = exchange(
-        (Segment(("W",), _forward_states_1_law, _forward_states_1_apply, map_3[:1], map_3[1:], (W_first,)),)
+        (Segment(("W",), _forward_states_1_composed, _forward_states_1_applied, map_3[:1], map_3[1:], (W_first,)),)
     )
     return {"W": W_first}
 
 
-def _backward_states_1_chunks(s1, s2, s3, s4, lead, size, dtype, device, size_n, size_m):
-    """What each chunk, walked backwards, makes of dW: linear parts, then local parts."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    count = x1.shape[2]
-    a0 = order_mask(size, False, -1, x1)
-    a1 = x1 @ x2.mT
-    a2 = triangular_inverse(a0 * a1, -1)
-    a3 = a2 @ x1
-    a4 = x2.mT @ a3
-    a5 = torch.eye(size_n, dtype=dtype, device=device)
-    a6 = order_mask(size, True, -1, x1)
-    a7 = x1 @ x4.mT
-    a8 = (a6 * a7) @ x3
-    a9 = a2 @ a8
-    a10 = a9.mT @ x2
-    a11 = x3.mT @ x4
+def _backward_states_1_chunks(x_, x, do, z, lead, size, dtype, device, size_n, size_m):
+    """The map of each chunk, backwards in time, for dW: linear parts, then local parts."""
+    x_, x, do, z = chunks_of(lead, size, x_, x, do, z)
+    count = x_.shape[2]
+    order = order_mask(size, False, -1, x_)
+    prod = x_ @ x.mT
+    inverse = triangular_inverse(order * prod, -1)
+    prod2 = inverse @ x_
+    prod3 = x.mT @ prod2
+    t = torch.eye(size_n, dtype=dtype, device=device)
+    order2 = order_mask(size, True, -1, x_)
+    prod4 = x_ @ z.mT
+    prod5 = (order2 * prod4) @ do
+    prod6 = inverse @ prod5
+    prod7 = prod6.mT @ x
+    prod8 = do.mT @ z
     return (
-        over_chunks((a4 + a5), (lead[0], lead[1], count, size_n, size_n), dtype, device),
-        over_chunks((a10 + a11), (lead[0], lead[1], count, size_m, size_n), dtype, device),
+        over_chunks((prod3 + t), (*lead[:2], count, size_n, size_n), dtype, device),
+        over_chunks((prod7 + prod8), (*lead[:2], count, size_m, size_n), dtype, device),
     )
 
 
-def _backward_states_1_law(later, earlier):
+def _backward_states_1_composed(later, earlier):
     """The map of two segments from the map of each."""
-    a0 = (later[0]) @ (earlier[0].mT).mT
-    a1 = (earlier[1]) @ (later[0]).mT
+    a0 = later[0] @ earlier[0].mT.mT
+    a1 = earlier[1] @ later[0].mT
     return (a0, (later[1] + a1))
 
 
-def _backward_states_1_apply(parts, states):
+def _backward_states_1_applied(parts, states):
     """The states that leave a segment, from those that enter it."""
-    a0 = (states[0]) @ (parts[0]).mT
+    a0 = states[0] @ parts[0].mT
     return ((parts[1] + a0),)
 
 
 def torch_backward_states(given, states, constants, saved, cotangents, final_cotangents, exchange):
-    """The gradients of the states that leave this part of a sequence, by what comes after it."""
-    dtype = dtype_of(given)
-    some = given["x"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    """The gradients of the states that leave this segment of a sequence, by what comes after it."""
+    dtype, device, lead = call_of(given, "x")
     size_n = given["x"].shape[-1]
     size_m = given["y"].shape[-1]
-    W_first = (
-        states["W"].to(dtype)
-        if states.get("W") is not None
-        else torch.zeros(lead[0], lead[1], size_m, size_n, dtype=dtype, device=device)
-    )
-    last_dW = final_cotangents.get("W")
-    dW_last = (
-        torch.zeros(lead[0], lead[1], size_m, size_n, dtype=dtype, device=device)
-        if last_dW is None
-        else last_dW.to(dtype)
-    )
+    W_first = or_zeros(states.get("W"), (*lead[:2], size_m, size_n), dtype, device)
+    dW_last = or_zeros(final_cotangents.get("W"), (*lead[:2], size_m, size_n), dtype, device)
     x = steps_first(given["x"], dtype)
     eta = steps_first(given["eta"], dtype)
-    do = cotangents.get("o")
-    do = (
-        torch.zeros(lead[0], lead[1], lead[2], size_m, dtype=dtype, device=device)
-        if do is None
-        else steps_first(do, dtype)
-    )
+    do = steps_or_zeros(cotangents.get("o"), (*lead, size_m), dtype, device)
     z = steps_first(given["z"], dtype)
-    map_3 = in_pieces(
-        _backward_states_1_chunks, _backward_states_1_law, (x, -x * eta[..., None], do, z), lead,
-        -1, CHUNK, dtype, device, size_n, size_m,
+    map_3 = map_of_segment(
+        _backward_states_1_chunks, _backward_states_1_composed, (x, -x * eta[..., None], do, z),
+        lead, -1, CHUNK, dtype, device, size_n, size_m,
     )
     # what enters, of dW
     ((dW_last,),) = exchange(
-        (Segment(("W",), _backward_states_1_law, _backward_states_1_apply, map_3[:1], map_3[1:], (dW_last,)),)
+        (Segment(("W",), _backward_states_1_composed, _backward_states_1_applied, map_3[:1], map_3[1:], (dW_last,)),)
     )
     return {"W": dW_last}
 
@@ -445,7 +374,7 @@ def forward_prepare_1(
         tl.store(
             matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
             (eta[None, :] * (tl.where(i[:, None] >= i[None, :], 1.0, 0.0) * p2)),
-        )  # ([order_{mask}]_{i,j} . (z x^T)) diag(eta)
+        )  # ([i >= j] . (z x^T)) diag(eta)
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -458,7 +387,7 @@ def forward_sweep_1(
     C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
-    """A walk forwards over chunks, carrying a tile of W."""
+    """An inter-chunk sweep forwards in time, which carries a tile of W."""
     tiles = tl.cdiv(M, block_m_)
     if W_linear is not None:
         tiles = tl.cdiv(N, block_m_) + (0 if W_last is None else tiles)
@@ -473,7 +402,7 @@ def forward_sweep_1(
     m__ok = m_ < M
     if W_linear is not None:
         column = m_ - (0 if W_last is None else tl.cdiv(M, block_m_) * block_m_)
-        column_ok = (column >= 0) & (column < N)  # of the matrix of the part's map
+        column_ok = (column >= 0) & (column < N)  # of the matrix of the segment's map
         if W_last is None:
             m__ok = tl.zeros([block_m_], tl.int1)
     W = ()
@@ -539,7 +468,7 @@ def forward_sweep_1(
             p5 = tl.dot(
                 (-eta[None, :] * p2).to(DT), x[n_n_].to(DT), W[n_n_], input_precision="tf32x3"
             )  # ... + -p2^T diag(eta) x
-            W_slice2 = p5  # W - p2^T diag(eta) x
+            W_slice2 = p5  # (26) W - p2^T diag(eta) x
             W_next = W_next + (W_slice2,)
         W = W_next
         if YIELD:
@@ -549,7 +478,7 @@ def forward_sweep_1(
                 )
             tl.store(
                 o_out + step * M + i[None, :] * (H * M) + m_[:, None], p4, mask=m__ok[:, None] & i_ok[None, :]
-            )  # o
+            )  # (25) o
     for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
         if YIELD:
             if W_last is not None:
@@ -617,7 +546,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
                 LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
                 num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
             )
-        if exchange is not None:  # other parts of the sequence are elsewhere
+        if exchange is not None:  # other segments of the sequence are elsewhere
             W_coming = exchange.begin((map_of_all("W", W_first, W_ends, lay, parts, True, linear=W_linear, axis=1),))
     if parts > 1 or exchange is not None:
         if exchange is not None:
@@ -697,7 +626,7 @@ def backward_prepare_1(
         tl.store(
             matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
             (tl.where(i[:, None] >= i[None, :], 1.0, 0.0) * p),
-        )  # [order_{mask}]_{i,j} . (z x^T)
+        )  # [i >= j] . (z x^T)
         p2 = tl.dot(x.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # x x^T
         eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
         w = -eta[None, :] * (p2 * tl.where(i[:, None] < i[None, :], 1.0, 0.0))
@@ -712,11 +641,11 @@ def backward_prepare_1(
         tl.store(
             matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
             (p3 * tl.where(i[:, None] >= i[None, :], 1.0, 0.0)),
-        )  # [order_{mask}]_{i,j} . (do write1^T)
+        )  # [i >= j] . (do write1^T)
         tl.store(
             matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
             (eta[None, :] * (p3 * tl.where(i[:, None] >= i[None, :], 1.0, 0.0))),
-        )  # ([order_{mask}]_{i,j} . (do write1^T)) diag(eta)
+        )  # ([i >= j] . (do write1^T)) diag(eta)
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -728,7 +657,7 @@ def backward_sweep_1(
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """A walk backwards over chunks, carrying a tile of dW."""
+    """An inter-chunk sweep backwards in time, which carries a tile of dW."""
     tile = tl.program_id(0) % tl.cdiv(M, block_m_)
     sh = (tl.program_id(0) // tl.cdiv(M, block_m_)).to(tl.int64)
     h = sh % H
@@ -795,7 +724,7 @@ def backward_sweep_1(
                 mask=i_ok[:, None] & n__ok[n_n_][None, :], other=0.0,
             )
             p5 = tl.dot(do.to(DT), z.to(DT), p4, input_precision="tf32x3")  # ... + do^T z
-            dW_slice2 = p5  # dW + do^T z - p3^T diag(eta) x
+            dW_slice2 = p5  # (29) dW + do^T z - p3^T diag(eta) x
             dW_next = dW_next + (dW_slice2,)
         dW = dW_next
     for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
@@ -849,12 +778,12 @@ def backward_prepare_2(
         tl.store(
             matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
             (p * tl.where(i[:, None] > i[None, :], 1.0, 0.0)),
-        )  # [order_{mask}]_{i,j} . (dy write1^T)
+        )  # [i > j] . (dy write1^T)
         eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
         tl.store(
             matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
             (eta[None, :] * (p * tl.where(i[:, None] > i[None, :], 1.0, 0.0))),
-        )  # ([order_{mask}]_{i,j} . (dy write1^T)) diag(eta)
+        )  # ([i > j] . (dy write1^T)) diag(eta)
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -869,7 +798,7 @@ def backward_sweep_2(
     C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
-    """A walk backwards over chunks, carrying a tile of dW."""
+    """An inter-chunk sweep backwards in time, which carries a tile of dW."""
     tile = tl.program_id(0) % tl.cdiv(N, block_n_)
     sh = (tl.program_id(0) // tl.cdiv(N, block_n_)).to(tl.int64)
     h = sh % H
@@ -937,7 +866,7 @@ def backward_sweep_2(
                 mask=i_ok[:, None] & m__ok[n_m_][None, :], other=0.0,
             )
             p5 = tl.dot(z.to(DT), do.to(DT), (dW[n_m_] + (-p4)), input_precision="tf32x3")  # ... + do^T z
-            dW_slice2 = p5  # dW + do^T z - dy^T x
+            dW_slice2 = p5  # (29) dW + do^T z - dy^T x
             dW_next = dW_next + (dW_slice2,)
         dW = dW_next
         t2 = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
@@ -973,7 +902,7 @@ def backward_sweep_3(
     READ: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """A walk forwards over chunks, carrying a tile of W."""
+    """An inter-chunk sweep forwards in time, which carries a tile of W."""
     tile = tl.program_id(0) % tl.cdiv(N, block_n_)
     sh = (tl.program_id(0) // tl.cdiv(N, block_n_)).to(tl.int64)
     h = sh % H
@@ -1053,13 +982,13 @@ def backward_sweep_3(
             p5 = tl.dot(
                 (-eta[None, :] * x_each.to(tl.float32)).to(DT), write1.to(DT), W[n_m_], input_precision="tf32x3"
             )  # ... + -write1^T diag(eta) x
-            W_slice2 = p5  # W - write1^T diag(eta) x
+            W_slice2 = p5  # (26) W - write1^T diag(eta) x
             W_next = W_next + (W_slice2,)
         W = W_next
         if YIELD and (READ == 0 or READ == 1):
             tl.store(
                 dz_out + step * N + i[None, :] * (H * N) + n_[:, None], p2, mask=n__ok[:, None] & i_ok[None, :]
-            )  # dz
+            )  # (31) dz
         if YIELD and (READ == 0 or READ == 2):
             tl.store(
                 dx_out + step * N + i[None, :] * (H * N) + n_[:, None],
@@ -1128,7 +1057,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2,
             maxnreg=walk.registers,
         )
-        if exchange is not None:  # other parts of the sequence are elsewhere
+        if exchange is not None:  # other segments of the sequence are elsewhere
             dW_coming = exchange.begin(
                 (map_of_all("W", dW_first, dW_ends, lay, parts, False, linear=dW_linear, axis=1),)
             )
@@ -1353,7 +1282,7 @@ def steps_kernel(
     else:
         row = batch
     entry, begin, count = batch, tl.cast(0, tl.int64), tl.cast(steps, tl.int64)
-    if starts_at is not None:  # packed: a program walks one sequence, whose place it reads
+    if starts_at is not None:  # packed: a program has one sequence, whose place it reads
         entry, begin = tl.cast(0, tl.int64), tl.cast(tl.load(starts_at + batch), tl.int64)
         count = tl.load(starts_at + batch + 1) - begin
     if counts_at is not None:

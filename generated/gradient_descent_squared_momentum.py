@@ -6,94 +6,99 @@ family: chunk-parallel
 """
 
 # The recurrence
-#     error_t = W_{t-1} x_t - y_t
-#     V_t = mu_t V_{t-1} + error_t x_t^T
-#     W_t = keep_t W_{t-1} - eta_t V_t
-#     o_t = W_t z_t
+#     (1) error_t = W_{t-1} x_t - y_t
+#     (2) V_t = mu_t V_{t-1} + error_t x_t^T
+#     (3) W_t = keep_t W_{t-1} - eta_t V_t
+#     (4) o_t = W_t z_t
 #
 # Its adjoint
-#     derror_t = dV_t x_t
-#     dV_t = mu_{t+1} dV_{t+1} - eta_t dW_t
-#     dW_t = keep_{t+1} dW_{t+1} + derror_{t+1} x_{t+1}^T + do_t z_t^T
-#     dx_t = dV_t^T error_t + W_{t-1}^T derror_t
-#     dz_t = W_t^T do_t
-#     dy_t = -derror_t
-#     deta_t = -<V_t, dW_t>
-#     dlog mu_t = mu_t <V_{t-1}, dV_t>
-#     dlog keep_t = keep_t <W_{t-1}, dW_t>
-#     dV_0 = mu_1 dV_1
-#     dW_0 = keep_1 dW_1 + derror_1 x_1^T
+#     (5) derror_t = dV_t x_t
+#     (6) dV_t = mu_{t+1} dV_{t+1} - eta_t dW_t
+#     (7) dW_t = keep_{t+1} dW_{t+1} + derror_{t+1} x_{t+1}^T + do_t z_t^T
+#     (8) dx_t = dV_t^T error_t + W_{t-1}^T derror_t
+#     (9) dz_t = W_t^T do_t
+#     (10) dy_t = -derror_t
+#     (11) deta_t = -<V_t, dW_t>
+#     (12) dlog mu_t = mu_t <V_{t-1}, dV_t>
+#     (13) dlog keep_t = keep_t <W_{t-1}, dW_t>
+#     (14) dV_0 = mu_1 dV_1
+#     (15) dW_0 = keep_1 dW_1 + derror_1 x_1^T
 #
 # Read-write form
-#     V_t = mu_t V_{t-1} + error_t x_t^T
-#     error_t = W_{t-1} x_t - y_t
-#     W_t = keep_t W_{t-1} - mu_t eta_t V_{t-1} - eta_t error_t x_t^T
-#     error_t = W_{t-1} x_t - y_t
-#     o_t = keep_t W_{t-1} z_t - eta_t V_t z_t
+#     (16) V_t = mu_t V_{t-1} + error_t x_t^T
+#     (17) error_t = W_{t-1} x_t - y_t
+#     (18) W_t = keep_t W_{t-1} - mu_t eta_t V_{t-1} - eta_t error_t x_t^T
+#     (19) error_t = W_{t-1} x_t - y_t
+#     (20) o_t = keep_t W_{t-1} z_t - eta_t V_t z_t
 #
 # Read-write form of the adjoint
 # dV_t^+ is the part of dV_t that comes from later steps.
 # dW_t^+ is the part of dW_t that comes from later steps.
-#     dV_{t-1}^+ = mu_t dV_t^+ - mu_t eta_t dW_t^+ - mu_t eta_t do_t z_t^T
-#     dW_{t-1}^+ = keep_t dW_t^+ + keep_t do_t z_t^T + p_t x_t^T
-#     p_t = dV_t^+ x_t - eta_t (dW_t^+ x_t + (x_t^T z_t) do_t)
-#     dx_t = dV_t^+^T error_t + W_{t-1}^T p_t - eta_t (dW_t^+^T error_t + (error_t^T do_t) z_t)
-#     dz_t = keep_t W_{t-1}^T do_t - eta_t V_t^T do_t
-#     dy_t = eta_t (dW_t^+ x_t + (x_t^T z_t) do_t) - dV_t^+ x_t
-#     deta_t = -mu_t <V_{t-1}, dW_t^+> - mu_t do_t^T V_{t-1} z_t - x_t^T dW_t^+^T error_t - (x_t^T z_t) error_t^T do_t
-#     dlog mu_t = mu_t <V_{t-1}, dV_t^+> - mu_t eta_t <V_{t-1}, dW_t^+> - mu_t eta_t do_t^T V_{t-1} z_t
-#     dlog keep_t = keep_t <W_{t-1}, dW_t^+> + keep_t z_t^T W_{t-1}^T do_t
+#     (21) dV_{t-1}^+ = mu_t dV_t^+ - mu_t eta_t dW_t^+ - mu_t eta_t do_t z_t^T
+#     (22) dW_{t-1}^+ = keep_t dW_t^+ + keep_t do_t z_t^T + p_t x_t^T
+#     (23) p_t = dV_t^+ x_t - eta_t (dW_t^+ x_t + (x_t^T z_t) do_t)
+#     (24) dx_t = dV_t^+^T error_t + W_{t-1}^T p_t - eta_t (dW_t^+^T error_t + (error_t^T do_t) z_t)
+#     (25) dz_t = keep_t W_{t-1}^T do_t - eta_t V_t^T do_t
+#     (26) dy_t = eta_t (dW_t^+ x_t + (x_t^T z_t) do_t) - dV_t^+ x_t
+#     (27) deta_t = -mu_t <V_{t-1}, dW_t^+> - mu_t do_t^T V_{t-1} z_t - x_t^T dW_t^+^T error_t - (x_t^T z_t)
+#         error_t^T do_t
+#     (28) dlog mu_t = mu_t <V_{t-1}, dV_t^+> - mu_t eta_t <V_{t-1}, dW_t^+> - mu_t eta_t do_t^T V_{t-1} z_t
+#     (29) dlog keep_t = keep_t <W_{t-1}, dW_t^+> + keep_t z_t^T W_{t-1}^T do_t
 #
 # Products of decays in a chunk
 # i, j and s run over the steps of the chunk.
-#     A_t = [mu_t, 0; -mu_t eta_t, keep_t]   (of V, W)
-#     M_{ij,XY} = (A_{i-1} ... A_{j+1})_{XY}  for j < i, else 0
-#     g_{i,XY} = (A_{i-1} ... A_{1})_{XY}
-#     f_{i,XY} = (A_{i} ... A_{1})_{XY}
-#     N_{ij,XY} = (A_{i} ... A_{j+1})_{XY}  for j <= i, else 0
-#     b_{j,XY} = (A_{C} ... A_{j+1})_{XY}
-#     E_t = [mu_t, -mu_t eta_t; 0, keep_t]   (of dV, dW)
-#     L_{ij,XY} = (E_{i+1} ... E_{j-1})_{XY}  for j > i, else 0
-#     c_{i,XY} = (E_{i+1} ... E_{C})_{XY}
-#     w_{i,XY} = (E_{i} ... E_{C})_{XY}
-#     r_{j,XY} = (E_{1} ... E_{j-1})_{XY}
+#     (30) A_t = [mu_t, 0; -mu_t eta_t, keep_t]   (of V, W)
+#     (31) M_{ij,XY} = (A_{i-1} ... A_{j+1})_{XY}  for j < i, else 0
+#     (32) g_{i,XY} = (A_{i-1} ... A_{1})_{XY}
+#     (33) f_{i,XY} = (A_{i} ... A_{1})_{XY}
+#     (34) N_{ij,XY} = (A_{i} ... A_{j+1})_{XY}  for j <= i, else 0
+#     (35) b_{j,XY} = (A_{C} ... A_{j+1})_{XY}
+#     (36) E_t = [mu_t, -mu_t eta_t; 0, keep_t]   (of dV, dW)
+#     (37) L_{ij,XY} = (E_{i+1} ... E_{j-1})_{XY}  for j > i, else 0
+#     (38) c_{i,XY} = (E_{i+1} ... E_{C})_{XY}
+#     (39) w_{i,XY} = (E_{i} ... E_{C})_{XY}
+#     (40) r_{j,XY} = (E_{1} ... E_{j-1})_{XY}
 #
 # Over a chunk of C steps, forward
 # The only sweep goes from the first chunk to the last.
-#     T_1 = (X X^T) . M_{W,V} - ((X X^T) . M_{W,W}) diag(eta)
-#     error = (I - T_1)^-1 (diag(g_{W,V}) X V_0^T + diag(g_{W,W}) X W_0^T - Y)
-#     H_1 = diag(f_{V,V}) Z V_0^T + ((Z X^T) . N_{V,V}) error   (row t: V_t z_t)
-#     H_2 = diag(g_{W,W}) Z W_0^T + diag(g_{W,V}) Z V_0^T + ((Z X^T) . M_{W,V}) error - ((Z X^T) . M_{W,W}) diag(eta)
-#         error   (row t: W_{t-1} z_t)
-#     V_C = f_{C,V,V} V_0 + error^T diag(b_{V,V}) X
-#     W_C = f_{C,W,V} V_0 + f_{C,W,W} W_0 + error^T diag(b_{W,V}) X - error^T diag(eta . b_{W,W}) X
+#     (41) T_1 = (X X^T) . M_{W,V} - ((X X^T) . M_{W,W}) diag(eta)
+#     (42) error = (I - T_1)^-1 (diag(g_{W,V}) X V_0^T + diag(g_{W,W}) X W_0^T - Y)
+#     (43) H_1 = diag(f_{V,V}) Z V_0^T + ((Z X^T) . N_{V,V}) error   (row t: V_t z_t)
+#     (44) H_2 = diag(g_{W,W}) Z W_0^T + diag(g_{W,V}) Z V_0^T + ((Z X^T) . M_{W,V}) error - ((Z X^T) . M_{W,W})
+#         diag(eta) error   (row t: W_{t-1} z_t)
+#     (45) V_C = f_{C,V,V} V_0 + error^T diag(b_{V,V}) X
+#     (46) W_C = f_{C,W,V} V_0 + f_{C,W,W} W_0 + error^T diag(b_{W,V}) X - error^T diag(eta . b_{W,W}) X
 #
 # Over a chunk of C steps, backward
 # Sweep 1 goes from the first chunk to the last.
-#     H_3 = diag(g_{V,V}) Z V_0^T + ((Z X^T) . M_{V,V}) error   (row t: V_{t-1} z_t)
+#     (47) H_3 = diag(g_{V,V}) Z V_0^T + ((Z X^T) . M_{V,V}) error   (row t: V_{t-1} z_t)
 # Sweep 2 goes from the last chunk to the first.
-#     T_2 = (X X^T) . L_{dV,dW} - diag(eta) ((X X^T) . L_{dW,dW})
-#     P = (I - T_2)^-1 (diag(c_{dV,dW}) X dW_C^T + diag(c_{dV,dV}) X dV_C^T + ((X Z^T) . L_{dV,dW}) diag(keep) dO -
-#         diag(eta . c_{dW,dW}) X dW_C^T - ((X Z^T) . L_{dV,dV}) diag(mu . eta) dO - diag(eta) ((X Z^T) . L_{dW,dW})
-#         diag(keep) dO - diag(eta . ((X . Z) 1)) dO)
-#     H_4 = diag(c_{dV,dW}) X dW_C^T + diag(c_{dV,dV}) X dV_C^T + ((X Z^T) . L_{dV,dW}) diag(keep) dO + ((X X^T) .
-#         L_{dV,dW}) P - ((X Z^T) . L_{dV,dV}) diag(mu . eta) dO   (row t: dV_t^+ x_t)
-#     H_5 = diag(c_{dW,dW}) X dW_C^T + ((X Z^T) . L_{dW,dW}) diag(keep) dO + ((X X^T) . L_{dW,dW}) P   (row t: dW_t^+
-#         x_t)
-#     dV_0 = w_{1,dV,dW} dW_C + w_{1,dV,dV} dV_C + dO^T diag(keep . r_{dV,dW}) Z + P^T diag(r_{dV,dW}) X - dO^T
+#     (48) T_2 = (X X^T) . L_{dV,dW} - diag(eta) ((X X^T) . L_{dW,dW})
+#     (49) P = (I - T_2)^-1 (diag(c_{dV,dW}) X dW_C^T + diag(c_{dV,dV}) X dV_C^T + ((X Z^T) . L_{dV,dW}) diag(keep)
+#         dO - diag(eta . c_{dW,dW}) X dW_C^T - ((X Z^T) . L_{dV,dV}) diag(mu . eta) dO - diag(eta) ((X Z^T) .
+#         L_{dW,dW}) diag(keep) dO - diag(eta . ((X . Z) 1)) dO)
+#     (50) H_4 = diag(c_{dV,dW}) X dW_C^T + diag(c_{dV,dV}) X dV_C^T + ((X Z^T) . L_{dV,dW}) diag(keep) dO + ((X X^T)
+#         . L_{dV,dW}) P - ((X Z^T) . L_{dV,dV}) diag(mu . eta) dO   (row t: dV_t^+ x_t)
+#     (51) H_5 = diag(c_{dW,dW}) X dW_C^T + ((X Z^T) . L_{dW,dW}) diag(keep) dO + ((X X^T) . L_{dW,dW}) P   (row t:
+#         dW_t^+ x_t)
+#     (52) dV_0 = w_{1,dV,dW} dW_C + w_{1,dV,dV} dV_C + dO^T diag(keep . r_{dV,dW}) Z + P^T diag(r_{dV,dW}) X - dO^T
 #         diag(mu . eta . r_{dV,dV}) Z
-#     dW_0 = w_{1,dW,dW} dW_C + dO^T diag(keep . r_{dW,dW}) Z + P^T diag(r_{dW,dW}) X
+#     (53) dW_0 = w_{1,dW,dW} dW_C + dO^T diag(keep . r_{dW,dW}) Z + P^T diag(r_{dW,dW}) X
 # Sweep 3 goes from the last chunk to the first.
-#     H_6 = diag(c_{dV,dV}) error dV_C + diag(c_{dV,dW}) error dW_C + ((error dO^T) . L_{dV,dW}) diag(keep) Z +
+#     (54) H_6 = diag(c_{dV,dV}) error dV_C + diag(c_{dV,dW}) error dW_C + ((error dO^T) . L_{dV,dW}) diag(keep) Z +
 #         ((error P^T) . L_{dV,dW}) X - ((error dO^T) . L_{dV,dV}) diag(mu . eta) Z   (row t: dV_t^+^T error_t)
-#     H_7 = diag(c_{dW,dW}) error dW_C + ((error dO^T) . L_{dW,dW}) diag(keep) Z + ((error P^T) . L_{dW,dW}) X   (row
-#         t: dW_t^+^T error_t)
+#     (55) H_7 = diag(c_{dW,dW}) error dW_C + ((error dO^T) . L_{dW,dW}) diag(keep) Z + ((error P^T) . L_{dW,dW}) X
+#         (row t: dW_t^+^T error_t)
 # Sweep 4 goes from the first chunk to the last.
-#     H_8 = diag(f_{V,V}) dO V_0 + ((dO error^T) . N_{V,V}) X   (row t: V_t^T do_t)
-#     H_9 = diag(g_{W,W}) P W_0 + diag(g_{W,V}) P V_0 + ((P error^T) . M_{W,V}) X - ((P error^T) . M_{W,W}) diag(eta)
-#         X   (row t: W_{t-1}^T p_t)
-#     H_{10} = diag(g_{W,W}) dO W_0 + diag(g_{W,V}) dO V_0 + ((dO error^T) . M_{W,V}) X - ((dO error^T) . M_{W,W})
-#         diag(eta) X   (row t: W_{t-1}^T do_t)
+#     (56) H_8 = diag(f_{V,V}) dO V_0 + ((dO error^T) . N_{V,V}) X   (row t: V_t^T do_t)
+#     (57) H_9 = diag(g_{W,W}) P W_0 + diag(g_{W,V}) P V_0 + ((P error^T) . M_{W,V}) X - ((P error^T) . M_{W,W})
+#         diag(eta) X   (row t: W_{t-1}^T p_t)
+#     (58) H_{10} = diag(g_{W,W}) dO W_0 + diag(g_{W,V}) dO V_0 + ((dO error^T) . M_{W,V}) X - ((dO error^T) .
+#         M_{W,W}) diag(eta) X   (row t: W_{t-1}^T do_t)
+#
+# In code, products of decays are called by what lies at their ends: m (in torch, decays) is from a write to a read,
+#     since from what enters the chunk to a read, until from a write to what leaves it, kept from what enters to what
+#     leaves. Statements cite the formulas above by their numbers.
 
 import torch
 import triton
@@ -113,72 +118,68 @@ from chunkform.runtime.op.decode import Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK, dtype_of, from_chunks, from_steps, in_parts, in_segments, steps_first, to_chunks,
+    CHUNK, call_of, chunks_of, dtype_of, from_chunks, from_steps, in_parts, in_segments, or_zeros,
+    steps_first, steps_or_zeros, to_chunks,
 )
 from chunkform.runtime.torch_form.coupled_states import Mix
 from chunkform.runtime.torch_form.decays import triangular_inverse
-from chunkform.runtime.torch_form.segment_maps import Segment, in_pieces, over_chunks
+from chunkform.runtime.torch_form.segment_maps import Segment, map_of_segment, over_chunks
 
 
-def _forward_sweep_1(s1, s2, s3, s4, s5, s6, s7, V_0, W_0, lead, size, dtype, device, size_n, size_m):
-    """A walk forwards over chunks, carrying V, W."""
-    x1_kept = to_chunks(s1, lead, size, 0, 1.0)
-    x2_kept = to_chunks(s2, lead, size, 0, 1.0)
-    x3 = to_chunks(s3, lead, size, 0)
-    x4 = to_chunks(s4, lead, size, 1)
-    x5 = to_chunks(s5, lead, size, 1)
-    x6 = to_chunks(s6, lead, size, 1)
-    x7 = to_chunks(s7, lead, size, 1)
+def _forward_sweep_1(mu, keep, x, x_, x2, x3, z, V, W, lead, size, dtype, device):
+    """An inter-chunk sweep forwards in time, which carries V, W."""
+    mu_or_1 = to_chunks(mu, lead, size, 0, 1.0)
+    keep_or_1 = to_chunks(keep, lead, size, 0, 1.0)
+    x, x_, x2, x3, z = chunks_of(lead, size, x, x_, x2, x3, z)
     valid = to_chunks(torch.ones((1, 1, lead[2]), dtype=dtype, device=device), lead, size, 0)
-    mix_1 = Mix((((0, 0), x1_kept), ((1, 1), x2_kept), ((1, 0), x3)), 2, 1, valid)
-    a1 = mix_1.all(0, 0)
-    a2 = mix_1.outgoing(0, 0)
-    a3 = x4 @ x4.mT
-    a4 = mix_1.mask(1, 0, False)
-    a5 = mix_1.mask(1, 1, False)
-    a6 = x4 @ x5.mT
-    a7 = triangular_inverse((a3 * a4 + a5 * a6), 1)
-    a8 = mix_1.incoming(1, 1, False)
-    a9 = mix_1.incoming(1, 0, False)
-    a10 = mix_1.outgoing(1, 0)
-    a11 = mix_1.outgoing(1, 1)
-    a12 = mix_1.all(1, 0)
-    a13 = mix_1.all(1, 1)
-    a14 = mix_1.incoming(0, 0, True)
-    a15 = x7 @ x4.mT
-    a16 = mix_1.mask(0, 0, True)
-    a17 = x7 @ x5.mT
-    V_now = V_0
-    V_in = []
-    W_now = W_0
-    W_in = []
-    b3_all = []
-    count = x1_kept.shape[2]
+    mix_1 = Mix((((0, 0), mu_or_1), ((1, 1), keep_or_1), ((1, 0), x)), 2, 1, valid)
+    weights = mix_1.all(0, 0)
+    weights2 = mix_1.outgoing(0, 0)
+    prod = x_ @ x_.mT
+    weights3 = mix_1.mask(1, 0, False)
+    weights4 = mix_1.mask(1, 1, False)
+    prod2 = x_ @ x2.mT
+    inverse = triangular_inverse((prod * weights3 + weights4 * prod2), 1)
+    weights5 = mix_1.incoming(1, 1, False)
+    weights6 = mix_1.incoming(1, 0, False)
+    weights7 = mix_1.outgoing(1, 0)
+    weights8 = mix_1.outgoing(1, 1)
+    weights9 = mix_1.all(1, 0)
+    weights10 = mix_1.all(1, 1)
+    weights11 = mix_1.incoming(0, 0, True)
+    prod10 = z @ x_.mT
+    weights12 = mix_1.mask(0, 0, True)
+    prod13 = z @ x2.mT
+    V_0 = []
+    W_0 = []
+    prod5_all = []
+    count = mu_or_1.shape[2]
     for n in range(count):
-        V_in.append(V_now)
-        W_in.append(W_now)
-        b0 = (x4[:, :, n]) @ W_now.mT
-        b1 = (x4[:, :, n]) @ V_now.mT
-        b2 = x6[:, :, n] + b0 * (a8[:, :, n])[..., :, None] + b1 * (a9[:, :, n])[..., :, None]
-        b3 = (a7[:, :, n]) @ b2
-        b4 = ((a2[:, :, n])[..., :, None] * b3).mT @ (x4[:, :, n])
-        b5 = ((a10[:, :, n])[..., :, None] * b3).mT @ (x4[:, :, n])
-        b6 = ((a11[:, :, n])[..., :, None] * b3).mT @ (x5[:, :, n])
-        b7 = b5 + b6 + V_now * (a12[:, :, n])[..., None, None] + (a13[:, :, n])[..., None, None] * W_now
-        b3_all.append(b3)
-        V_now, W_now = (V_now * (a1[:, :, n])[..., None, None] + b4), b7
-    V_in = torch.stack(V_in, 2)
-    W_in = torch.stack(W_in, 2)
-    b3 = torch.stack(b3_all, 2)
-    c0 = x7 @ V_in.mT
-    c1 = (a15 * a16) @ b3
-    c2 = (a15 * a4) @ b3
-    c3 = (a5 * a17) @ b3
-    c4 = x7 @ W_in.mT
+        V_0.append(V)
+        W_0.append(W)
+        prod3 = x_[:, :, n] @ W.mT
+        prod4 = x_[:, :, n] @ V.mT
+        t = x3[:, :, n] + prod3 * weights5[:, :, n][..., :, None] + prod4 * weights6[:, :, n][..., :, None]
+        prod5 = inverse[:, :, n] @ t
+        prod6 = (weights2[:, :, n][..., :, None] * prod5).mT @ x_[:, :, n]
+        prod7 = (weights7[:, :, n][..., :, None] * prod5).mT @ x_[:, :, n]
+        prod8 = (weights8[:, :, n][..., :, None] * prod5).mT @ x2[:, :, n]
+        t2 = prod7 + prod8 + V * weights9[:, :, n][..., None, None] + weights10[:, :, n][..., None, None] * W
+        prod5_all.append(prod5)
+        V, W = (V * weights[:, :, n][..., None, None] + prod6), t2
+    V_0 = torch.stack(V_0, 2)
+    W_0 = torch.stack(W_0, 2)
+    prod5 = torch.stack(prod5_all, 2)
+    prod9 = z @ V_0.mT
+    prod11 = (prod10 * weights12) @ prod5
+    prod12 = (prod10 * weights3) @ prod5
+    prod14 = (weights4 * prod13) @ prod5
+    prod15 = z @ W_0.mT
+    t3 = prod12 + prod9 * weights6[..., :, None] + prod14 + weights5[..., :, None] * prod15
     return (
-        from_chunks(b3, lead, 1), from_chunks((c0 * a14[..., :, None] + c1), lead, 1),
-        from_chunks((c2 + c0 * a9[..., :, None] + c3 + a8[..., :, None] * c4), lead, 1), V_now,
-        W_now,
+        from_chunks(prod5, lead, 1),
+        from_chunks((prod9 * weights11[..., :, None] + prod11), lead, 1), from_chunks(t3, lead, 1),
+        V, W,
     )
 
 
@@ -187,21 +188,11 @@ def torch_forward(given, states, constants, packed=None):
     if packed is not None:
         per_step = ["x", "z", "y", "eta", "mu", "keep"]
         return forward_by_length(torch_forward, per_step, given, states, constants, packed)
-    dtype = dtype_of(given)
-    some = given["x"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    dtype, device, lead = call_of(given, "x")
     size_n = given["x"].shape[-1]
     size_m = given["y"].shape[-1]
-    V_first = (
-        states["V"].to(dtype)
-        if states.get("V") is not None
-        else torch.zeros(lead[0], lead[1], size_m, size_n, dtype=dtype, device=device)
-    )
-    W_first = (
-        states["W"].to(dtype)
-        if states.get("W") is not None
-        else torch.zeros(lead[0], lead[1], size_m, size_n, dtype=dtype, device=device)
-    )
+    V_first = or_zeros(states.get("V"), (*lead[:2], size_m, size_n), dtype, device)
+    W_first = or_zeros(states.get("W"), (*lead[:2], size_m, size_n), dtype, device)
     log_mu = steps_first(given["mu"], dtype)
     mu = log_mu.exp()
     log_keep = steps_first(given["keep"], dtype)
@@ -210,350 +201,336 @@ def torch_forward(given, states, constants, packed=None):
     x = steps_first(given["x"], dtype)
     y = steps_first(given["y"], dtype)
     z = steps_first(given["z"], dtype)
-    # w: W.prev.col.8c9763a98b_t - y_t
-    # y_2: V_t z_t
-    # y_3: W_(t-1) z_t
-    w, y_2, y_3, V_last, W_last = in_segments(
+    # (42) error: W_{t-1} x_t - y_t
+    # (43) y_2: V_t z_t
+    # (44) y_3: W_{t-1} z_t
+    error, y_2, y_3, V_last, W_last = in_segments(
         _forward_sweep_1, (mu, keep, -eta * mu, x, -x * eta[..., None], -y, z), (V_first, W_first),
-        lead, 1, CHUNK, dtype, device, size_n, size_m,
+        lead, 1, CHUNK, dtype, device,
     )
     return (
         {"o": from_steps((y_3 * keep[..., None] - y_2 * eta[..., None]), lead, 1, given["x"].dtype)},
-        {"V": V_last, "W": W_last}, {"f73806d84e": w},
+        {"V": V_last, "W": W_last}, {"f73806d84e": error},
     )
 
 
-def _backward_sweep_1(s1, s2, s3, s4, s5, s6, s7, V_0, W_0, lead, size, dtype, device, size_n, size_m):
-    """A walk forwards over chunks, carrying V, W."""
-    x1_kept = to_chunks(s1, lead, size, 0, 1.0)
-    x2_kept = to_chunks(s2, lead, size, 0, 1.0)
-    x3 = to_chunks(s3, lead, size, 0)
-    x4 = to_chunks(s4, lead, size, 1)
-    x5 = to_chunks(s5, lead, size, 1)
-    x6 = to_chunks(s6, lead, size, 1)
-    x7 = to_chunks(s7, lead, size, 1)
+def _backward_sweep_1(mu, keep, x, x2, x_, x3, z, V, W, lead, size, dtype, device):
+    """An inter-chunk sweep forwards in time, which carries V, W."""
+    mu_or_1 = to_chunks(mu, lead, size, 0, 1.0)
+    keep_or_1 = to_chunks(keep, lead, size, 0, 1.0)
+    x, x2, x_, x3, z = chunks_of(lead, size, x, x2, x_, x3, z)
     valid = to_chunks(torch.ones((1, 1, lead[2]), dtype=dtype, device=device), lead, size, 0)
-    mix_1 = Mix((((0, 0), x1_kept), ((1, 1), x2_kept), ((1, 0), x3)), 2, 1, valid)
-    a1 = mix_1.all(0, 0)
-    a2 = mix_1.outgoing(0, 0)
-    a3 = (a2[..., :, None] * x4).mT @ x5
-    a4 = mix_1.all(1, 0)
-    a5 = mix_1.all(1, 1)
-    a6 = mix_1.outgoing(1, 1)
-    a7 = (a6[..., :, None] * x4).mT @ x6
-    a8 = mix_1.outgoing(1, 0)
-    a9 = (a8[..., :, None] * x4).mT @ x5
-    a10 = x7 @ x5.mT
-    a11 = mix_1.mask(0, 0, False)
-    a12 = (a10 * a11) @ x4
-    a13 = mix_1.incoming(0, 0, False)
-    V_now = V_0
-    V_in = []
-    W_now = W_0
-    W_in = []
-    count = x1_kept.shape[2]
+    mix_1 = Mix((((0, 0), mu_or_1), ((1, 1), keep_or_1), ((1, 0), x)), 2, 1, valid)
+    weights = mix_1.all(0, 0)
+    weights2 = mix_1.outgoing(0, 0)
+    prod = (weights2[..., :, None] * x2).mT @ x_
+    weights3 = mix_1.all(1, 0)
+    weights4 = mix_1.all(1, 1)
+    weights5 = mix_1.outgoing(1, 1)
+    prod2 = (weights5[..., :, None] * x2).mT @ x3
+    weights6 = mix_1.outgoing(1, 0)
+    prod3 = (weights6[..., :, None] * x2).mT @ x_
+    prod4 = z @ x_.mT
+    weights7 = mix_1.mask(0, 0, False)
+    prod5 = (prod4 * weights7) @ x2
+    weights8 = mix_1.incoming(0, 0, False)
+    V_0 = []
+    W_0 = []
+    count = mu_or_1.shape[2]
     for n in range(count):
-        V_in.append(V_now)
-        W_in.append(W_now)
-        b0 = V_now * (a4[:, :, n])[..., None, None] + (a5[:, :, n])[..., None, None] * W_now + a7[:, :, n] + a9[:, :, n]
-        V_now, W_now = (V_now * (a1[:, :, n])[..., None, None] + a3[:, :, n]), b0
-    V_in = torch.stack(V_in, 2)
-    W_in = torch.stack(W_in, 2)
-    c0 = x7 @ V_in.mT
-    return from_chunks((a12 + a13[..., :, None] * c0), lead, 1), V_in, W_in, V_now, W_now
-
-
-def _backward_sweep_2(s1, s2, s3, s4, s5, s6, s7, s8, s9, dV_0, dW_0, lead, size, dtype, device, size_n, size_m):
-    """A walk backwards over chunks, carrying dV, dW."""
-    x1_kept = to_chunks(s1, lead, size, 0, 1.0)
-    x2 = to_chunks(s2, lead, size, 0)
-    x3_kept = to_chunks(s3, lead, size, 0, 1.0)
-    x4 = to_chunks(s4, lead, size, 1)
-    x5 = to_chunks(s5, lead, size, 1)
-    x6 = to_chunks(s6, lead, size, 1)
-    x7 = to_chunks(s7, lead, size, 1)
-    x8 = to_chunks(s8, lead, size, 1)
-    x9 = to_chunks(s9, lead, size, 1)
-    valid = to_chunks(torch.ones((1, 1, lead[2]), dtype=dtype, device=device), lead, size, 0)
-    mix_1 = Mix((((0, 0), x1_kept), ((0, 1), x2), ((1, 1), x3_kept)), 2, -1, valid)
-    a1 = mix_1.all(0, 1)
-    a2 = mix_1.outgoing(0, 1)
-    a3 = mix_1.mask(1, 1, False)
-    a4 = x6 @ x5.mT
-    a5 = (a3 * a4) @ x4
-    a6 = mix_1.incoming(0, 0, False)
-    a7 = mix_1.incoming(0, 1, False)
-    a8 = x7 @ x9.mT
-    a9 = mix_1.mask(0, 0, False)
-    a10 = (a8 * a9) @ x4
-    a11 = mix_1.incoming(1, 1, False)
-    a12 = x7 @ x5.mT
-    a13 = mix_1.mask(0, 1, False)
-    a14 = (a12 * a13) @ x4
-    a15 = x6 @ x7.mT
-    a16 = x7 @ x7.mT
-    a17 = triangular_inverse((a3 * a15 + a16 * a13), -1)
-    a18 = mix_1.outgoing(0, 0)
-    a19 = x4.mT @ (a18[..., :, None] * x9)
-    a20 = mix_1.all(0, 0)
-    a21 = x4.mT @ (a2[..., :, None] * x5)
-    a22 = mix_1.outgoing(1, 1)
-    a23 = x4.mT @ (a22[..., :, None] * x5)
-    a24 = mix_1.all(1, 1)
-    a25 = (a12 * a3) @ x4
-    dV_now = dV_0
-    dV_in = []
-    dW_now = dW_0
-    dW_in = []
-    b6_all = []
-    count = x1_kept.shape[2]
-    for n in range(count - 1, -1, -1):
-        dV_in.append(dV_now)
-        dW_in.append(dW_now)
-        b0 = (x7[:, :, n]) @ dV_now.mT
-        b1 = (a6[:, :, n])[..., :, None] * b0
-        b2 = (x7[:, :, n]) @ dW_now.mT
-        b3 = b2 * (a7[:, :, n])[..., :, None]
-        b4 = (x6[:, :, n]) @ dW_now.mT
-        b5 = a5[:, :, n] + b1 + b3 + x8[:, :, n] + a10[:, :, n] + b4 * (a11[:, :, n])[..., :, None] + a14[:, :, n]
-        b6 = (a17[:, :, n]) @ b5
-        b7 = ((a2[:, :, n])[..., :, None] * b6).mT @ (x7[:, :, n])
-        b8 = (
-            dW_now * (a1[:, :, n])[..., None, None]
-            + b7
-            + a19[:, :, n]
-            + (a20[:, :, n])[..., None, None] * dV_now
-            + a21[:, :, n]
+        V_0.append(V)
+        W_0.append(W)
+        t = (
+            V * weights3[:, :, n][..., None, None]
+            + weights4[:, :, n][..., None, None] * W
+            + prod2[:, :, n]
+            + prod3[:, :, n]
         )
-        b9 = ((a22[:, :, n])[..., :, None] * b6).mT @ (x7[:, :, n])
-        b10 = a23[:, :, n] + b9 + dW_now * (a24[:, :, n])[..., None, None]
-        b6_all.append(b6)
-        dV_now, dW_now = b8, b10
-    dV_in = torch.stack(dV_in[::-1], 2)
-    dW_in = torch.stack(dW_in[::-1], 2)
-    b6 = torch.stack(b6_all[::-1], 2)
-    c0 = x7 @ dV_in.mT
-    c1 = a6[..., :, None] * c0
-    c2 = x7 @ dW_in.mT
-    c3 = c2 * a7[..., :, None]
-    c4 = (a16 * a13) @ b6
-    c5 = (a16 * a3) @ b6
-    return (
-        from_chunks(b6, lead, 1), from_chunks((c1 + c3 + a10 + c4 + a14), lead, 1),
-        from_chunks((a25 + c5 + c2 * a11[..., :, None]), lead, 1), dV_in, dW_in, dV_now, dW_now,
-    )
+        V, W = (V * weights[:, :, n][..., None, None] + prod[:, :, n]), t
+    V_0 = torch.stack(V_0, 2)
+    W_0 = torch.stack(W_0, 2)
+    prod6 = z @ V_0.mT
+    return from_chunks((prod5 + weights8[..., :, None] * prod6), lead, 1), V_0, W_0, V, W
 
 
-def _backward_sweep_3(s1, s2, s3, s4, s5, s6, s7, s8, s9, dV_0, dW_0, lead, size, dtype, device, size_n, size_m):
-    """A walk backwards over chunks, carrying dV, dW."""
-    x1_kept = to_chunks(s1, lead, size, 0, 1.0)
-    x2 = to_chunks(s2, lead, size, 0)
-    x3_kept = to_chunks(s3, lead, size, 0, 1.0)
-    x4 = to_chunks(s4, lead, size, 1)
-    x5 = to_chunks(s5, lead, size, 1)
-    x6 = to_chunks(s6, lead, size, 1)
-    x7 = to_chunks(s7, lead, size, 1)
-    x8 = to_chunks(s8, lead, size, 1)
-    x9 = to_chunks(s9, lead, size, 1)
+def _backward_sweep_2(mu, x, keep, do, x2, x3, x_, x4, x5, dV, dW, lead, size, dtype, device):
+    """An inter-chunk sweep backwards in time, which carries dV, dW."""
+    mu_or_1 = to_chunks(mu, lead, size, 0, 1.0)
+    keep_or_1 = to_chunks(keep, lead, size, 0, 1.0)
+    x, do, x2, x3, x_, x4, x5 = chunks_of(lead, size, x, do, x2, x3, x_, x4, x5)
     valid = to_chunks(torch.ones((1, 1, lead[2]), dtype=dtype, device=device), lead, size, 0)
-    mix_1 = Mix((((0, 0), x1_kept), ((0, 1), x2), ((1, 1), x3_kept)), 2, -1, valid)
-    a1 = mix_1.all(0, 1)
-    a2 = mix_1.outgoing(0, 0)
-    a3 = x5.mT @ (a2[..., :, None] * x4)
-    a4 = mix_1.all(0, 0)
-    a5 = mix_1.outgoing(0, 1)
-    a6 = x5.mT @ (a5[..., :, None] * x6)
-    a7 = (a5[..., :, None] * x7).mT @ x8
-    a8 = mix_1.outgoing(1, 1)
-    a9 = x5.mT @ (a8[..., :, None] * x6)
-    a10 = (a8[..., :, None] * x7).mT @ x8
-    a11 = mix_1.all(1, 1)
-    a12 = mix_1.incoming(0, 1, False)
-    a13 = mix_1.incoming(0, 0, False)
-    a14 = x9 @ x7.mT
-    a15 = mix_1.mask(0, 1, False)
-    a16 = (a14 * a15) @ x8
-    a17 = mix_1.mask(0, 0, False)
-    a18 = x9 @ x5.mT
-    a19 = (a17 * a18) @ x4
-    a20 = (a18 * a15) @ x6
-    a21 = mix_1.mask(1, 1, False)
-    a22 = (a21 * a18) @ x6
-    a23 = (a14 * a21) @ x8
-    a24 = mix_1.incoming(1, 1, False)
-    dV_now = dV_0
-    dV_in = []
-    dW_now = dW_0
-    dW_in = []
-    count = x1_kept.shape[2]
+    mix_1 = Mix((((0, 0), mu_or_1), ((0, 1), x), ((1, 1), keep_or_1)), 2, -1, valid)
+    weights = mix_1.all(0, 1)
+    weights2 = mix_1.outgoing(0, 1)
+    weights3 = mix_1.mask(1, 1, False)
+    prod = x3 @ x2.mT
+    prod2 = (weights3 * prod) @ do
+    weights4 = mix_1.incoming(0, 0, False)
+    weights5 = mix_1.incoming(0, 1, False)
+    prod5 = x_ @ x5.mT
+    weights6 = mix_1.mask(0, 0, False)
+    prod6 = (prod5 * weights6) @ do
+    weights7 = mix_1.incoming(1, 1, False)
+    prod8 = x_ @ x2.mT
+    weights8 = mix_1.mask(0, 1, False)
+    prod9 = (prod8 * weights8) @ do
+    prod10 = x3 @ x_.mT
+    prod11 = x_ @ x_.mT
+    inverse = triangular_inverse((weights3 * prod10 + prod11 * weights8), -1)
+    weights9 = mix_1.outgoing(0, 0)
+    prod14 = do.mT @ (weights9[..., :, None] * x5)
+    weights10 = mix_1.all(0, 0)
+    prod15 = do.mT @ (weights2[..., :, None] * x2)
+    weights11 = mix_1.outgoing(1, 1)
+    prod16 = do.mT @ (weights11[..., :, None] * x2)
+    weights12 = mix_1.all(1, 1)
+    prod21 = (prod8 * weights3) @ do
+    dV_C = []
+    dW_C = []
+    prod12_all = []
+    count = mu_or_1.shape[2]
     for n in range(count - 1, -1, -1):
-        dV_in.append(dV_now)
-        dW_in.append(dW_now)
-        b0 = (
-            dW_now * (a1[:, :, n])[..., None, None]
-            + a3[:, :, n]
-            + (a4[:, :, n])[..., None, None] * dV_now
-            + a6[:, :, n]
-            + a7[:, :, n]
+        dV_C.append(dV)
+        dW_C.append(dW)
+        prod3 = x_[:, :, n] @ dV.mT
+        t = weights4[:, :, n][..., :, None] * prod3
+        prod4 = x_[:, :, n] @ dW.mT
+        t2 = prod4 * weights5[:, :, n][..., :, None]
+        prod7 = x3[:, :, n] @ dW.mT
+        t3 = (
+            prod2[:, :, n]
+            + t
+            + t2
+            + x4[:, :, n]
+            + prod6[:, :, n]
+            + prod7 * weights7[:, :, n][..., :, None]
+            + prod9[:, :, n]
         )
-        b1 = a9[:, :, n] + a10[:, :, n] + dW_now * (a11[:, :, n])[..., None, None]
-        dV_now, dW_now = b0, b1
-    dV_in = torch.stack(dV_in[::-1], 2)
-    dW_in = torch.stack(dW_in[::-1], 2)
-    c0 = x9 @ dW_in
-    c1 = x9 @ dV_in
-    c2 = c0 * a12[..., :, None] + c1 * a13[..., :, None] + a16 + a19 + a20
-    return from_chunks(c2, lead, 1), from_chunks((a22 + a23 + c0 * a24[..., :, None]), lead, 1), dV_now, dW_now
-
-
-def _backward_unroll_4(
-    s1, s2, s3, s4, s5, s6, s7, s8, s9, V_edges, W_edges, dV_edges, dW_edges, lead, size, dtype, device, size_n, size_m
-):
-    """Products of the states and their gradients at each step, from the states at the borders of chunks."""
-    x1_kept = to_chunks(s1, lead, size, 0, 1.0)
-    x2_kept = to_chunks(s2, lead, size, 0, 1.0)
-    x3 = to_chunks(s3, lead, size, 0)
-    x4 = to_chunks(s4, lead, size, 1)
-    x5 = to_chunks(s5, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 0)
-    x6 = to_chunks(s6, lead, size, 1)
-    x7 = to_chunks(s7, lead, size, 1)
-    x8 = to_chunks(s8, lead, size, 1)
-    x9 = to_chunks(s9, lead, size, 0)
-    valid = to_chunks(torch.ones((1, 1, lead[2]), dtype=dtype, device=device), lead, size, 0)
-    mix_1 = Mix((((0, 0), x1_kept), ((1, 1), x2_kept), ((1, 0), x3)), 2, 1, valid)
-    a1 = mix_1.incoming(0, 0, False)
-    mix_2 = Mix((((0, 0), x1_kept), ((0, 1), x3), ((1, 1), x2_kept)), 2, -1, valid)
-    a3 = mix_2.mask(1, 1, False)
-    a4 = x4 @ V_edges
-    a5 = (a4 * x5).sum(-1)
-    a6 = a5 * x2
-    a7 = x7 @ V_edges
-    a8 = (x6 * a7).sum(-1)
-    a9 = a6 + a8
-    a10 = torch.einsum("...ab,...b->...a", a3, a9)
-    a11 = x7 @ x8.mT
-    a12 = x6 @ x6.mT
-    a13 = a11 * a12
-    a14 = x5 @ x6.mT
-    a15 = x4 @ x8.mT
-    a16 = a14 * a15 * x2[..., :, None]
-    a17 = a13 + a16
-    a18 = mix_1.mask(0, 0, False)
-    a19 = a18 @ a17.mT
-    a20 = (a19 * a3).sum(-1)
-    a21 = mix_2.incoming(1, 1, False)
-    a22 = (V_edges * dW_edges).sum(-2)
-    a23 = (a22).sum(-1)
-    a24 = x8 @ dW_edges
-    a25 = (a24 * x6).sum(-1)
-    a26 = torch.einsum("...ab,...b->...a", a18, a25)
-    a27 = mix_2.mask(0, 1, False)
-    a28 = torch.einsum("...ab,...b->...a", a27, a9)
-    a29 = mix_2.mask(0, 0, False)
-    a30 = torch.einsum("...ab,...b->...a", x3[..., None, :] * a29, a5)
-    a31 = mix_2.incoming(0, 1, False)
-    a32 = (a19 * a27).sum(-1)
-    a33 = a18 @ (a14 * a15).mT
-    a34 = (x3[..., None, :] * a29 * a33).sum(-1)
-    a35 = mix_2.incoming(0, 0, False)
-    a36 = x8 @ dV_edges
-    a37 = (x6 * a36).sum(-1)
-    a38 = torch.einsum("...ab,...b->...a", a18, a37)
-    a39 = (V_edges * dV_edges).sum(-2)
-    a40 = (a39).sum(-1)
-    a41 = (
-        a1 * a28 + a30 * a1 + a31 * a26 + a32 + a34 + a35 * a38 + a1 * a40[..., None] * a35 + a1 * a31 * a23[..., None]
-    )
-    a42 = mix_1.mask(1, 1, False)
-    a43 = torch.einsum("...ab,...b->...a", a25[..., None, :] * a42, x9)
-    a44 = mix_1.incoming(1, 0, False)
-    a45 = (dW_edges * W_edges).sum(-2)
-    a46 = (a45).sum(-1)
-    a47 = mix_1.incoming(1, 1, False)
-    a48 = mix_1.mask(1, 0, False)
-    a49 = a48 @ a17.mT
-    a50 = (a3 * a49).sum(-1)
-    a51 = x4 @ W_edges
-    a52 = (x5 * a51).sum(-1)
-    a53 = x7 @ W_edges
-    a54 = (x6 * a53).sum(-1)
-    a55 = torch.einsum("...ab,...b->...a", a3, (a52 * x2 + a54))
-    a56 = a14 * a15 * x9[..., None, :] * x2[..., :, None] + a11 * a12 * x9[..., None, :]
-    a57 = a42 @ a56.mT
-    a58 = (a57 * a3).sum(-1)
-    a59 = torch.einsum("...b,...ab->...a", a25, a48)
-    a60 = (
-        a21 * a43
-        + a21 * a23[..., None] * a44
-        + a46[..., None] * a47 * a21
-        + a50
-        + a55 * a47
-        + a58
-        + a10 * a44
-        + a59 * a21
-    )
+        prod12 = inverse[:, :, n] @ t3
+        prod13 = (weights2[:, :, n][..., :, None] * prod12).mT @ x_[:, :, n]
+        t4 = (
+            dW * weights[:, :, n][..., None, None]
+            + prod13
+            + prod14[:, :, n]
+            + weights10[:, :, n][..., None, None] * dV
+            + prod15[:, :, n]
+        )
+        prod17 = (weights11[:, :, n][..., :, None] * prod12).mT @ x_[:, :, n]
+        t5 = prod16[:, :, n] + prod17 + dW * weights12[:, :, n][..., None, None]
+        prod12_all.append(prod12)
+        dV, dW = t4, t5
+    dV_C = torch.stack(dV_C[::-1], 2)
+    dW_C = torch.stack(dW_C[::-1], 2)
+    prod12 = torch.stack(prod12_all[::-1], 2)
+    prod18 = x_ @ dV_C.mT
+    t6 = weights4[..., :, None] * prod18
+    prod19 = x_ @ dW_C.mT
+    t7 = prod19 * weights5[..., :, None]
+    prod20 = (prod11 * weights8) @ prod12
+    prod22 = (prod11 * weights3) @ prod12
     return (
-        from_chunks((a1 * a10 + a20 + a1 * a21 * a23[..., None] + a21 * a26), lead, 0),
-        from_chunks(a41, lead, 0), from_chunks(a60, lead, 0),
+        from_chunks(prod12, lead, 1), from_chunks((t6 + t7 + prod6 + prod20 + prod9), lead, 1),
+        from_chunks((prod21 + prod22 + prod19 * weights7[..., :, None]), lead, 1), dV_C, dW_C, dV,
+        dW,
     )
 
 
-def _backward_sweep_5(s1, s2, s3, s4, s5, s6, s7, s8, V_0, W_0, lead, size, dtype, device, size_n, size_m):
-    """A walk forwards over chunks, carrying V, W."""
-    x1_kept = to_chunks(s1, lead, size, 0, 1.0)
-    x2_kept = to_chunks(s2, lead, size, 0, 1.0)
-    x3 = to_chunks(s3, lead, size, 0)
-    x4 = to_chunks(s4, lead, size, 1)
-    x5 = to_chunks(s5, lead, size, 1)
-    x6 = to_chunks(s6, lead, size, 1)
-    x7 = to_chunks(s7, lead, size, 1)
-    x8 = to_chunks(s8, lead, size, 1)
+def _backward_sweep_3(mu, x, keep, x2, do, x3, p, x_, error, dV, dW, lead, size, dtype, device):
+    """An inter-chunk sweep backwards in time, which carries dV, dW."""
+    mu_or_1 = to_chunks(mu, lead, size, 0, 1.0)
+    keep_or_1 = to_chunks(keep, lead, size, 0, 1.0)
+    x, x2, do, x3, p, x_, error = chunks_of(lead, size, x, x2, do, x3, p, x_, error)
     valid = to_chunks(torch.ones((1, 1, lead[2]), dtype=dtype, device=device), lead, size, 0)
-    mix_1 = Mix((((0, 0), x1_kept), ((1, 1), x2_kept), ((1, 0), x3)), 2, 1, valid)
-    a1 = mix_1.all(0, 0)
-    a2 = mix_1.outgoing(0, 0)
-    a3 = (a2[..., :, None] * x4).mT @ x5
-    a4 = mix_1.all(1, 0)
-    a5 = mix_1.all(1, 1)
-    a6 = mix_1.outgoing(1, 1)
-    a7 = (a6[..., :, None] * x4).mT @ x6
-    a8 = mix_1.outgoing(1, 0)
-    a9 = (a8[..., :, None] * x4).mT @ x5
-    a10 = x7 @ x4.mT
-    a11 = mix_1.mask(0, 0, True)
-    a12 = (a10 * a11) @ x5
-    a13 = mix_1.incoming(0, 0, True)
-    a14 = x8 @ x4.mT
-    a15 = mix_1.mask(1, 0, False)
-    a16 = (a14 * a15) @ x5
-    a17 = mix_1.incoming(1, 1, False)
-    a18 = mix_1.incoming(1, 0, False)
-    a19 = mix_1.mask(1, 1, False)
-    a20 = (a19 * a14) @ x6
-    a21 = (a10 * a15) @ x5
-    a22 = (a10 * a19) @ x6
-    V_now = V_0
-    V_in = []
-    W_now = W_0
-    W_in = []
-    count = x1_kept.shape[2]
+    mix_1 = Mix((((0, 0), mu_or_1), ((0, 1), x), ((1, 1), keep_or_1)), 2, -1, valid)
+    weights = mix_1.all(0, 1)
+    weights2 = mix_1.outgoing(0, 0)
+    prod = do.mT @ (weights2[..., :, None] * x2)
+    weights3 = mix_1.all(0, 0)
+    weights4 = mix_1.outgoing(0, 1)
+    prod2 = do.mT @ (weights4[..., :, None] * x3)
+    prod3 = (weights4[..., :, None] * p).mT @ x_
+    weights5 = mix_1.outgoing(1, 1)
+    prod4 = do.mT @ (weights5[..., :, None] * x3)
+    prod5 = (weights5[..., :, None] * p).mT @ x_
+    weights6 = mix_1.all(1, 1)
+    weights7 = mix_1.incoming(0, 1, False)
+    weights8 = mix_1.incoming(0, 0, False)
+    prod8 = error @ p.mT
+    weights9 = mix_1.mask(0, 1, False)
+    prod9 = (prod8 * weights9) @ x_
+    weights10 = mix_1.mask(0, 0, False)
+    prod10 = error @ do.mT
+    prod11 = (weights10 * prod10) @ x2
+    prod12 = (prod10 * weights9) @ x3
+    weights11 = mix_1.mask(1, 1, False)
+    prod13 = (weights11 * prod10) @ x3
+    prod14 = (prod8 * weights11) @ x_
+    weights12 = mix_1.incoming(1, 1, False)
+    dW_C = []
+    dV_C = []
+    count = mu_or_1.shape[2]
+    for n in range(count - 1, -1, -1):
+        dW_C.append(dW)
+        dV_C.append(dV)
+        t = (
+            dW * weights[:, :, n][..., None, None]
+            + prod[:, :, n]
+            + weights3[:, :, n][..., None, None] * dV
+            + prod2[:, :, n]
+            + prod3[:, :, n]
+        )
+        t2 = prod4[:, :, n] + prod5[:, :, n] + dW * weights6[:, :, n][..., None, None]
+        dV, dW = t, t2
+    dW_C = torch.stack(dW_C[::-1], 2)
+    dV_C = torch.stack(dV_C[::-1], 2)
+    prod6 = error @ dW_C
+    prod7 = error @ dV_C
+    t3 = prod6 * weights7[..., :, None] + prod7 * weights8[..., :, None] + prod9 + prod11 + prod12
+    return from_chunks(t3, lead, 1), from_chunks((prod13 + prod14 + prod6 * weights12[..., :, None]), lead, 1), dV, dW
+
+
+def _backward_state_adjoint_4(mu, keep, x, do, z, x_, p, error, x2, V_0, W_0, dV_C, dW_C, lead, size, dtype, device):
+    """State-adjoint products at each step, from the states at chunk boundaries and their gradients."""
+    mu_or_1 = to_chunks(mu, lead, size, 0, 1.0)
+    keep_or_1 = to_chunks(keep, lead, size, 0, 1.0)
+    x, do, z, keep, x_, p, error, x2 = chunks_of(lead, size, x, do, z, keep, x_, p, error, x2)
+    valid = to_chunks(torch.ones((1, 1, lead[2]), dtype=dtype, device=device), lead, size, 0)
+    mix_1 = Mix((((0, 0), mu_or_1), ((1, 1), keep_or_1), ((1, 0), x)), 2, 1, valid)
+    weights = mix_1.incoming(0, 0, False)
+    mix_2 = Mix((((0, 0), mu_or_1), ((0, 1), x), ((1, 1), keep_or_1)), 2, -1, valid)
+    weights2 = mix_2.mask(1, 1, False)
+    prod = do @ V_0
+    prod2 = (prod * z).sum(-1)
+    t = prod2 * keep
+    prod3 = p @ V_0
+    prod4 = (x_ * prod3).sum(-1)
+    t2 = t + prod4
+    prod5 = torch.einsum("...ab,...b->...a", weights2, t2)
+    prod6 = p @ error.mT
+    prod7 = x_ @ x_.mT
+    t3 = prod6 * prod7
+    prod8 = z @ x_.mT
+    prod9 = do @ error.mT
+    t4 = prod8 * prod9 * keep[..., :, None]
+    t5 = t3 + t4
+    weights3 = mix_1.mask(0, 0, False)
+    prod10 = weights3 @ t5.mT
+    prod11 = (prod10 * weights2).sum(-1)
+    weights4 = mix_2.incoming(1, 1, False)
+    prod12 = (V_0 * dW_C).sum(-2)
+    prod13 = (prod12).sum(-1)
+    prod14 = error @ dW_C
+    prod15 = (prod14 * x_).sum(-1)
+    prod16 = torch.einsum("...ab,...b->...a", weights3, prod15)
+    t6 = weights * prod5 + prod11 + weights * weights4 * prod13[..., None] + weights4 * prod16
+    weights5 = mix_2.mask(0, 1, False)
+    prod17 = torch.einsum("...ab,...b->...a", weights5, t2)
+    weights6 = mix_2.mask(0, 0, False)
+    prod18 = torch.einsum("...ab,...b->...a", x[..., None, :] * weights6, prod2)
+    weights7 = mix_2.incoming(0, 1, False)
+    prod19 = (prod10 * weights5).sum(-1)
+    prod20 = weights3 @ (prod8 * prod9).mT
+    prod21 = (x[..., None, :] * weights6 * prod20).sum(-1)
+    weights8 = mix_2.incoming(0, 0, False)
+    prod22 = error @ dV_C
+    prod23 = (x_ * prod22).sum(-1)
+    prod24 = torch.einsum("...ab,...b->...a", weights3, prod23)
+    prod25 = (V_0 * dV_C).sum(-2)
+    prod26 = (prod25).sum(-1)
+    t7 = (
+        weights * prod17
+        + prod18 * weights
+        + weights7 * prod16
+        + prod19
+        + prod21
+        + weights8 * prod24
+        + weights * prod26[..., None] * weights8
+        + weights * weights7 * prod13[..., None]
+    )
+    weights9 = mix_1.mask(1, 1, False)
+    prod27 = torch.einsum("...ab,...b->...a", prod15[..., None, :] * weights9, x2)
+    weights10 = mix_1.incoming(1, 0, False)
+    prod28 = (dW_C * W_0).sum(-2)
+    prod29 = (prod28).sum(-1)
+    weights11 = mix_1.incoming(1, 1, False)
+    weights12 = mix_1.mask(1, 0, False)
+    prod30 = weights12 @ t5.mT
+    prod31 = (weights2 * prod30).sum(-1)
+    prod32 = do @ W_0
+    prod33 = (z * prod32).sum(-1)
+    prod34 = p @ W_0
+    prod35 = (x_ * prod34).sum(-1)
+    prod36 = torch.einsum("...ab,...b->...a", weights2, (prod33 * keep + prod35))
+    t8 = prod8 * prod9 * x2[..., None, :] * keep[..., :, None] + prod6 * prod7 * x2[..., None, :]
+    prod37 = weights9 @ t8.mT
+    prod38 = (prod37 * weights2).sum(-1)
+    prod39 = torch.einsum("...b,...ab->...a", prod15, weights12)
+    t9 = (
+        weights4 * prod27
+        + weights4 * prod13[..., None] * weights10
+        + prod29[..., None] * weights11 * weights4
+        + prod31
+        + prod36 * weights11
+        + prod38
+        + prod5 * weights10
+        + prod39 * weights4
+    )
+    return (from_chunks(t6, lead, 0), from_chunks(t7, lead, 0), from_chunks(t9, lead, 0))
+
+
+def _backward_sweep_5(mu, keep, x, error, x_, x2, do, p, V, W, lead, size, dtype, device):
+    """An inter-chunk sweep forwards in time, which carries V, W."""
+    mu_or_1 = to_chunks(mu, lead, size, 0, 1.0)
+    keep_or_1 = to_chunks(keep, lead, size, 0, 1.0)
+    x, error, x_, x2, do, p = chunks_of(lead, size, x, error, x_, x2, do, p)
+    valid = to_chunks(torch.ones((1, 1, lead[2]), dtype=dtype, device=device), lead, size, 0)
+    mix_1 = Mix((((0, 0), mu_or_1), ((1, 1), keep_or_1), ((1, 0), x)), 2, 1, valid)
+    weights = mix_1.all(0, 0)
+    weights2 = mix_1.outgoing(0, 0)
+    prod = (weights2[..., :, None] * error).mT @ x_
+    weights3 = mix_1.all(1, 0)
+    weights4 = mix_1.all(1, 1)
+    weights5 = mix_1.outgoing(1, 1)
+    prod2 = (weights5[..., :, None] * error).mT @ x2
+    weights6 = mix_1.outgoing(1, 0)
+    prod3 = (weights6[..., :, None] * error).mT @ x_
+    prod4 = do @ error.mT
+    weights7 = mix_1.mask(0, 0, True)
+    prod5 = (prod4 * weights7) @ x_
+    weights8 = mix_1.incoming(0, 0, True)
+    prod7 = p @ error.mT
+    weights9 = mix_1.mask(1, 0, False)
+    prod8 = (prod7 * weights9) @ x_
+    weights10 = mix_1.incoming(1, 1, False)
+    weights11 = mix_1.incoming(1, 0, False)
+    weights12 = mix_1.mask(1, 1, False)
+    prod11 = (weights12 * prod7) @ x2
+    prod12 = (prod4 * weights9) @ x_
+    prod14 = (prod4 * weights12) @ x2
+    V_0 = []
+    W_0 = []
+    count = mu_or_1.shape[2]
     for n in range(count):
-        V_in.append(V_now)
-        W_in.append(W_now)
-        b0 = V_now * (a4[:, :, n])[..., None, None] + (a5[:, :, n])[..., None, None] * W_now + a7[:, :, n] + a9[:, :, n]
-        V_now, W_now = (V_now * (a1[:, :, n])[..., None, None] + a3[:, :, n]), b0
-    V_in = torch.stack(V_in, 2)
-    W_in = torch.stack(W_in, 2)
-    c0 = x7 @ V_in
-    c1 = x8 @ W_in
-    c2 = x8 @ V_in
-    c3 = a16 + a17[..., :, None] * c1 + c2 * a18[..., :, None] + a20
-    c4 = x7 @ W_in
-    c5 = a21 + c4 * a17[..., :, None] + c0 * a18[..., :, None] + a22
+        V_0.append(V)
+        W_0.append(W)
+        t = (
+            V * weights3[:, :, n][..., None, None]
+            + weights4[:, :, n][..., None, None] * W
+            + prod2[:, :, n]
+            + prod3[:, :, n]
+        )
+        V, W = (V * weights[:, :, n][..., None, None] + prod[:, :, n]), t
+    V_0 = torch.stack(V_0, 2)
+    W_0 = torch.stack(W_0, 2)
+    prod6 = do @ V_0
+    prod9 = p @ W_0
+    prod10 = p @ V_0
+    t2 = prod8 + weights10[..., :, None] * prod9 + prod10 * weights11[..., :, None] + prod11
+    prod13 = do @ W_0
+    t3 = prod12 + prod13 * weights10[..., :, None] + prod6 * weights11[..., :, None] + prod14
     return (
-        from_chunks((a12 + a13[..., :, None] * c0), lead, 1), from_chunks(c3, lead, 1),
-        from_chunks(c5, lead, 1), V_now, W_now,
+        from_chunks((prod5 + weights8[..., :, None] * prod6), lead, 1), from_chunks(t2, lead, 1),
+        from_chunks(t3, lead, 1), V, W,
     )
 
 
@@ -564,191 +541,156 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
         return backward_by_length(
             torch_backward, per_step, given, states, constants, saved, cotangents, final_cotangents, needs, packed
         )
-    dtype = dtype_of(given)
-    some = given["x"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    dtype, device, lead = call_of(given, "x")
     size_n = given["x"].shape[-1]
     size_m = given["y"].shape[-1]
-    V_first = (
-        states["V"].to(dtype)
-        if states.get("V") is not None
-        else torch.zeros(lead[0], lead[1], size_m, size_n, dtype=dtype, device=device)
-    )
-    W_first = (
-        states["W"].to(dtype)
-        if states.get("W") is not None
-        else torch.zeros(lead[0], lead[1], size_m, size_n, dtype=dtype, device=device)
-    )
-    last_dV = final_cotangents.get("V")
-    dV_last = (
-        torch.zeros(lead[0], lead[1], size_m, size_n, dtype=dtype, device=device)
-        if last_dV is None
-        else last_dV.to(dtype)
-    )
-    last_dW = final_cotangents.get("W")
-    dW_last = (
-        torch.zeros(lead[0], lead[1], size_m, size_n, dtype=dtype, device=device)
-        if last_dW is None
-        else last_dW.to(dtype)
-    )
+    V_first = or_zeros(states.get("V"), (*lead[:2], size_m, size_n), dtype, device)
+    W_first = or_zeros(states.get("W"), (*lead[:2], size_m, size_n), dtype, device)
+    dV_last = or_zeros(final_cotangents.get("V"), (*lead[:2], size_m, size_n), dtype, device)
+    dW_last = or_zeros(final_cotangents.get("W"), (*lead[:2], size_m, size_n), dtype, device)
     log_mu = steps_first(given["mu"], dtype)
     mu = log_mu.exp()
     log_keep = steps_first(given["keep"], dtype)
     keep = log_keep.exp()
     eta = steps_first(given["eta"], dtype)
-    w = saved["f73806d84e"]
+    error = saved["f73806d84e"]
     x = steps_first(given["x"], dtype)
     z = steps_first(given["z"], dtype)
-    # y: V_(t-1) z_t
-    y, V_edges, W_edges, V_end, W_end = in_segments(
-        _backward_sweep_1, (mu, keep, -eta * mu, w, x, -x * eta[..., None], z), (V_first, W_first),
-        lead, 1, CHUNK, dtype, device, size_n, size_m,
+    # (47) y: V_{t-1} z_t
+    y, V_0, W_0, V_end, W_end = in_segments(
+        _backward_sweep_1, (mu, keep, -eta * mu, error, x, -x * eta[..., None], z),
+        (V_first, W_first), lead, 1, CHUNK, dtype, device,
     )
-    t21 = -eta * mu
-    do = cotangents.get("o")
-    do = (
-        torch.zeros(lead[0], lead[1], lead[2], size_m, dtype=dtype, device=device)
-        if do is None
-        else steps_first(do, dtype)
-    )
-    t24 = -x * eta[..., None]
-    t25 = (z * x).sum(-1)
-    # w_2: y_{2,t} - eta_t ((z_t^T x_t) do_t + y_{3,t})
-    # y_2: dV_(t-1) x_t
-    # y_3: dW_(t-1) x_t
-    w_2, y_2, y_3, dV_edges, dW_edges, dV_first, dW_first = in_segments(
+    t17 = -eta * mu
+    do = steps_or_zeros(cotangents.get("o"), (*lead, size_m), dtype, device)
+    t19 = -x * eta[..., None]
+    t20 = (z * x).sum(-1)
+    # (49) p: dV_t^+ x_t - eta_t (dW_t^+ x_t + (x_t^T z_t) do_t)
+    # (50) y_2: dV_t^+ x_t
+    # (51) y_3: dW_t^+ x_t
+    p, y_2, y_3, dV_C, dW_C, dV_first, dW_first = in_segments(
         _backward_sweep_2,
         (
-            mu, t21, keep, do, z * keep[..., None], t24, x, -eta[..., None] * t25[..., None] * do,
+            mu, t17, keep, do, z * keep[..., None], t19, x, -eta[..., None] * t20[..., None] * do,
             -z * eta[..., None] * mu[..., None],
         ),
-        (dV_last, dW_last), lead, -1, CHUNK, dtype, device, size_n, size_m,
+        (dV_last, dW_last), lead, -1, CHUNK, dtype, device,
     )
-    t30 = -z * eta[..., None] * mu[..., None]
-    t31 = z * keep[..., None]
-    # y_4: dV_(t-1)^T w_t
-    # y_5: dW_(t-1)^T w_t
+    t25 = -z * eta[..., None] * mu[..., None]
+    t26 = z * keep[..., None]
+    # (54) y_4: dV_t^+^T error_t
+    # (55) y_5: dW_t^+^T error_t
     y_4, y_5, dV_first, dW_first = in_segments(
-        _backward_sweep_3, (mu, t21, keep, t30, do, t31, w_2, x, w), (dV_last, dW_last), lead, -1,
-        CHUNK, dtype, device, size_n, size_m,
+        _backward_sweep_3, (mu, t17, keep, t25, do, t26, p, x, error), (dV_last, dW_last), lead, -1,
+        CHUNK, dtype, device,
     )
-    # pairing_V_dW, pairing_V_dV, pairing_W_dW: <V_(t-1), dV_t>, <W_(t-1), dW_t> at each step, with the scalars that multiply the state
-    (pairing_V_dW, pairing_V_dV, pairing_W_dW) = in_parts(
-        _backward_unroll_4, (mu, keep, t21, do, z, x, w_2, w, -eta),
-        (V_edges, W_edges, dV_edges, dW_edges), lead, CHUNK, dtype, device, size_n, size_m,
+    # paired_V_dW: <V_{t-1}, dW_t^+>
+    # paired_V_dV: <V_{t-1}, dV_t^+>
+    # paired_W_dW: <W_{t-1}, dW_t^+>
+    (paired_V_dW, paired_V_dV, paired_W_dW) = in_parts(
+        _backward_state_adjoint_4, (mu, keep, t17, do, z, x, p, error, -eta),
+        (V_0, W_0, dV_C, dW_C), lead, CHUNK, dtype, device,
     )
-    # y_6: V_t^T do_t
-    # y_7: W_(t-1)^T w_{2,t}
-    # y_8: W_(t-1)^T do_t
+    # (56) y_6: V_t^T do_t
+    # (57) y_7: W_{t-1}^T p_t
+    # (58) y_8: W_{t-1}^T do_t
     y_6, y_7, y_8, V_end, W_end = in_segments(
-        _backward_sweep_5, (mu, keep, t21, w, x, t24, do, w_2), (V_first, W_first), lead, 1, CHUNK,
-        dtype, device, size_n, size_m,
+        _backward_sweep_5, (mu, keep, t17, error, x, t19, do, p), (V_first, W_first), lead, 1, CHUNK, dtype, device
     )
     gradients = {}
-    t42 = (w * do).sum(-1)
-    gradients["x"] = from_steps((y_7 + y_4 - eta[..., None] * (y_5 + z * t42[..., None])), lead, 1, given["x"].dtype)
+    t39 = (error * do).sum(-1)
+    gradients["x"] = from_steps((y_7 + y_4 - eta[..., None] * (y_5 + z * t39[..., None])), lead, 1, given["x"].dtype)
     gradients["z"] = from_steps((-y_6 * eta[..., None] + keep[..., None] * y_8), lead, 1, given["z"].dtype)
-    gradients["y"] = from_steps((-y_2 + (t25[..., None] * do + y_3) * eta[..., None]), lead, 1, given["y"].dtype)
-    t46 = (y_5 * x).sum(-1)
-    t47 = (y * do).sum(-1)
-    gradients["eta"] = from_steps((-t25 * t42 - t46 - mu * t47 - mu * pairing_V_dW), lead, 0, given["eta"].dtype)
-    t49 = -eta * mu * t47 + mu * pairing_V_dV - eta * mu * pairing_V_dW
-    gradients["mu"] = from_steps(t49, lead, 0, given["mu"].dtype)
-    t51 = (z * y_8).sum(-1)
-    gradients["keep"] = from_steps((pairing_W_dW * keep + t51 * keep), lead, 0, given["keep"].dtype)
+    gradients["y"] = from_steps((-y_2 + (t20[..., None] * do + y_3) * eta[..., None]), lead, 1, given["y"].dtype)
+    t43 = (y_5 * x).sum(-1)
+    t44 = (y * do).sum(-1)
+    gradients["eta"] = from_steps((-t20 * t39 - t43 - mu * t44 - mu * paired_V_dW), lead, 0, given["eta"].dtype)
+    t46 = -eta * mu * t44 + mu * paired_V_dV - eta * mu * paired_V_dW
+    gradients["mu"] = from_steps(t46, lead, 0, given["mu"].dtype)
+    t48 = (z * y_8).sum(-1)
+    gradients["keep"] = from_steps((paired_W_dW * keep + t48 * keep), lead, 0, given["keep"].dtype)
     return gradients, {"V": dV_first, "W": dW_first}
 
 
-def _forward_states_1_chunks(s1, s2, s3, s4, s5, s6, lead, size, dtype, device, size_n, size_m):
-    """What each chunk, walked forwards, makes of V, W: linear parts, then local parts."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2_kept = to_chunks(s2, lead, size, 0, 1.0)
-    x3_kept = to_chunks(s3, lead, size, 0, 1.0)
-    x4 = to_chunks(s4, lead, size, 0)
-    x5 = to_chunks(s5, lead, size, 1)
-    x6 = to_chunks(s6, lead, size, 1)
+def _forward_states_1_chunks(x, mu, keep, x2, x_, x3, lead, size, dtype, device, size_n, size_m):
+    """The map of each chunk, forwards in time, for V, W: linear parts, then local parts."""
+    mu_or_1 = to_chunks(mu, lead, size, 0, 1.0)
+    keep_or_1 = to_chunks(keep, lead, size, 0, 1.0)
+    x, x2, x_, x3 = chunks_of(lead, size, x, x2, x_, x3)
     valid = to_chunks(torch.ones((1, 1, lead[2]), dtype=dtype, device=device), lead, size, 0)
-    count = x1.shape[2]
-    mix_1 = Mix((((0, 0), x2_kept), ((1, 1), x3_kept), ((1, 0), x4)), 2, 1, valid)
-    a1 = mix_1.all(0, 0)
-    a2 = torch.eye(size_n, dtype=dtype, device=device)
-    a3 = mix_1.outgoing(0, 0)
-    a4 = x5 @ x5.mT
-    a5 = mix_1.mask(1, 0, False)
-    a6 = mix_1.mask(1, 1, False)
-    a7 = x5 @ x6.mT
-    a8 = triangular_inverse((a4 * a5 + a6 * a7), 1)
-    a9 = mix_1.incoming(1, 0, False)
-    a10 = a8 @ (x5 * a9[..., :, None])
-    a11 = x5.mT @ (a3[..., :, None] * a10)
-    a12 = mix_1.incoming(1, 1, False)
-    a13 = a8 @ (x5 * a12[..., :, None])
-    a14 = x5.mT @ (a3[..., :, None] * a13)
-    a15 = mix_1.outgoing(1, 1)
-    a16 = x6.mT @ (a15[..., :, None] * a10)
-    a17 = mix_1.outgoing(1, 0)
-    a18 = x5.mT @ (a17[..., :, None] * a10)
-    a19 = mix_1.all(1, 0)
-    a20 = mix_1.all(1, 1)
-    a21 = x5.mT @ (a17[..., :, None] * a13)
-    a22 = (a15[..., :, None] * x6).mT @ a13
-    a23 = a8 @ x1
-    a24 = (a3[..., :, None] * a23).mT @ x5
-    a25 = (a15[..., :, None] * a23).mT @ x6
-    a26 = (a17[..., :, None] * a23).mT @ x5
+    count = x.shape[2]
+    mix_1 = Mix((((0, 0), mu_or_1), ((1, 1), keep_or_1), ((1, 0), x2)), 2, 1, valid)
+    weights = mix_1.all(0, 0)
+    t = torch.eye(size_n, dtype=dtype, device=device)
+    weights2 = mix_1.outgoing(0, 0)
+    prod = x_ @ x_.mT
+    weights3 = mix_1.mask(1, 0, False)
+    weights4 = mix_1.mask(1, 1, False)
+    prod2 = x_ @ x3.mT
+    inverse = triangular_inverse((prod * weights3 + weights4 * prod2), 1)
+    weights5 = mix_1.incoming(1, 0, False)
+    prod3 = inverse @ (x_ * weights5[..., :, None])
+    prod4 = x_.mT @ (weights2[..., :, None] * prod3)
+    weights6 = mix_1.incoming(1, 1, False)
+    prod5 = inverse @ (x_ * weights6[..., :, None])
+    prod6 = x_.mT @ (weights2[..., :, None] * prod5)
+    weights7 = mix_1.outgoing(1, 1)
+    prod7 = x3.mT @ (weights7[..., :, None] * prod3)
+    weights8 = mix_1.outgoing(1, 0)
+    prod8 = x_.mT @ (weights8[..., :, None] * prod3)
+    weights9 = mix_1.all(1, 0)
+    weights10 = mix_1.all(1, 1)
+    prod9 = x_.mT @ (weights8[..., :, None] * prod5)
+    prod10 = (weights7[..., :, None] * x3).mT @ prod5
+    prod11 = inverse @ x
+    prod12 = (weights2[..., :, None] * prod11).mT @ x_
+    prod13 = (weights7[..., :, None] * prod11).mT @ x3
+    prod14 = (weights8[..., :, None] * prod11).mT @ x_
     return (
-        over_chunks((a1[..., None, None] * a2 + a11), (lead[0], lead[1], count, size_n, size_n), dtype, device),
-        over_chunks(a14, (lead[0], lead[1], count, size_n, size_n), dtype, device),
-        over_chunks((a16 + a18 + a19[..., None, None] * a2), (lead[0], lead[1], count, size_n, size_n), dtype, device),
-        over_chunks((a20[..., None, None] * a2 + a21 + a22), (lead[0], lead[1], count, size_n, size_n), dtype, device),
-        over_chunks(a24, (lead[0], lead[1], count, size_m, size_n), dtype, device),
-        over_chunks((a25 + a26), (lead[0], lead[1], count, size_m, size_n), dtype, device),
+        over_chunks((weights[..., None, None] * t + prod4), (*lead[:2], count, size_n, size_n), dtype, device),
+        over_chunks(prod6, (*lead[:2], count, size_n, size_n), dtype, device),
+        over_chunks((prod7 + prod8 + weights9[..., None, None] * t), (*lead[:2], count, size_n, size_n), dtype, device),
+        over_chunks(
+            (weights10[..., None, None] * t + prod9 + prod10), (*lead[:2], count, size_n, size_n), dtype, device
+        ),
+        over_chunks(prod12, (*lead[:2], count, size_m, size_n), dtype, device),
+        over_chunks((prod13 + prod14), (*lead[:2], count, size_m, size_n), dtype, device),
     )
 
 
-def _forward_states_1_law(later, earlier):
+def _forward_states_1_composed(later, earlier):
     """The map of two segments from the map of each."""
-    a0 = (later[1]) @ (earlier[2].mT).mT
-    a1 = (later[0]) @ (earlier[0].mT).mT
-    a2 = (later[0]) @ (earlier[1].mT).mT
-    a3 = (later[1]) @ (earlier[3].mT).mT
-    a4 = (later[2]) @ (earlier[0].mT).mT
-    a5 = (later[3]) @ (earlier[2].mT).mT
-    a6 = (later[2]) @ (earlier[1].mT).mT
-    a7 = (later[3]) @ (earlier[3].mT).mT
-    a8 = (earlier[4]) @ (later[0]).mT
-    a9 = (earlier[5]) @ (later[1]).mT
-    a10 = (earlier[5]) @ (later[3]).mT
-    a11 = (earlier[4]) @ (later[2]).mT
+    a0 = later[1] @ earlier[2].mT.mT
+    a1 = later[0] @ earlier[0].mT.mT
+    a2 = later[0] @ earlier[1].mT.mT
+    a3 = later[1] @ earlier[3].mT.mT
+    a4 = later[2] @ earlier[0].mT.mT
+    a5 = later[3] @ earlier[2].mT.mT
+    a6 = later[2] @ earlier[1].mT.mT
+    a7 = later[3] @ earlier[3].mT.mT
+    a8 = earlier[4] @ later[0].mT
+    a9 = earlier[5] @ later[1].mT
+    a10 = earlier[5] @ later[3].mT
+    a11 = earlier[4] @ later[2].mT
     return ((a0 + a1), (a2 + a3), (a4 + a5), (a6 + a7), (a8 + a9 + later[4]), (a10 + a11 + later[5]))
 
 
-def _forward_states_1_apply(parts, states):
+def _forward_states_1_applied(parts, states):
     """The states that leave a segment, from those that enter it."""
-    a0 = (states[0]) @ (parts[0]).mT
-    a1 = (states[1]) @ (parts[1]).mT
-    a2 = (states[0]) @ (parts[2]).mT
-    a3 = (states[1]) @ (parts[3]).mT
+    a0 = states[0] @ parts[0].mT
+    a1 = states[1] @ parts[1].mT
+    a2 = states[0] @ parts[2].mT
+    a3 = states[1] @ parts[3].mT
     return ((a0 + parts[4] + a1), (parts[5] + a2 + a3))
 
 
 def torch_forward_states(given, states, constants, exchange):
-    """The states that enter this part of a sequence, by what comes before it."""
-    dtype = dtype_of(given)
-    some = given["x"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    """The states that enter this segment of a sequence, by what comes before it."""
+    dtype, device, lead = call_of(given, "x")
     size_n = given["x"].shape[-1]
     size_m = given["y"].shape[-1]
-    V_first = (
-        states["V"].to(dtype)
-        if states.get("V") is not None
-        else torch.zeros(lead[0], lead[1], size_m, size_n, dtype=dtype, device=device)
-    )
-    W_first = (
-        states["W"].to(dtype)
-        if states.get("W") is not None
-        else torch.zeros(lead[0], lead[1], size_m, size_n, dtype=dtype, device=device)
-    )
+    V_first = or_zeros(states.get("V"), (*lead[:2], size_m, size_n), dtype, device)
+    W_first = or_zeros(states.get("W"), (*lead[:2], size_m, size_n), dtype, device)
     y = steps_first(given["y"], dtype)
     log_mu = steps_first(given["mu"], dtype)
     mu = log_mu.exp()
@@ -756,149 +698,123 @@ def torch_forward_states(given, states, constants, exchange):
     keep = log_keep.exp()
     eta = steps_first(given["eta"], dtype)
     x = steps_first(given["x"], dtype)
-    map_3 = in_pieces(
-        _forward_states_1_chunks, _forward_states_1_law,
+    map_3 = map_of_segment(
+        _forward_states_1_chunks, _forward_states_1_composed,
         (-y, mu, keep, -eta * mu, x, -x * eta[..., None]), lead, 1, CHUNK, dtype, device, size_n,
         size_m,
     )
     # what enters, of V, W
     ((V_first, W_first),) = exchange(
-        (Segment(("V", "W"), _forward_states_1_law, _forward_states_1_apply, map_3[:4], map_3[4:], (V_first, W_first)),)
+        (
+            Segment(
+                ("V", "W"), _forward_states_1_composed, _forward_states_1_applied, map_3[:4],
+                map_3[4:], (V_first, W_first),
+            ),
+        )
     )
     return {"V": V_first, "W": W_first}
 
 
-def _backward_states_1_chunks(s1, s2, s3, s4, s5, s6, s7, s8, s9, lead, size, dtype, device, size_n, size_m):
-    """What each chunk, walked backwards, makes of dV, dW: linear parts, then local parts."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2_kept = to_chunks(s2, lead, size, 0, 1.0)
-    x3 = to_chunks(s3, lead, size, 0)
-    x4_kept = to_chunks(s4, lead, size, 0, 1.0)
-    x5 = to_chunks(s5, lead, size, 1)
-    x6 = to_chunks(s6, lead, size, 1)
-    x7 = to_chunks(s7, lead, size, 1)
-    x8 = to_chunks(s8, lead, size, 1)
-    x9 = to_chunks(s9, lead, size, 1)
+def _backward_states_1_chunks(x, mu, x2, keep, x_, x3, do, x4, x5, lead, size, dtype, device, size_n, size_m):
+    """The map of each chunk, backwards in time, for dV, dW: linear parts, then local parts."""
+    mu_or_1 = to_chunks(mu, lead, size, 0, 1.0)
+    keep_or_1 = to_chunks(keep, lead, size, 0, 1.0)
+    x, x2, x_, x3, do, x4, x5 = chunks_of(lead, size, x, x2, x_, x3, do, x4, x5)
     valid = to_chunks(torch.ones((1, 1, lead[2]), dtype=dtype, device=device), lead, size, 0)
-    count = x1.shape[2]
-    mix_1 = Mix((((0, 0), x2_kept), ((0, 1), x3), ((1, 1), x4_kept)), 2, -1, valid)
-    a1 = mix_1.all(0, 0)
-    a2 = torch.eye(size_n, dtype=dtype, device=device)
-    a3 = mix_1.outgoing(0, 1)
-    a4 = mix_1.mask(1, 1, False)
-    a5 = x6 @ x5.mT
-    a6 = x5 @ x5.mT
-    a7 = mix_1.mask(0, 1, False)
-    a8 = triangular_inverse((a4 * a5 + a6 * a7), -1)
-    a9 = mix_1.incoming(0, 0, False)
-    a10 = a8 @ (a9[..., :, None] * x5)
-    a11 = x5.mT @ (a3[..., :, None] * a10)
-    a12 = mix_1.incoming(1, 1, False)
-    a13 = mix_1.incoming(0, 1, False)
-    a14 = a8 @ (x6 * a12[..., :, None] + a13[..., :, None] * x5)
-    a15 = x5.mT @ (a3[..., :, None] * a14)
-    a16 = mix_1.all(0, 1)
-    a17 = mix_1.outgoing(1, 1)
-    a18 = x5.mT @ (a17[..., :, None] * a10)
-    a19 = mix_1.all(1, 1)
-    a20 = x5.mT @ (a17[..., :, None] * a14)
-    a21 = x6 @ x8.mT
-    a22 = (a4 * a21) @ x7
-    a23 = x5 @ x9.mT
-    a24 = mix_1.mask(0, 0, False)
-    a25 = (a23 * a24) @ x7
-    a26 = x5 @ x8.mT
-    a27 = (a26 * a7) @ x7
-    a28 = a8 @ (a22 + x1 + a25 + a27)
-    a29 = (a3[..., :, None] * a28).mT @ x5
-    a30 = mix_1.outgoing(0, 0)
-    a31 = x7.mT @ (a30[..., :, None] * x9)
-    a32 = x7.mT @ (a3[..., :, None] * x8)
-    a33 = x7.mT @ (a17[..., :, None] * x8)
-    a34 = (a17[..., :, None] * a28).mT @ x5
+    count = x.shape[2]
+    mix_1 = Mix((((0, 0), mu_or_1), ((0, 1), x2), ((1, 1), keep_or_1)), 2, -1, valid)
+    weights = mix_1.all(0, 0)
+    t = torch.eye(size_n, dtype=dtype, device=device)
+    weights2 = mix_1.outgoing(0, 1)
+    weights3 = mix_1.mask(1, 1, False)
+    prod = x3 @ x_.mT
+    prod2 = x_ @ x_.mT
+    weights4 = mix_1.mask(0, 1, False)
+    inverse = triangular_inverse((weights3 * prod + prod2 * weights4), -1)
+    weights5 = mix_1.incoming(0, 0, False)
+    prod3 = inverse @ (weights5[..., :, None] * x_)
+    prod4 = x_.mT @ (weights2[..., :, None] * prod3)
+    weights6 = mix_1.incoming(1, 1, False)
+    weights7 = mix_1.incoming(0, 1, False)
+    prod5 = inverse @ (x3 * weights6[..., :, None] + weights7[..., :, None] * x_)
+    prod6 = x_.mT @ (weights2[..., :, None] * prod5)
+    weights8 = mix_1.all(0, 1)
+    weights9 = mix_1.outgoing(1, 1)
+    prod7 = x_.mT @ (weights9[..., :, None] * prod3)
+    weights10 = mix_1.all(1, 1)
+    prod8 = x_.mT @ (weights9[..., :, None] * prod5)
+    prod9 = x3 @ x4.mT
+    prod10 = (weights3 * prod9) @ do
+    prod11 = x_ @ x5.mT
+    weights11 = mix_1.mask(0, 0, False)
+    prod12 = (prod11 * weights11) @ do
+    prod13 = x_ @ x4.mT
+    prod14 = (prod13 * weights4) @ do
+    prod15 = inverse @ (prod10 + x + prod12 + prod14)
+    prod16 = (weights2[..., :, None] * prod15).mT @ x_
+    weights12 = mix_1.outgoing(0, 0)
+    prod17 = do.mT @ (weights12[..., :, None] * x5)
+    prod18 = do.mT @ (weights2[..., :, None] * x4)
+    prod19 = do.mT @ (weights9[..., :, None] * x4)
+    prod20 = (weights9[..., :, None] * prod15).mT @ x_
     return (
-        over_chunks((a1[..., None, None] * a2 + a11), (lead[0], lead[1], count, size_n, size_n), dtype, device),
-        over_chunks((a15 + a16[..., None, None] * a2), (lead[0], lead[1], count, size_n, size_n), dtype, device),
-        over_chunks(a18, (lead[0], lead[1], count, size_n, size_n), dtype, device),
-        over_chunks((a19[..., None, None] * a2 + a20), (lead[0], lead[1], count, size_n, size_n), dtype, device),
-        over_chunks((a29 + a31 + a32), (lead[0], lead[1], count, size_m, size_n), dtype, device),
-        over_chunks((a33 + a34), (lead[0], lead[1], count, size_m, size_n), dtype, device),
+        over_chunks((weights[..., None, None] * t + prod4), (*lead[:2], count, size_n, size_n), dtype, device),
+        over_chunks((prod6 + weights8[..., None, None] * t), (*lead[:2], count, size_n, size_n), dtype, device),
+        over_chunks(prod7, (*lead[:2], count, size_n, size_n), dtype, device),
+        over_chunks((weights10[..., None, None] * t + prod8), (*lead[:2], count, size_n, size_n), dtype, device),
+        over_chunks((prod16 + prod17 + prod18), (*lead[:2], count, size_m, size_n), dtype, device),
+        over_chunks((prod19 + prod20), (*lead[:2], count, size_m, size_n), dtype, device),
     )
 
 
-def _backward_states_1_law(later, earlier):
+def _backward_states_1_composed(later, earlier):
     """The map of two segments from the map of each."""
-    a0 = (later[1]) @ (earlier[2].mT).mT
-    a1 = (later[0]) @ (earlier[0].mT).mT
-    a2 = (later[0]) @ (earlier[1].mT).mT
-    a3 = (later[1]) @ (earlier[3].mT).mT
-    a4 = (later[3]) @ (earlier[2].mT).mT
-    a5 = (later[2]) @ (earlier[0].mT).mT
-    a6 = (later[2]) @ (earlier[1].mT).mT
-    a7 = (later[3]) @ (earlier[3].mT).mT
-    a8 = (earlier[5]) @ (later[1]).mT
-    a9 = (earlier[4]) @ (later[0]).mT
-    a10 = (earlier[4]) @ (later[2]).mT
-    a11 = (earlier[5]) @ (later[3]).mT
+    a0 = later[1] @ earlier[2].mT.mT
+    a1 = later[0] @ earlier[0].mT.mT
+    a2 = later[0] @ earlier[1].mT.mT
+    a3 = later[1] @ earlier[3].mT.mT
+    a4 = later[3] @ earlier[2].mT.mT
+    a5 = later[2] @ earlier[0].mT.mT
+    a6 = later[2] @ earlier[1].mT.mT
+    a7 = later[3] @ earlier[3].mT.mT
+    a8 = earlier[5] @ later[1].mT
+    a9 = earlier[4] @ later[0].mT
+    a10 = earlier[4] @ later[2].mT
+    a11 = earlier[5] @ later[3].mT
     return ((a0 + a1), (a2 + a3), (a4 + a5), (a6 + a7), (a8 + later[4] + a9), (later[5] + a10 + a11))
 
 
-def _backward_states_1_apply(parts, states):
+def _backward_states_1_applied(parts, states):
     """The states that leave a segment, from those that enter it."""
-    a0 = (states[0]) @ (parts[0]).mT
-    a1 = (states[1]) @ (parts[1]).mT
-    a2 = (states[0]) @ (parts[2]).mT
-    a3 = (states[1]) @ (parts[3]).mT
+    a0 = states[0] @ parts[0].mT
+    a1 = states[1] @ parts[1].mT
+    a2 = states[0] @ parts[2].mT
+    a3 = states[1] @ parts[3].mT
     return ((parts[4] + a0 + a1), (a2 + parts[5] + a3))
 
 
 def torch_backward_states(given, states, constants, saved, cotangents, final_cotangents, exchange):
-    """The gradients of the states that leave this part of a sequence, by what comes after it."""
-    dtype = dtype_of(given)
-    some = given["x"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    """The gradients of the states that leave this segment of a sequence, by what comes after it."""
+    dtype, device, lead = call_of(given, "x")
     size_n = given["x"].shape[-1]
     size_m = given["y"].shape[-1]
-    V_first = (
-        states["V"].to(dtype)
-        if states.get("V") is not None
-        else torch.zeros(lead[0], lead[1], size_m, size_n, dtype=dtype, device=device)
-    )
-    W_first = (
-        states["W"].to(dtype)
-        if states.get("W") is not None
-        else torch.zeros(lead[0], lead[1], size_m, size_n, dtype=dtype, device=device)
-    )
-    last_dV = final_cotangents.get("V")
-    dV_last = (
-        torch.zeros(lead[0], lead[1], size_m, size_n, dtype=dtype, device=device)
-        if last_dV is None
-        else last_dV.to(dtype)
-    )
-    last_dW = final_cotangents.get("W")
-    dW_last = (
-        torch.zeros(lead[0], lead[1], size_m, size_n, dtype=dtype, device=device)
-        if last_dW is None
-        else last_dW.to(dtype)
-    )
+    V_first = or_zeros(states.get("V"), (*lead[:2], size_m, size_n), dtype, device)
+    W_first = or_zeros(states.get("W"), (*lead[:2], size_m, size_n), dtype, device)
+    dV_last = or_zeros(final_cotangents.get("V"), (*lead[:2], size_m, size_n), dtype, device)
+    dW_last = or_zeros(final_cotangents.get("W"), (*lead[:2], size_m, size_n), dtype, device)
     eta = steps_first(given["eta"], dtype)
     z = steps_first(given["z"], dtype)
     x = steps_first(given["x"], dtype)
-    t14 = (z * x).sum(-1)
-    do = cotangents.get("o")
-    do = (
-        torch.zeros(lead[0], lead[1], lead[2], size_m, dtype=dtype, device=device)
-        if do is None
-        else steps_first(do, dtype)
-    )
+    t10 = (z * x).sum(-1)
+    do = steps_or_zeros(cotangents.get("o"), (*lead, size_m), dtype, device)
     log_mu = steps_first(given["mu"], dtype)
     mu = log_mu.exp()
     log_keep = steps_first(given["keep"], dtype)
     keep = log_keep.exp()
-    map_3 = in_pieces(
-        _backward_states_1_chunks, _backward_states_1_law,
+    map_3 = map_of_segment(
+        _backward_states_1_chunks, _backward_states_1_composed,
         (
-            -eta[..., None] * t14[..., None] * do, mu, -eta * mu, keep, x, -x * eta[..., None], do,
+            -eta[..., None] * t10[..., None] * do, mu, -eta * mu, keep, x, -x * eta[..., None], do,
             z * keep[..., None], -z * eta[..., None] * mu[..., None],
         ),
         lead, -1, CHUNK, dtype, device, size_n, size_m,
@@ -907,7 +823,8 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
     ((dV_last, dW_last),) = exchange(
         (
             Segment(
-                ("V", "W"), _backward_states_1_law, _backward_states_1_apply, map_3[:4], map_3[4:], (dV_last, dW_last)
+                ("V", "W"), _backward_states_1_composed, _backward_states_1_applied, map_3[:4],
+                map_3[4:], (dV_last, dW_last),
             ),
         )
     )
@@ -1086,7 +1003,7 @@ def forward_sweep_1(
     C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
-    """A walk forwards over chunks, carrying a tile of V, W."""
+    """An inter-chunk sweep forwards in time, which carries a tile of V, W."""
     tile = tl.program_id(0) % tl.cdiv(M, block_m_)
     sh = (tl.program_id(0) // tl.cdiv(M, block_m_)).to(tl.int64)
     h = sh % H
@@ -1197,16 +1114,16 @@ def forward_sweep_1(
         for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
             p9 = tl.dot(
                 (weight4_each[None, :] * p3).to(DT), x[n_n_].to(DT), (weight3_whole * V[n_n_]), input_precision="tf32x3"
-            )  # ... + p3^T diag(weight.0.mix_{out.1.(0, 0).False}) x
+            )  # ... + p3^T diag(weight4) x
             p10 = tl.dot(
                 (weight7_each[None, :] * p3).to(DT), x[n_n_].to(DT),
                 ((weight5_whole * W[n_n_]) + (weight6_whole * V[n_n_])), input_precision="tf32x3",
-            )  # ... + p3^T diag(weight.0.mix_{out.1.(1, 0).False}) x
+            )  # ... + p3^T diag(weight7) x
             p11 = tl.dot(
                 (-(eta * weight8_each)[None, :] * p3).to(DT), x[n_n_].to(DT), p10, input_precision="tf32x3"
-            )  # ... + -p3^T diag(eta . weight.0.mix_{out.1.(1, 1).False}) x
-            V_next = p9  # weight.0.mix_{in.1.(0, 0).True} V + p3^T diag(weight.0.mix_{out.1.(0, 0).False}) x
-            W_next = p11  # weight.0.mix_{in.1.(1, 1).True} W + weight.0.mix_{in.1.(1, 0).True} V + p3^T diag(weight.0.mix_{out.1.(1, 0).False}) x - p3^T diag(eta . weight.0.mix_{out.1.(1, 1).False}) x
+            )  # ... + -p3^T diag(eta . weight8) x
+            V_next = p9  # (45) weight3 V + p3^T diag(weight4) x
+            W_next = p11  # (46) weight5 W + weight6 V + p3^T diag(weight7) x - p3^T diag(eta . weight8) x
             V_slice2 = V_next
             W_slice2 = W_next
             V_next2 = V_next2 + (V_slice2,)
@@ -1709,7 +1626,7 @@ def backward_sweep_1(
     BLOCK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """A walk forwards over chunks, carrying a tile of V, W."""
+    """An inter-chunk sweep forwards in time, which carries a tile of V, W."""
     tile = tl.program_id(0) % tl.cdiv(M, block_m_)
     sh = (tl.program_id(0) // tl.cdiv(M, block_m_)).to(tl.int64)
     h = sh % H
@@ -1812,16 +1729,16 @@ def backward_sweep_1(
             p3 = tl.dot(
                 (weight3_each[None, :] * write1_each.to(tl.float32)).to(DT), x.to(DT),
                 (weight2_whole * V[n_n_]), input_precision="tf32x3",
-            )  # ... + write1^T diag(weight.0.mix_{out.1.(0, 0).False}) x
+            )  # ... + write1^T diag(weight3) x
             p4 = tl.dot(
                 (-(eta * weight6_each)[None, :] * write1_each.to(tl.float32)).to(DT), x.to(DT),
                 ((weight4_whole * W[n_n_]) + (weight5_whole * V[n_n_])), input_precision="tf32x3",
-            )  # ... + -write1^T diag(eta . weight.0.mix_{out.1.(1, 1).False}) x
+            )  # ... + -write1^T diag(eta . weight6) x
             p5 = tl.dot(
                 (weight7_each[None, :] * write1_each.to(tl.float32)).to(DT), x.to(DT), p4, input_precision="tf32x3"
-            )  # ... + write1^T diag(weight.0.mix_{out.1.(1, 0).False}) x
-            V_next = p3  # weight.0.mix_{in.1.(0, 0).True} V + write1^T diag(weight.0.mix_{out.1.(0, 0).False}) x
-            W_next = p5  # weight.0.mix_{in.1.(1, 1).True} W + weight.0.mix_{in.1.(1, 0).True} V + write1^T diag(weight.0.mix_{out.1.(1, 0).False}) x - write1^T diag(eta . weight.0.mix_{out.1.(1, 1).False}) x
+            )  # ... + write1^T diag(weight7) x
+            V_next = p3  # (45) weight2 V + write1^T diag(weight3) x
+            W_next = p5  # (46) weight4 W + weight5 V + write1^T diag(weight7) x - write1^T diag(eta . weight6) x
             V_slice2 = V_next
             W_slice2 = W_next
             V_next2 = V_next2 + (V_slice2,)
@@ -1949,7 +1866,7 @@ def backward_sweep_2(
     BLOCK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """A walk backwards over chunks, carrying a tile of dV, dW."""
+    """An inter-chunk sweep backwards in time, which carries a tile of dV, dW."""
     tile = tl.program_id(0) % tl.cdiv(M, block_m_)
     sh = (tl.program_id(0) // tl.cdiv(M, block_m_)).to(tl.int64)
     h = sh % H
@@ -2050,7 +1967,7 @@ def backward_sweep_2(
                 (-(eta * mu * weight17_each)[None, :] * do_each.to(tl.float32)).to(DT),
                 z_slice.to(DT), ((weight13_whole * dW[n_n_]) + (weight14_whole * dV[n_n_])),
                 input_precision="tf32x3",
-            )  # ... + -do^T diag(mu . eta . weight.1.mix_{out.1.(0, 0).False}) z
+            )  # ... + -do^T diag(mu . eta . weight17) z
             p11 = p11 + (p11_slice,)
             x = x + (x_slice,)
             z = z + (z_slice,)
@@ -2103,20 +2020,20 @@ def backward_sweep_2(
         for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
             p12 = tl.dot(
                 (weight16_each[None, :] * p6).to(DT), x[n_n_].to(DT), p11[n_n_], input_precision="tf32x3"
-            )  # ... + p6^T diag(weight.1.mix_{out.1.(0, 1).False}) x
+            )  # ... + p6^T diag(weight16) x
             p13 = tl.dot(
                 ((weight16_each * keep)[None, :] * do_each.to(tl.float32)).to(DT), z[n_n_].to(DT),
                 p12, input_precision="tf32x3",
-            )  # ... + do^T diag(keep . weight.1.mix_{out.1.(0, 1).False}) z
+            )  # ... + do^T diag(keep . weight16) z
             p14 = tl.dot(
                 ((weight18_each * keep)[None, :] * do_each.to(tl.float32)).to(DT), z[n_n_].to(DT),
                 (weight15_whole * dW[n_n_]), input_precision="tf32x3",
-            )  # ... + do^T diag(keep . weight.1.mix_{out.1.(1, 1).False}) z
+            )  # ... + do^T diag(keep . weight18) z
             p15 = tl.dot(
                 (weight18_each[None, :] * p6).to(DT), x[n_n_].to(DT), p14, input_precision="tf32x3"
-            )  # ... + p6^T diag(weight.1.mix_{out.1.(1, 1).False}) x
-            dV_next = p13  # weight.1.mix_{in.1.(0, 1).True} dW + weight.1.mix_{in.1.(0, 0).True} dV + do^T diag(keep . weight.1.mix_{out.1.(0, 1).False}) z + p6^T diag(weight.1.mix_{out.1.(0, 1).False}) x - do^T diag(mu . eta . weight.1.mix_{out.1.(0, 0).False}) z
-            dW_next = p15  # weight.1.mix_{in.1.(1, 1).True} dW + do^T diag(keep . weight.1.mix_{out.1.(1, 1).False}) z + p6^T diag(weight.1.mix_{out.1.(1, 1).False}) x
+            )  # ... + p6^T diag(weight18) x
+            dV_next = p13  # (52) weight13 dW + weight14 dV + do^T diag(keep . weight16) z + p6^T diag(weight16) x - do^T diag(mu . eta . weight17) z
+            dW_next = p15  # (53) weight15 dW + do^T diag(keep . weight18) z + p6^T diag(weight18) x
             dV_slice2 = dV_next
             dW_slice2 = dW_next
             dV_next2 = dV_next2 + (dV_slice2,)
@@ -2221,7 +2138,7 @@ def backward_sweep_3(
     READ: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """A walk backwards over chunks, carrying a tile of dV, dW."""
+    """An inter-chunk sweep backwards in time, which carries a tile of dV, dW."""
     tile = tl.program_id(0) % tl.cdiv(N, block_n_)
     sh = (tl.program_id(0) // tl.cdiv(N, block_n_)).to(tl.int64)
     h = sh % H
@@ -2312,27 +2229,27 @@ def backward_sweep_3(
                 (-(eta * mu * weight17_each)[None, :] * z_each.to(tl.float32)).to(DT), do.to(DT),
                 ((weight13_whole * dW[n_m_]) + (weight14_whole * dV[n_m_])),
                 input_precision="tf32x3",
-            )  # ... + -do^T diag(mu . eta . weight.1.mix_{out.1.(0, 0).False}) z
+            )  # ... + -do^T diag(mu . eta . weight17) z
             p9 = tl.dot(
                 ((weight16_each * keep)[None, :] * z_each.to(tl.float32)).to(DT), do.to(DT), p8,
                 input_precision="tf32x3",
-            )  # ... + do^T diag(keep . weight.1.mix_{out.1.(0, 1).False}) z
+            )  # ... + do^T diag(keep . weight16) z
             write2 = tl.load(
                 write2_p + t0 * write2_t + i[:, None] * write2_t + m_[n_m_][None, :],
                 mask=i_ok[:, None] & m__ok[n_m_][None, :], other=0.0,
             )
             p10 = tl.dot(
                 (weight16_each[None, :] * x_each.to(tl.float32)).to(DT), write2.to(DT), p9, input_precision="tf32x3"
-            )  # ... + write2^T diag(weight.1.mix_{out.1.(0, 1).False}) x
+            )  # ... + write2^T diag(weight16) x
             p11 = tl.dot(
                 ((weight18_each * keep)[None, :] * z_each.to(tl.float32)).to(DT), do.to(DT),
                 (weight15_whole * dW[n_m_]), input_precision="tf32x3",
-            )  # ... + do^T diag(keep . weight.1.mix_{out.1.(1, 1).False}) z
+            )  # ... + do^T diag(keep . weight18) z
             p12 = tl.dot(
                 (weight18_each[None, :] * x_each.to(tl.float32)).to(DT), write2.to(DT), p11, input_precision="tf32x3"
-            )  # ... + write2^T diag(weight.1.mix_{out.1.(1, 1).False}) x
-            dV_next = p10  # weight.1.mix_{in.1.(0, 1).True} dW + weight.1.mix_{in.1.(0, 0).True} dV + do^T diag(keep . weight.1.mix_{out.1.(0, 1).False}) z + write2^T diag(weight.1.mix_{out.1.(0, 1).False}) x - do^T diag(mu . eta . weight.1.mix_{out.1.(0, 0).False}) z
-            dW_next = p12  # weight.1.mix_{in.1.(1, 1).True} dW + do^T diag(keep . weight.1.mix_{out.1.(1, 1).False}) z + write2^T diag(weight.1.mix_{out.1.(1, 1).False}) x
+            )  # ... + write2^T diag(weight18) x
+            dV_next = p10  # (52) weight13 dW + weight14 dV + do^T diag(keep . weight16) z + write2^T diag(weight16) x - do^T diag(mu . eta . weight17) z
+            dW_next = p12  # (53) weight15 dW + do^T diag(keep . weight18) z + write2^T diag(weight18) x
             dV_slice2 = dV_next
             dW_slice2 = dW_next
             dV_next2 = dV_next2 + (dV_slice2,)
@@ -2387,7 +2304,7 @@ def backward_sweep_4(
     C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
-    """A walk forwards over chunks, carrying a tile of V, W."""
+    """An inter-chunk sweep forwards in time, which carries a tile of V, W."""
     tile = tl.program_id(0) % tl.cdiv(N, block_n_)
     sh = (tl.program_id(0) // tl.cdiv(N, block_n_)).to(tl.int64)
     h = sh % H
@@ -2463,16 +2380,16 @@ def backward_sweep_4(
             p3 = tl.dot(
                 (weight3_each[None, :] * x_each.to(tl.float32)).to(DT), write1.to(DT),
                 (weight2_whole * V[n_m_]), input_precision="tf32x3",
-            )  # ... + write1^T diag(weight.0.mix_{out.1.(0, 0).False}) x
+            )  # ... + write1^T diag(weight3) x
             p4 = tl.dot(
                 (-(eta * weight6_each)[None, :] * x_each.to(tl.float32)).to(DT), write1.to(DT),
                 ((weight4_whole * W[n_m_]) + (weight5_whole * V[n_m_])), input_precision="tf32x3",
-            )  # ... + -write1^T diag(eta . weight.0.mix_{out.1.(1, 1).False}) x
+            )  # ... + -write1^T diag(eta . weight6) x
             p5 = tl.dot(
                 (weight7_each[None, :] * x_each.to(tl.float32)).to(DT), write1.to(DT), p4, input_precision="tf32x3"
-            )  # ... + write1^T diag(weight.0.mix_{out.1.(1, 0).False}) x
-            V_next = p3  # weight.0.mix_{in.1.(0, 0).True} V + write1^T diag(weight.0.mix_{out.1.(0, 0).False}) x
-            W_next = p5  # weight.0.mix_{in.1.(1, 1).True} W + weight.0.mix_{in.1.(1, 0).True} V + write1^T diag(weight.0.mix_{out.1.(1, 0).False}) x - write1^T diag(eta . weight.0.mix_{out.1.(1, 1).False}) x
+            )  # ... + write1^T diag(weight7) x
+            V_next = p3  # (45) weight2 V + write1^T diag(weight3) x
+            W_next = p5  # (46) weight4 W + weight5 V + write1^T diag(weight7) x - write1^T diag(eta . weight6) x
             V_slice2 = V_next
             W_slice2 = W_next
             V_next2 = V_next2 + (V_slice2,)
@@ -2502,7 +2419,7 @@ def backward_sweep_5(
     C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
-    """A walk forwards over chunks, carrying a tile of V, W."""
+    """An inter-chunk sweep forwards in time, which carries a tile of V, W."""
     tile = tl.program_id(0) % tl.cdiv(N, block_n_)
     sh = (tl.program_id(0) // tl.cdiv(N, block_n_)).to(tl.int64)
     h = sh % H
@@ -2592,16 +2509,16 @@ def backward_sweep_5(
             p5 = tl.dot(
                 (weight3_each[None, :] * x_each.to(tl.float32)).to(DT), write1.to(DT),
                 (weight2_whole * V[n_m_]), input_precision="tf32x3",
-            )  # ... + write1^T diag(weight.0.mix_{out.1.(0, 0).False}) x
+            )  # ... + write1^T diag(weight3) x
             p6 = tl.dot(
                 (-(eta * weight6_each)[None, :] * x_each.to(tl.float32)).to(DT), write1.to(DT),
                 ((weight4_whole * W[n_m_]) + (weight5_whole * V[n_m_])), input_precision="tf32x3",
-            )  # ... + -write1^T diag(eta . weight.0.mix_{out.1.(1, 1).False}) x
+            )  # ... + -write1^T diag(eta . weight6) x
             p7 = tl.dot(
                 (weight7_each[None, :] * x_each.to(tl.float32)).to(DT), write1.to(DT), p6, input_precision="tf32x3"
-            )  # ... + write1^T diag(weight.0.mix_{out.1.(1, 0).False}) x
-            V_next = p5  # weight.0.mix_{in.1.(0, 0).True} V + write1^T diag(weight.0.mix_{out.1.(0, 0).False}) x
-            W_next = p7  # weight.0.mix_{in.1.(1, 1).True} W + weight.0.mix_{in.1.(1, 0).True} V + write1^T diag(weight.0.mix_{out.1.(1, 0).False}) x - write1^T diag(eta . weight.0.mix_{out.1.(1, 1).False}) x
+            )  # ... + write1^T diag(weight7) x
+            V_next = p5  # (45) weight2 V + write1^T diag(weight3) x
+            W_next = p7  # (46) weight4 W + weight5 V + write1^T diag(weight7) x - write1^T diag(eta . weight6) x
             V_slice2 = V_next
             W_slice2 = W_next
             V_next2 = V_next2 + (V_slice2,)
@@ -2634,7 +2551,7 @@ def backward_sweep_6(
     C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
-    """A walk forwards over chunks, carrying a tile of V, W."""
+    """An inter-chunk sweep forwards in time, which carries a tile of V, W."""
     tile = tl.program_id(0) % tl.cdiv(N, block_n_)
     sh = (tl.program_id(0) // tl.cdiv(N, block_n_)).to(tl.int64)
     h = sh % H
@@ -2729,16 +2646,16 @@ def backward_sweep_6(
             p5 = tl.dot(
                 (weight3_each[None, :] * x_each.to(tl.float32)).to(DT), write1.to(DT),
                 (weight2_whole * V[n_m_]), input_precision="tf32x3",
-            )  # ... + write1^T diag(weight.0.mix_{out.1.(0, 0).False}) x
+            )  # ... + write1^T diag(weight3) x
             p6 = tl.dot(
                 (-(eta * weight6_each)[None, :] * x_each.to(tl.float32)).to(DT), write1.to(DT),
                 ((weight4_whole * W[n_m_]) + (weight5_whole * V[n_m_])), input_precision="tf32x3",
-            )  # ... + -write1^T diag(eta . weight.0.mix_{out.1.(1, 1).False}) x
+            )  # ... + -write1^T diag(eta . weight6) x
             p7 = tl.dot(
                 (weight7_each[None, :] * x_each.to(tl.float32)).to(DT), write1.to(DT), p6, input_precision="tf32x3"
-            )  # ... + write1^T diag(weight.0.mix_{out.1.(1, 0).False}) x
-            V_next = p5  # weight.0.mix_{in.1.(0, 0).True} V + write1^T diag(weight.0.mix_{out.1.(0, 0).False}) x
-            W_next = p7  # weight.0.mix_{in.1.(1, 1).True} W + weight.0.mix_{in.1.(1, 0).True} V + write1^T diag(weight.0.mix_{out.1.(1, 0).False}) x - write1^T diag(eta . weight.0.mix_{out.1.(1, 1).False}) x
+            )  # ... + write1^T diag(weight7) x
+            V_next = p5  # (45) weight2 V + write1^T diag(weight3) x
+            W_next = p7  # (46) weight4 W + weight5 V + write1^T diag(weight7) x - write1^T diag(eta . weight6) x
             V_slice2 = V_next
             W_slice2 = W_next
             V_next2 = V_next2 + (V_slice2,)
@@ -2789,7 +2706,7 @@ def backward_unroll_1(
     CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """Products of the states and their gradients at each step, for all blocks at once."""
+    """State-adjoint products at each step, of all intervals at once."""
     tile = tl.program_id(0) % tl.cdiv(N, block_n_)
     i = tl.arange(0, C)
     m_ = tl.arange(0, block_m_)
@@ -2824,10 +2741,10 @@ def backward_unroll_1(
         dW_borders + (bh * chunks + c) * M * N + m_[:, None] * N + n_[None, :],
         mask=m__ok[:, None] & n__ok[None, :], other=0.0,
     )  # dW
-    p = tl.dot(write1.to(DT), s.to(DT), input_precision="tf32x3")  # (f73806d84e) dW
+    p = tl.dot(write1.to(DT), s.to(DT), input_precision="tf32x3")  # (write1) dW
     x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
-    s2 = tl.sum((p * x.to(tl.float32)), axis=1)  # (((f73806d84e) dW) . (x)) 1
-    s3 = tl.sum((s2[None, :] * t.to(tl.float32)), axis=1)  # matrix26 (((f73806d84e) dW) . (x)) 1
+    s2 = tl.sum((p * x.to(tl.float32)), axis=1)  # (((write1) dW) . (x)) 1
+    s3 = tl.sum((s2[None, :] * t.to(tl.float32)), axis=1)  # matrix26 (((write1) dW) . (x)) 1
     s4 = tl.load(
         V_borders + (bh * chunks + c) * M * N + m_[:, None] * N + n_[None, :],
         mask=m__ok[:, None] & n__ok[None, :], other=0.0,
@@ -2844,11 +2761,11 @@ def backward_unroll_1(
     write2 = tl.load(
         write2_p + t0 * write2_t + i[:, None] * write2_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0
     )
-    p3 = tl.dot(write2.to(DT), s4.to(DT), input_precision="tf32x3")  # (5827685672) V
-    s8 = tl.sum((p3 * x.to(tl.float32)), axis=1)  # (((5827685672) V) . (x)) 1
+    p3 = tl.dot(write2.to(DT), s4.to(DT), input_precision="tf32x3")  # (write2) V
+    s8 = tl.sum((p3 * x.to(tl.float32)), axis=1)  # (((write2) V) . (x)) 1
     s9 = tl.sum(
         (((s7 * x2) + s8)[None, :] * t2.to(tl.float32)), axis=1
-    )  # matrix27 ((((5827685672) V) . (x)) 1 + (keep) . ((((do) V) . (z)) 1))
+    )  # matrix27 ((((write2) V) . (x)) 1 + (keep) . ((((do) V) . (z)) 1))
     tl.store(
         V_dW_out + (bh * tl.cdiv(N, block_n_) + tile) * T + t0 + i,
         ((weight19_each * s3) + (s6 * (weight20_each * weight19_each)) + (weight20_each * s9)),
@@ -2857,14 +2774,14 @@ def backward_unroll_1(
     t3 = tl.load(matrix28 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
     s10 = tl.sum(
         (((s7 * x2) + s8)[None, :] * t3.to(tl.float32)), axis=1
-    )  # matrix28 ((((5827685672) V) . (x)) 1 + (keep) . ((((do) V) . (z)) 1))
+    )  # matrix28 ((((write2) V) . (x)) 1 + (keep) . ((((do) V) . (z)) 1))
     s11 = tl.load(
         dV_borders + (bh * chunks + c) * M * N + m_[:, None] * N + n_[None, :],
         mask=m__ok[:, None] & n__ok[None, :], other=0.0,
     )  # dV
-    p4 = tl.dot(write1.to(DT), s11.to(DT), input_precision="tf32x3")  # (f73806d84e) dV
-    s12 = tl.sum((p4 * x.to(tl.float32)), axis=1)  # (((f73806d84e) dV) . (x)) 1
-    s13 = tl.sum((s12[None, :] * t.to(tl.float32)), axis=1)  # matrix26 (((f73806d84e) dV) . (x)) 1
+    p4 = tl.dot(write1.to(DT), s11.to(DT), input_precision="tf32x3")  # (write1) dV
+    s12 = tl.sum((p4 * x.to(tl.float32)), axis=1)  # (((write1) dV) . (x)) 1
+    s13 = tl.sum((s12[None, :] * t.to(tl.float32)), axis=1)  # matrix26 (((write1) dV) . (x)) 1
     s14 = tl.sum((s4.to(tl.float32) * s11.to(tl.float32)), axis=0)  # (V . dV)^T 1
     s15 = tl.sum(s14, axis=0)  # <V, dV>
     t4 = tl.load(matrix29 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
@@ -2892,16 +2809,16 @@ def backward_unroll_1(
     s19 = tl.sum(s18, axis=0)  # <W, dW>
     p5 = tl.dot(do.to(DT), s17.to(DT), input_precision="tf32x3")  # (do) W
     s20 = tl.sum((p5 * z.to(tl.float32)), axis=1)  # (((do) W) . (z)) 1
-    p6 = tl.dot(write2.to(DT), s17.to(DT), input_precision="tf32x3")  # (5827685672) W
-    s21 = tl.sum((p6 * x.to(tl.float32)), axis=1)  # (((5827685672) W) . (x)) 1
+    p6 = tl.dot(write2.to(DT), s17.to(DT), input_precision="tf32x3")  # (write2) W
+    s21 = tl.sum((p6 * x.to(tl.float32)), axis=1)  # (((write2) W) . (x)) 1
     s22 = tl.sum(
         (((x2 * s20) + s21)[None, :] * t2.to(tl.float32)), axis=1
-    )  # matrix27 ((((5827685672) W) . (x)) 1 + (keep) . ((((do) W) . (z)) 1))
+    )  # matrix27 ((((write2) W) . (x)) 1 + (keep) . ((((do) W) . (z)) 1))
     t5 = tl.load(matrix30 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-    s23 = tl.sum((s2[None, :] * t5.to(tl.float32)), axis=1)  # matrix30 (((f73806d84e) dW) . (x)) 1
+    s23 = tl.sum((s2[None, :] * t5.to(tl.float32)), axis=1)  # matrix30 (((write1) dW) . (x)) 1
     t6 = tl.load(matrix31 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
     x4 = tl.where(i_ok, (-eta), 0.0)  # -eta
-    s24 = tl.sum(((s2 * x4)[None, :] * t6.to(tl.float32)), axis=1)  # matrix31 ((-eta) . ((((f73806d84e) dW) . (x)) 1))
+    s24 = tl.sum(((s2 * x4)[None, :] * t6.to(tl.float32)), axis=1)  # matrix31 ((-eta) . ((((write1) dW) . (x)) 1))
     tl.store(
         W_dW_out + (bh * tl.cdiv(N, block_n_) + tile) * T + t0 + i,
         (
@@ -2927,7 +2844,7 @@ def backward_unroll_2(
     CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """Products of the states and their gradients at each step, for all blocks at once."""
+    """State-adjoint products at each step, of all intervals at once."""
     i = tl.arange(0, C)
     m_ = tl.arange(0, block_m_)
     m__ok = m_ < M
@@ -2954,37 +2871,37 @@ def backward_unroll_2(
     write1 = tl.load(
         write1_p + t0 * write1_t + i[:, None] * write1_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0
     )
-    p = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # (5827685672) (f73806d84e)^T
+    p = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # (write2) (write1)^T
     x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
     p2 = tl.dot(x.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # (x) (x)^T
     z = tl.load(z_p + t0 * z_t + i[:, None] * z_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
     p3 = tl.dot(z.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # (z) (x)^T
     do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
-    p4 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # (do) (f73806d84e)^T
+    p4 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # (do) (write1)^T
     keep = tl.exp(tl.load(keep_by_head + at + i, mask=i_ok, other=0.0))
     x2 = tl.where(i_ok, keep, 0.0)  # keep
     p5 = tl.dot(
         t.to(DT), tl.trans(((p * p2) + (x2[:, None] * (p3 * p4))).to(DT)), input_precision="tf32x3"
-    )  # matrix26 (((x) (x)^T) . ((f73806d84e) (5827685672)^T) + (((x) (z)^T) . ((f73806d84e) (do)^T)) diag((keep)))
+    )  # matrix26 (((x) (x)^T) . ((write1) (write2)^T) + (((x) (z)^T) . ((write1) (do)^T)) diag((keep)))
     t2 = tl.load(matrix27 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
     s = tl.sum(
         (p5 * t2.to(tl.float32)), axis=1
-    )  # ((matrix26 (((x) (x)^T) . ((f73806d84e) (5827685672)^T) + (((x) (z)^T) . ((f73806d84e) (do)^T)) diag((keep)))) . matrix27) 1
+    )  # ((matrix26 (((x) (x)^T) . ((write1) (write2)^T) + (((x) (z)^T) . ((write1) (do)^T)) diag((keep)))) . matrix27) 1
     tl.store(V_dW_own_out + at + i, s, mask=i_ok)  # V.dW.own
     t3 = tl.load(matrix28 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
     s2 = tl.sum(
         (p5 * t3.to(tl.float32)), axis=1
-    )  # ((matrix26 (((x) (x)^T) . ((f73806d84e) (5827685672)^T) + (((x) (z)^T) . ((f73806d84e) (do)^T)) diag((keep)))) . matrix28) 1
+    )  # ((matrix26 (((x) (x)^T) . ((write1) (write2)^T) + (((x) (z)^T) . ((write1) (do)^T)) diag((keep)))) . matrix28) 1
     t4 = tl.load(matrix29 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
     eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
     mu = tl.exp(tl.load(mu_by_head + at + i, mask=i_ok, other=0.0))
     x3 = tl.where(i_ok, (-(eta * mu)), 0.0)  # -mu eta
     p6 = tl.dot(
         t.to(DT), tl.trans((p3 * p4).to(DT)), input_precision="tf32x3"
-    )  # matrix26 (((z) (x)^T) . ((do) (f73806d84e)^T))^T
+    )  # matrix26 (((z) (x)^T) . ((do) (write1)^T))^T
     s3 = tl.sum(
         (x3[None, :] * (t4.to(tl.float32) * p6)), axis=1
-    )  # ((matrix26 (((z) (x)^T) . ((do) (f73806d84e)^T))^T) . matrix29) (-mu eta)
+    )  # ((matrix26 (((z) (x)^T) . ((do) (write1)^T))^T) . matrix29) (-mu eta)
     tl.store(V_dV_own_out + at + i, (s2 + s3), mask=i_ok)  # V.dV.own
     t5 = tl.load(matrix31 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
     x4 = tl.where(i_ok, (-eta), 0.0)  # -eta
@@ -2992,17 +2909,17 @@ def backward_unroll_2(
         t5.to(DT),
         tl.trans(((x2[:, None] * x4[None, :] * (p3 * p4)) + (x4[None, :] * (p * p2))).to(DT)),
         input_precision="tf32x3",
-    )  # matrix31 (diag((-eta)) (((x) (x)^T) . ((f73806d84e) (5827685672)^T)) + diag((-eta)) (((x) (z)^T) . ((f73806d84e) (do)^T)) diag((keep)))
+    )  # matrix31 (diag((-eta)) (((x) (x)^T) . ((write1) (write2)^T)) + diag((-eta)) (((x) (z)^T) . ((write1) (do)^T)) diag((keep)))
     s4 = tl.sum(
         (t2.to(tl.float32) * p7), axis=1
-    )  # ((matrix31 (diag((-eta)) (((x) (x)^T) . ((f73806d84e) (5827685672)^T)) + diag((-eta)) (((x) (z)^T) . ((f73806d84e) (do)^T)) diag((keep)))) . matrix27) 1
+    )  # ((matrix31 (diag((-eta)) (((x) (x)^T) . ((write1) (write2)^T)) + diag((-eta)) (((x) (z)^T) . ((write1) (do)^T)) diag((keep)))) . matrix27) 1
     t6 = tl.load(matrix30 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
     p8 = tl.dot(
         t6.to(DT), tl.trans(((p * p2) + (x2[:, None] * (p3 * p4))).to(DT)), input_precision="tf32x3"
-    )  # matrix30 (((x) (x)^T) . ((f73806d84e) (5827685672)^T) + (((x) (z)^T) . ((f73806d84e) (do)^T)) diag((keep)))
+    )  # matrix30 (((x) (x)^T) . ((write1) (write2)^T) + (((x) (z)^T) . ((write1) (do)^T)) diag((keep)))
     s5 = tl.sum(
         (t2.to(tl.float32) * p8), axis=1
-    )  # ((matrix30 (((x) (x)^T) . ((f73806d84e) (5827685672)^T) + (((x) (z)^T) . ((f73806d84e) (do)^T)) diag((keep)))) . matrix27) 1
+    )  # ((matrix30 (((x) (x)^T) . ((write1) (write2)^T) + (((x) (z)^T) . ((write1) (do)^T)) diag((keep)))) . matrix27) 1
     tl.store(W_dW_own_out + at + i, (s4 + s5), mask=i_ok)  # W.dW.own
 
 
@@ -4081,7 +3998,7 @@ def steps_kernel(
     else:
         row = batch
     entry, begin, count = batch, tl.cast(0, tl.int64), tl.cast(steps, tl.int64)
-    if starts_at is not None:  # packed: a program walks one sequence, whose place it reads
+    if starts_at is not None:  # packed: a program has one sequence, whose place it reads
         entry, begin = tl.cast(0, tl.int64), tl.cast(tl.load(starts_at + batch), tl.int64)
         count = tl.load(starts_at + batch + 1) - begin
     if counts_at is not None:

@@ -6,64 +6,69 @@ family: chunk-parallel
 """
 
 # The recurrence
-#     error_t = W_{t-1} x_t - y_t
-#     W_t = keep_t W_{t-1} - eta_t error_t x_t^T
-#     o_t = W_t z_t
+#     (1) error_t = W_{t-1} x_t - y_t
+#     (2) W_t = keep_t W_{t-1} - eta_t error_t x_t^T
+#     (3) o_t = W_t z_t
 #
 # Its adjoint
-#     derror_t = -eta_t dW_t x_t
-#     dW_t = keep_{t+1} dW_{t+1} - eta_{t+1} dW_{t+1} x_{t+1} x_{t+1}^T + do_t z_t^T
-#     dx_t = -eta_t dW_t^T error_t - eta_t W_{t-1}^T dW_t x_t
-#     dz_t = W_t^T do_t
-#     dy_t = eta_t dW_t x_t
-#     deta_t = -x_t^T dW_t^T error_t
-#     dlog keep_t = keep_t <W_{t-1}, dW_t>
-#     dW_0 = keep_1 dW_1 - eta_1 dW_1 x_1 x_1^T
+#     (4) derror_t = -eta_t dW_t x_t
+#     (5) dW_t = keep_{t+1} dW_{t+1} - eta_{t+1} dW_{t+1} x_{t+1} x_{t+1}^T + do_t z_t^T
+#     (6) dx_t = -eta_t dW_t^T error_t - eta_t W_{t-1}^T dW_t x_t
+#     (7) dz_t = W_t^T do_t
+#     (8) dy_t = eta_t dW_t x_t
+#     (9) deta_t = -x_t^T dW_t^T error_t
+#     (10) dlog keep_t = keep_t <W_{t-1}, dW_t>
+#     (11) dW_0 = keep_1 dW_1 - eta_1 dW_1 x_1 x_1^T
 #
 # Read-write form
-#     W_t = keep_t W_{t-1} - eta_t error_t x_t^T
-#     error_t = W_{t-1} x_t - y_t
-#     o_t = W_t z_t
+#     (12) W_t = keep_t W_{t-1} - eta_t error_t x_t^T
+#     (13) error_t = W_{t-1} x_t - y_t
+#     (14) o_t = W_t z_t
 #
 # Read-write form of the adjoint
 # dW_t^+ is the part of dW_t that comes from later steps.
-#     dW_t = dW_t^+ + do_t z_t^T
-#     dW_{t-1}^+ = keep_t dW_t - eta_t p_t x_t^T
-#     p_t = dW_t x_t
-#     dx_t = -eta_t W_{t-1}^T p_t - eta_t dW_t^T error_t
-#     dz_t = W_t^T do_t
-#     dy_t = eta_t p_t
-#     deta_t = -x_t^T dW_t^T error_t
-#     dlog keep_t = keep_t <W_{t-1}, dW_t>
-#     keep_t <W_{t-1}, dW_t> = <W_n, dW_n^+> + sum_{s >= t} (z_s^T W_s^T do_s + eta_s error_s^T p_s) - sum_{s > t}
-#         eta_s x_s^T W_{s-1}^T p_s
+#     (15) dW_t = dW_t^+ + do_t z_t^T
+#     (16) dW_{t-1}^+ = keep_t dW_t - eta_t p_t x_t^T
+#     (17) p_t = dW_t x_t
+#     (18) dx_t = -eta_t W_{t-1}^T p_t - eta_t dW_t^T error_t
+#     (19) dz_t = W_t^T do_t
+#     (20) dy_t = eta_t p_t
+#     (21) deta_t = -x_t^T dW_t^T error_t
+#     (22) dlog keep_t = keep_t <W_{t-1}, dW_t>
+#     (23) keep_t <W_{t-1}, dW_t> = <W_n, dW_n^+> + sum_{s >= t} (z_s^T W_s^T do_s + eta_s error_s^T p_s) - sum_{s >
+#         t} eta_s x_s^T W_{s-1}^T p_s
 #
 # Products of decays in a chunk
 # i, j and s run over the steps of the chunk.
-#     M_{ij} = prod_{j < s < i} keep_s  for j < i, else 0
-#     a_i = prod_{s < i} keep_s
-#     g_i = prod_{s <= i} keep_s
-#     N_{ij} = prod_{j < s <= i} keep_s  for j <= i, else 0
-#     g_C = prod_s keep_s
-#     b_j = prod_{s > j} keep_s
+#     (24) M_{ij} = prod_{j < s < i} keep_s  for j < i, else 0
+#     (25) a_i = prod_{s < i} keep_s
+#     (26) g_i = prod_{s <= i} keep_s
+#     (27) N_{ij} = prod_{j < s <= i} keep_s  for j <= i, else 0
+#     (28) g_C = prod_s keep_s
+#     (29) b_j = prod_{s > j} keep_s
 #
 # Over a chunk of C steps, forward
 # The only sweep goes from the first chunk to the last.
-#     T_1 = -((X X^T) . M) diag(eta)
-#     error = (I - T_1)^-1 (diag(a) X W_0^T - Y)
-#     O = diag(g) Z W_0^T - ((Z X^T) . N) diag(eta) error
-#     W_C = g_C W_0 - error^T diag(eta . b) X
+#     (30) T_1 = -((X X^T) . M) diag(eta)
+#     (31) error = (I - T_1)^-1 (diag(a) X W_0^T - Y)
+#     (32) O = diag(g) Z W_0^T - ((Z X^T) . N) diag(eta) error
+#     (33) W_C = g_C W_0 - error^T diag(eta . b) X
 #
 # Over a chunk of C steps, backward
 # Sweep 1 goes from the last chunk to the first.
-#     T_2 = -((X X^T) . M^T) diag(eta)
-#     P = (I - T_2)^-1 (diag(b) X dW_C^T + ((X Z^T) . N^T) dO)
-#     dW_0 = g_C dW_C + dO^T diag(g) Z - P^T diag(eta . a) X
+#     (34) T_2 = -((X X^T) . M^T) diag(eta)
+#     (35) P = (I - T_2)^-1 (diag(b) X dW_C^T + ((X Z^T) . N^T) dO)
+#     (36) dW_0 = g_C dW_C + dO^T diag(g) Z - P^T diag(eta . a) X
 # Sweep 2 goes from the last chunk to the first.
-#     H_1 = diag(b) error dW_C + ((error dO^T) . N^T) Z - ((error P^T) . M^T) diag(eta) X   (row t: dW_t^T error_t)
+#     (37) H_1 = diag(b) error dW_C + ((error dO^T) . N^T) Z - ((error P^T) . M^T) diag(eta) X   (row t: dW_t^T
+#         error_t)
 # Sweep 3 goes from the first chunk to the last.
-#     dZ = diag(g) dO W_0 - ((dO error^T) . N) diag(eta) X
-#     H_2 = diag(a) P W_0 - ((P error^T) . M) diag(eta) X   (row t: W_{t-1}^T p_t)
+#     (38) dZ = diag(g) dO W_0 - ((dO error^T) . N) diag(eta) X
+#     (39) H_2 = diag(a) P W_0 - ((P error^T) . M) diag(eta) X   (row t: W_{t-1}^T p_t)
+#
+# In code, products of decays are called by what lies at their ends: m (in torch, decays) is from a write to a read,
+#     since from what enters the chunk to a read, until from a write to what leaves it, kept from what enters to what
+#     leaves. Statements cite the formulas above by their numbers.
 
 import torch
 import triton
@@ -89,44 +94,40 @@ from chunkform.runtime.op.decode import Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK, dtype_of, from_chunks, from_steps, in_parts, in_segments, steps_first, to_chunks,
+    CHUNK, call_of, chunks_of, dtype_of, from_chunks, from_steps, in_parts, in_segments, or_zeros,
+    steps_first, steps_or_zeros,
 )
 from chunkform.runtime.torch_form.decays import decay_all, decay_in, decay_mask, decay_out, triangular_inverse
-from chunkform.runtime.torch_form.segment_maps import Segment, in_pieces, over_chunks
+from chunkform.runtime.torch_form.segment_maps import Segment, map_of_segment, over_chunks
 
 
-def _forward_sweep_1(s1, s2, s3, s4, s5, W_0, lead, size, dtype, device, size_n, size_m):
-    """A walk forwards over chunks, carrying W."""
-    x1 = to_chunks(s1, lead, size, 0)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    x5 = to_chunks(s5, lead, size, 1)
-    a0 = decay_all(x1)
-    a1 = decay_out(x1, True, 1)
-    a2 = decay_mask(x1, False, True, False, 1)
-    a3 = x3 @ x2.mT
-    a4 = triangular_inverse(a2 * a3, 1)
-    a5 = decay_in(x1, False, 1)
-    a6 = decay_in(x1, True, 1)
-    a7 = decay_mask(x1, True, True, True, 1)
-    a8 = x5 @ x2.mT
-    W_now = W_0
-    W_in = []
-    b1_all = []
-    count = x1.shape[2]
+def _forward_sweep_1(log_keep, x, x_, x2, z, W, lead, size):
+    """An inter-chunk sweep forwards in time, which carries W."""
+    log_keep, x, x_, x2, z = chunks_of(lead, size, log_keep, x, x_, x2, z)
+    kept = decay_all(log_keep)
+    until = decay_out(log_keep, True, 1)
+    decays = decay_mask(log_keep, False, True, False, 1)
+    prod = x_ @ x.mT
+    inverse = triangular_inverse(decays * prod, 1)
+    since = decay_in(log_keep, False, 1)
+    since2 = decay_in(log_keep, True, 1)
+    decays2 = decay_mask(log_keep, True, True, True, 1)
+    prod6 = z @ x.mT
+    W_0 = []
+    prod3_all = []
+    count = log_keep.shape[2]
     for n in range(count):
-        W_in.append(W_now)
-        b0 = (x3[:, :, n]) @ W_now.mT
-        b1 = (a4[:, :, n]) @ (x4[:, :, n] + (a5[:, :, n])[..., :, None] * b0)
-        b2 = ((a1[:, :, n])[..., :, None] * b1).mT @ (x2[:, :, n])
-        b1_all.append(b1)
-        W_now = (a0[:, :, n])[..., None, None] * W_now + b2
-    W_in = torch.stack(W_in, 2)
-    b1 = torch.stack(b1_all, 2)
-    c0 = x5 @ W_in.mT
-    c1 = (a7 * a8) @ b1
-    return from_chunks(b1, lead, 1), from_chunks((a6[..., :, None] * c0 + c1), lead, 1), W_now
+        W_0.append(W)
+        prod2 = x_[:, :, n] @ W.mT
+        prod3 = inverse[:, :, n] @ (x2[:, :, n] + since[:, :, n][..., :, None] * prod2)
+        prod4 = (until[:, :, n][..., :, None] * prod3).mT @ x[:, :, n]
+        prod3_all.append(prod3)
+        W = kept[:, :, n][..., None, None] * W + prod4
+    W_0 = torch.stack(W_0, 2)
+    prod3 = torch.stack(prod3_all, 2)
+    prod5 = z @ W_0.mT
+    prod7 = (decays2 * prod6) @ prod3
+    return from_chunks(prod3, lead, 1), from_chunks((since2[..., :, None] * prod5 + prod7), lead, 1), W
 
 
 def torch_forward(given, states, constants, packed=None):
@@ -134,166 +135,136 @@ def torch_forward(given, states, constants, packed=None):
     if packed is not None:
         per_step = ["x", "z", "y", "eta", "keep"]
         return forward_by_length(torch_forward, per_step, given, states, constants, packed)
-    dtype = dtype_of(given)
-    some = given["x"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    dtype, device, lead = call_of(given, "x")
     size_n = given["x"].shape[-1]
     size_m = given["y"].shape[-1]
-    W_first = (
-        states["W"].to(dtype)
-        if states.get("W") is not None
-        else torch.zeros(lead[0], lead[1], size_m, size_n, dtype=dtype, device=device)
-    )
+    W_first = or_zeros(states.get("W"), (*lead[:2], size_m, size_n), dtype, device)
     log_keep = steps_first(given["keep"], dtype)
     x = steps_first(given["x"], dtype)
     eta = steps_first(given["eta"], dtype)
     y = steps_first(given["y"], dtype)
     z = steps_first(given["z"], dtype)
-    # w: W.prev.col.8c9763a98b_t - y_t
-    # y_2: W_t z_t
-    w, y_2, W_last = in_segments(
-        _forward_sweep_1, (log_keep, -x * eta[..., None], x, -y, z), (W_first,), lead, 1, CHUNK,
-        dtype, device, size_n, size_m,
+    # (31) error: W_{t-1} x_t - y_t
+    # (32) o: W_t z_t
+    error, o, W_last = in_segments(
+        _forward_sweep_1, (log_keep, -x * eta[..., None], x, -y, z), (W_first,), lead, 1, CHUNK
     )
-    return {"o": from_steps(y_2, lead, 1, given["x"].dtype)}, {"W": W_last}, {"f73806d84e": w}
+    return {"o": from_steps(o, lead, 1, given["x"].dtype)}, {"W": W_last}, {"f73806d84e": error}
 
 
-def _backward_sweep_1(s1, s2, s3, s4, s5, dW_0, lead, size, dtype, device, size_n, size_m):
-    """A walk backwards over chunks, carrying dW."""
-    x1 = to_chunks(s1, lead, size, 0)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    x5 = to_chunks(s5, lead, size, 1)
-    a0 = decay_out(x1, False, -1)
-    a1 = (a0[..., :, None] * x2).mT @ x3
-    a2 = decay_out(x1, True, -1)
-    a3 = decay_mask(x1, False, True, False, -1)
-    a4 = x5 @ x4.mT
-    a5 = triangular_inverse(a3 * a4, -1)
-    a6 = decay_in(x1, False, -1)
-    a7 = decay_mask(x1, False, False, True, -1)
-    a8 = x5 @ x3.mT
-    a9 = (a7 * a8) @ x2
-    a10 = decay_all(x1)
-    dW_now = dW_0
-    dW_in = []
-    b1_all = []
-    count = x1.shape[2]
+def _backward_sweep_1(log_keep, do, z, x, x_, dW, lead, size):
+    """An inter-chunk sweep backwards in time, which carries dW."""
+    log_keep, do, z, x, x_ = chunks_of(lead, size, log_keep, do, z, x, x_)
+    until = decay_out(log_keep, False, -1)
+    prod = (until[..., :, None] * do).mT @ z
+    until2 = decay_out(log_keep, True, -1)
+    decays = decay_mask(log_keep, False, True, False, -1)
+    prod2 = x_ @ x.mT
+    inverse = triangular_inverse(decays * prod2, -1)
+    since = decay_in(log_keep, False, -1)
+    decays2 = decay_mask(log_keep, False, False, True, -1)
+    prod4 = x_ @ z.mT
+    prod5 = (decays2 * prod4) @ do
+    kept = decay_all(log_keep)
+    dW_C = []
+    prod6_all = []
+    count = log_keep.shape[2]
     for n in range(count - 1, -1, -1):
-        dW_in.append(dW_now)
-        b0 = (x5[:, :, n]) @ dW_now.mT
-        b1 = (a5[:, :, n]) @ (b0 * (a6[:, :, n])[..., :, None] + a9[:, :, n])
-        b2 = ((a2[:, :, n])[..., :, None] * b1).mT @ (x4[:, :, n])
-        b3 = a1[:, :, n] + b2 + dW_now * (a10[:, :, n])[..., None, None]
-        b1_all.append(b1)
-        dW_now = b3
-    dW_in = torch.stack(dW_in[::-1], 2)
-    b1 = torch.stack(b1_all[::-1], 2)
-    return from_chunks(b1, lead, 1), dW_in, dW_now
+        dW_C.append(dW)
+        prod3 = x_[:, :, n] @ dW.mT
+        prod6 = inverse[:, :, n] @ (prod3 * since[:, :, n][..., :, None] + prod5[:, :, n])
+        prod7 = (until2[:, :, n][..., :, None] * prod6).mT @ x[:, :, n]
+        t = prod[:, :, n] + prod7 + dW * kept[:, :, n][..., None, None]
+        prod6_all.append(prod6)
+        dW = t
+    dW_C = torch.stack(dW_C[::-1], 2)
+    prod6 = torch.stack(prod6_all[::-1], 2)
+    return from_chunks(prod6, lead, 1), dW_C, dW
 
 
-def _backward_sweep_2(s1, s2, s3, s4, s5, s6, dW_0, lead, size, dtype, device, size_n, size_m):
-    """A walk backwards over chunks, carrying dW."""
-    x1 = to_chunks(s1, lead, size, 0)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    x5 = to_chunks(s5, lead, size, 1)
-    x6 = to_chunks(s6, lead, size, 1)
-    a0 = decay_out(x1, False, -1)
-    a1 = (a0[..., :, None] * x2).mT @ x3
-    a2 = decay_all(x1)
-    a3 = decay_out(x1, True, -1)
-    a4 = (a3[..., :, None] * x4).mT @ x5
-    a5 = decay_mask(x1, False, False, True, -1)
-    a6 = x6 @ x2.mT
-    a7 = (a5 * a6) @ x3
-    a8 = decay_in(x1, False, -1)
-    a9 = decay_mask(x1, False, True, False, -1)
-    a10 = x6 @ x4.mT
-    a11 = (a9 * a10) @ x5
-    dW_now = dW_0
-    dW_in = []
-    count = x1.shape[2]
+def _backward_sweep_2(log_keep, do, z, p, x, x2, dW, lead, size):
+    """An inter-chunk sweep backwards in time, which carries dW."""
+    log_keep, do, z, p, x, x2 = chunks_of(lead, size, log_keep, do, z, p, x, x2)
+    until = decay_out(log_keep, False, -1)
+    prod = (until[..., :, None] * do).mT @ z
+    kept = decay_all(log_keep)
+    until2 = decay_out(log_keep, True, -1)
+    prod2 = (until2[..., :, None] * p).mT @ x
+    decays = decay_mask(log_keep, False, False, True, -1)
+    prod3 = x2 @ do.mT
+    prod4 = (decays * prod3) @ z
+    since = decay_in(log_keep, False, -1)
+    decays2 = decay_mask(log_keep, False, True, False, -1)
+    prod6 = x2 @ p.mT
+    prod7 = (decays2 * prod6) @ x
+    dW_C = []
+    count = log_keep.shape[2]
     for n in range(count - 1, -1, -1):
-        dW_in.append(dW_now)
-        b0 = a1[:, :, n] + dW_now * (a2[:, :, n])[..., None, None] + a4[:, :, n]
-        dW_now = b0
-    dW_in = torch.stack(dW_in[::-1], 2)
-    c0 = x6 @ dW_in
-    return from_chunks((a7 + a8[..., :, None] * c0 + a11), lead, 1), dW_now
+        dW_C.append(dW)
+        t = prod[:, :, n] + dW * kept[:, :, n][..., None, None] + prod2[:, :, n]
+        dW = t
+    dW_C = torch.stack(dW_C[::-1], 2)
+    prod5 = x2 @ dW_C
+    return from_chunks((prod4 + since[..., :, None] * prod5 + prod7), lead, 1), dW
 
 
-def _backward_sweep_3(s1, s2, s3, s4, s5, W_0, lead, size, dtype, device, size_n, size_m):
-    """A walk forwards over chunks, carrying W."""
-    x1 = to_chunks(s1, lead, size, 0)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    x5 = to_chunks(s5, lead, size, 1)
-    a0 = decay_all(x1)
-    a1 = decay_out(x1, True, 1)
-    a2 = (a1[..., :, None] * x2).mT @ x3
-    a3 = decay_in(x1, True, 1)
-    a4 = decay_mask(x1, True, True, True, 1)
-    a5 = x4 @ x2.mT
-    a6 = (a4 * a5) @ x3
-    a7 = decay_mask(x1, False, True, False, 1)
-    a8 = x5 @ x2.mT
-    a9 = (a7 * a8) @ x3
-    a10 = decay_in(x1, False, 1)
-    W_now = W_0
-    W_in = []
-    count = x1.shape[2]
+def _backward_sweep_3(log_keep, error, x, do, p, W, lead, size):
+    """An inter-chunk sweep forwards in time, which carries W."""
+    log_keep, error, x, do, p = chunks_of(lead, size, log_keep, error, x, do, p)
+    kept = decay_all(log_keep)
+    until = decay_out(log_keep, True, 1)
+    prod = (until[..., :, None] * error).mT @ x
+    since = decay_in(log_keep, True, 1)
+    decays = decay_mask(log_keep, True, True, True, 1)
+    prod3 = do @ error.mT
+    prod4 = (decays * prod3) @ x
+    decays2 = decay_mask(log_keep, False, True, False, 1)
+    prod5 = p @ error.mT
+    prod6 = (decays2 * prod5) @ x
+    since2 = decay_in(log_keep, False, 1)
+    W_0 = []
+    count = log_keep.shape[2]
     for n in range(count):
-        W_in.append(W_now)
-        W_now = (a0[:, :, n])[..., None, None] * W_now + a2[:, :, n]
-    W_in = torch.stack(W_in, 2)
-    c0 = x4 @ W_in
-    c1 = x5 @ W_in
+        W_0.append(W)
+        W = kept[:, :, n][..., None, None] * W + prod[:, :, n]
+    W_0 = torch.stack(W_0, 2)
+    prod2 = do @ W_0
+    prod7 = p @ W_0
     return (
-        from_chunks((a3[..., :, None] * c0 + a6), lead, 1),
-        from_chunks((a9 + a10[..., :, None] * c1), lead, 1), W_in, W_now,
+        from_chunks((since[..., :, None] * prod2 + prod4), lead, 1),
+        from_chunks((prod6 + since2[..., :, None] * prod7), lead, 1), W_0, W,
     )
 
 
-def _backward_unroll_4(s1, s2, s3, s4, s5, s6, s7, s8, W_edges, dW_edges, lead, size, dtype, device, size_n, size_m):
-    """Products of the states and their gradients at each step, from the states at the borders of chunks."""
-    x1 = to_chunks(s1, lead, size, 0)
-    x2 = to_chunks(s2, lead, size, 0)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    x5 = to_chunks(s5, lead, size, 1)
-    x6 = to_chunks(s6, lead, size, 1)
-    x7 = to_chunks(s7, lead, size, 1)
-    x8 = to_chunks(s8, lead, size, 0)
-    a0 = decay_mask(x2, False, True, False, 1)
-    a1 = x4 @ x3.mT
-    a2 = x5 @ x5.mT
-    a3 = (x1[..., None, :] * a0) @ (a1 * a2).mT
-    a4 = decay_mask(x2, False, True, False, -1)
-    a5 = torch.einsum("...ab,...b->...a", a3 * a4, x1)
-    a6 = x4 @ W_edges
-    a7 = (x5 * a6).sum(-1)
-    a8 = torch.einsum("...ab,...b->...a", x1[..., None, :] * a4, a7)
-    a9 = decay_in(x2, False, 1)
-    a10 = decay_mask(x2, False, False, True, -1)
-    a11 = x7 @ W_edges
-    a12 = (x6 * a11).sum(-1)
-    a13 = torch.einsum("...ab,...b->...a", a10, a12)
-    a14 = decay_in(x2, False, -1)
-    a15 = x3 @ dW_edges
-    a16 = (a15 * x5).sum(-1)
-    a17 = torch.einsum("...ab,...b->...a", a16[..., None, :] * a0, x1)
-    a18 = x6 @ x5.mT
-    a19 = x7 @ x3.mT
-    a20 = (x1[..., None, :] * a0) @ (a18 * a19).mT
-    a21 = (a10 * a20).sum(-1)
-    a22 = (dW_edges * W_edges).sum(-2)
-    a23 = (a22).sum(-1)
-    a24 = a5 + a8 * a9 + a13 * a9 + a14 * a17 + a21 + a14 * a9 * a23[..., None]
-    return (from_chunks(a24 * x8, lead, 0),)
+def _backward_state_adjoint_4(x, log_keep, error, p, x_, z, do, keep, W_0, dW_C, lead, size):
+    """State-adjoint products at each step, from the states at chunk boundaries and their gradients."""
+    x, log_keep, error, p, x_, z, do, keep = chunks_of(lead, size, x, log_keep, error, p, x_, z, do, keep)
+    decays = decay_mask(log_keep, False, True, False, 1)
+    prod = p @ error.mT
+    prod2 = x_ @ x_.mT
+    prod3 = (x[..., None, :] * decays) @ (prod * prod2).mT
+    decays2 = decay_mask(log_keep, False, True, False, -1)
+    prod4 = torch.einsum("...ab,...b->...a", prod3 * decays2, x)
+    prod5 = p @ W_0
+    prod6 = (x_ * prod5).sum(-1)
+    prod7 = torch.einsum("...ab,...b->...a", x[..., None, :] * decays2, prod6)
+    since = decay_in(log_keep, False, 1)
+    decays3 = decay_mask(log_keep, False, False, True, -1)
+    prod8 = do @ W_0
+    prod9 = (z * prod8).sum(-1)
+    prod10 = torch.einsum("...ab,...b->...a", decays3, prod9)
+    since2 = decay_in(log_keep, False, -1)
+    prod11 = error @ dW_C
+    prod12 = (prod11 * x_).sum(-1)
+    prod13 = torch.einsum("...ab,...b->...a", prod12[..., None, :] * decays, x)
+    prod14 = z @ x_.mT
+    prod15 = do @ error.mT
+    prod16 = (x[..., None, :] * decays) @ (prod14 * prod15).mT
+    prod17 = (decays3 * prod16).sum(-1)
+    prod18 = (dW_C * W_0).sum(-2)
+    prod19 = (prod18).sum(-1)
+    t = prod4 + prod7 * since + prod10 * since + since2 * prod13 + prod17 + since2 * since * prod19[..., None]
+    return (from_chunks(t * keep, lead, 0),)
 
 
 def torch_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
@@ -303,206 +274,155 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
         return backward_by_length(
             torch_backward, per_step, given, states, constants, saved, cotangents, final_cotangents, needs, packed
         )
-    dtype = dtype_of(given)
-    some = given["x"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    dtype, device, lead = call_of(given, "x")
     size_n = given["x"].shape[-1]
     size_m = given["y"].shape[-1]
-    W_first = (
-        states["W"].to(dtype)
-        if states.get("W") is not None
-        else torch.zeros(lead[0], lead[1], size_m, size_n, dtype=dtype, device=device)
-    )
-    last_dW = final_cotangents.get("W")
-    dW_last = (
-        torch.zeros(lead[0], lead[1], size_m, size_n, dtype=dtype, device=device)
-        if last_dW is None
-        else last_dW.to(dtype)
-    )
+    W_first = or_zeros(states.get("W"), (*lead[:2], size_m, size_n), dtype, device)
+    dW_last = or_zeros(final_cotangents.get("W"), (*lead[:2], size_m, size_n), dtype, device)
     log_keep = steps_first(given["keep"], dtype)
-    do = cotangents.get("o")
-    do = (
-        torch.zeros(lead[0], lead[1], lead[2], size_m, dtype=dtype, device=device)
-        if do is None
-        else steps_first(do, dtype)
-    )
+    do = steps_or_zeros(cotangents.get("o"), (*lead, size_m), dtype, device)
     z = steps_first(given["z"], dtype)
     x = steps_first(given["x"], dtype)
     eta = steps_first(given["eta"], dtype)
-    # w: dW.mid.col.8c9763a98b_t
-    w, dW_edges, dW_first = in_segments(
-        _backward_sweep_1, (log_keep, do, z, -x * eta[..., None], x), (dW_last,), lead, -1, CHUNK,
-        dtype, device, size_n, size_m,
+    # (35) p: dW_t x_t
+    p, dW_C, dW_first = in_segments(
+        _backward_sweep_1, (log_keep, do, z, -x * eta[..., None], x), (dW_last,), lead, -1, CHUNK
     )
-    t16 = -x * eta[..., None]
-    w_2 = saved["f73806d84e"]
-    # y: dW_t^T w_{2,t}
-    y, dW_first = in_segments(
-        _backward_sweep_2, (log_keep, do, z, w, t16, w_2), (dW_last,), lead, -1, CHUNK, dtype, device, size_n, size_m
-    )
-    # y_2: W_t^T do_t
-    # y_3: W_(t-1)^T w_t
-    y_2, y_3, W_edges, W_end = in_segments(
-        _backward_sweep_3, (log_keep, w_2, t16, do, w), (W_first,), lead, 1, CHUNK, dtype, device, size_n, size_m
-    )
+    t12 = -x * eta[..., None]
+    error = saved["f73806d84e"]
+    # (37) y: dW_t^T error_t
+    y, dW_first = in_segments(_backward_sweep_2, (log_keep, do, z, p, t12, error), (dW_last,), lead, -1, CHUNK)
+    # (38) dz: W_t^T do_t
+    # (39) y_2: W_{t-1}^T p_t
+    dz, y_2, W_0, W_end = in_segments(_backward_sweep_3, (log_keep, error, t12, do, p), (W_first,), lead, 1, CHUNK)
     keep = log_keep.exp()
-    # pairing_W: <W_(t-1), dW_t> at each step, with the scalars that multiply the state
-    (pairing_W,) = in_parts(
-        _backward_unroll_4, (-eta, log_keep, w_2, w, x, z, do, keep), (W_edges, dW_edges), lead,
-        CHUNK, dtype, device, size_n, size_m,
+    # paired_W: keep_t <W_{t-1}, dW_t>
+    (paired_W,) = in_parts(
+        _backward_state_adjoint_4, (-eta, log_keep, error, p, x, z, do, keep), (W_0, dW_C), lead, CHUNK
     )
     gradients = {}
-    gradients["x"] = from_steps((-eta[..., None] * y - eta[..., None] * y_3), lead, 1, given["x"].dtype)
-    gradients["z"] = from_steps(y_2, lead, 1, given["z"].dtype)
-    gradients["y"] = from_steps(eta[..., None] * w, lead, 1, given["y"].dtype)
-    t30 = (x * y).sum(-1)
-    gradients["eta"] = from_steps(-t30, lead, 0, given["eta"].dtype)
-    gradients["keep"] = from_steps(pairing_W, lead, 0, given["keep"].dtype)
+    gradients["x"] = from_steps((-eta[..., None] * y - eta[..., None] * y_2), lead, 1, given["x"].dtype)
+    gradients["z"] = from_steps(dz, lead, 1, given["z"].dtype)
+    gradients["y"] = from_steps(eta[..., None] * p, lead, 1, given["y"].dtype)
+    t26 = (x * y).sum(-1)
+    gradients["eta"] = from_steps(-t26, lead, 0, given["eta"].dtype)
+    gradients["keep"] = from_steps(paired_W, lead, 0, given["keep"].dtype)
     return gradients, {"W": dW_first}
 
 
-def _forward_states_1_chunks(s1, s2, s3, s4, lead, size, dtype, device, size_n, size_m):
-    """What each chunk, walked forwards, makes of W: linear parts, then local parts."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 0)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    count = x1.shape[2]
-    a0 = decay_all(x2)
-    a1 = torch.eye(size_n, dtype=dtype, device=device)
-    a2 = decay_out(x2, True, 1)
-    a3 = decay_in(x2, False, 1)
-    a4 = decay_mask(x2, False, True, False, 1)
-    a5 = x3 @ x4.mT
-    a6 = triangular_inverse(a4 * a5, 1)
-    a7 = a6 @ (a3[..., :, None] * x3)
-    a8 = x4.mT @ (a2[..., :, None] * a7)
-    a9 = a6 @ x1
-    a10 = (a2[..., :, None] * a9).mT @ x4
+def _forward_states_1_chunks(x, log_keep, x_, x2, lead, size, dtype, device, size_n, size_m):
+    """The map of each chunk, forwards in time, for W: linear parts, then local parts."""
+    x, log_keep, x_, x2 = chunks_of(lead, size, x, log_keep, x_, x2)
+    count = x.shape[2]
+    kept = decay_all(log_keep)
+    t = torch.eye(size_n, dtype=dtype, device=device)
+    until = decay_out(log_keep, True, 1)
+    since = decay_in(log_keep, False, 1)
+    decays = decay_mask(log_keep, False, True, False, 1)
+    prod = x_ @ x2.mT
+    inverse = triangular_inverse(decays * prod, 1)
+    prod2 = inverse @ (since[..., :, None] * x_)
+    prod3 = x2.mT @ (until[..., :, None] * prod2)
+    prod4 = inverse @ x
+    prod5 = (until[..., :, None] * prod4).mT @ x2
     return (
-        over_chunks((a0[..., None, None] * a1 + a8), (lead[0], lead[1], count, size_n, size_n), dtype, device),
-        over_chunks(a10, (lead[0], lead[1], count, size_m, size_n), dtype, device),
+        over_chunks((kept[..., None, None] * t + prod3), (*lead[:2], count, size_n, size_n), dtype, device),
+        over_chunks(prod5, (*lead[:2], count, size_m, size_n), dtype, device),
     )
 
 
-def _forward_states_1_law(later, earlier):
+def _forward_states_1_composed(later, earlier):
     """The map of two segments from the map of each."""
-    a0 = (later[0]) @ (earlier[0].mT).mT
-    a1 = (earlier[1]) @ (later[0]).mT
+    a0 = later[0] @ earlier[0].mT.mT
+    a1 = earlier[1] @ later[0].mT
     return (a0, (a1 + later[1]))
 
 
-def _forward_states_1_apply(parts, states):
+def _forward_states_1_applied(parts, states):
     """The states that leave a segment, from those that enter it."""
-    a0 = (states[0]) @ (parts[0]).mT
+    a0 = states[0] @ parts[0].mT
     return ((parts[1] + a0),)
 
 
 def torch_forward_states(given, states, constants, exchange):
-    """The states that enter this part of a sequence, by what comes before it."""
-    dtype = dtype_of(given)
-    some = given["x"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    """The states that enter this segment of a sequence, by what comes before it."""
+    dtype, device, lead = call_of(given, "x")
     size_n = given["x"].shape[-1]
     size_m = given["y"].shape[-1]
-    W_first = (
-        states["W"].to(dtype)
-        if states.get("W") is not None
-        else torch.zeros(lead[0], lead[1], size_m, size_n, dtype=dtype, device=device)
-    )
+    W_first = or_zeros(states.get("W"), (*lead[:2], size_m, size_n), dtype, device)
     y = steps_first(given["y"], dtype)
     log_keep = steps_first(given["keep"], dtype)
     x = steps_first(given["x"], dtype)
     eta = steps_first(given["eta"], dtype)
-    map_3 = in_pieces(
-        _forward_states_1_chunks, _forward_states_1_law, (-y, log_keep, x, -x * eta[..., None]),
-        lead, 1, CHUNK, dtype, device, size_n, size_m,
+    map_3 = map_of_segment(
+        _forward_states_1_chunks, _forward_states_1_composed,
+        (-y, log_keep, x, -x * eta[..., None]), lead, 1, CHUNK, dtype, device, size_n, size_m,
     )
     # what enters, of W
     ((W_first,),) = exchange(
-        (Segment(("W",), _forward_states_1_law, _forward_states_1_apply, map_3[:1], map_3[1:], (W_first,)),)
+        (Segment(("W",), _forward_states_1_composed, _forward_states_1_applied, map_3[:1], map_3[1:], (W_first,)),)
     )
     return {"W": W_first}
 
 
-def _backward_states_1_chunks(s1, s2, s3, s4, s5, lead, size, dtype, device, size_n, size_m):
-    """What each chunk, walked backwards, makes of dW: linear parts, then local parts."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 0)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    x5 = to_chunks(s5, lead, size, 1)
-    count = x1.shape[2]
-    a0 = decay_out(x2, True, -1)
-    a1 = decay_mask(x2, False, True, False, -1)
-    a2 = x1 @ x3.mT
-    a3 = triangular_inverse(a1 * a2, -1)
-    a4 = decay_in(x2, False, -1)
-    a5 = a3 @ (a4[..., :, None] * x1)
-    a6 = x3.mT @ (a0[..., :, None] * a5)
-    a7 = decay_all(x2)
-    a8 = torch.eye(size_n, dtype=dtype, device=device)
-    a9 = decay_mask(x2, False, False, True, -1)
-    a10 = x1 @ x5.mT
-    a11 = (a9 * a10) @ x4
-    a12 = a3 @ a11
-    a13 = (a0[..., :, None] * a12).mT @ x3
-    a14 = decay_out(x2, False, -1)
-    a15 = (a14[..., :, None] * x4).mT @ x5
+def _backward_states_1_chunks(x_, log_keep, x, do, z, lead, size, dtype, device, size_n, size_m):
+    """The map of each chunk, backwards in time, for dW: linear parts, then local parts."""
+    x_, log_keep, x, do, z = chunks_of(lead, size, x_, log_keep, x, do, z)
+    count = x_.shape[2]
+    until = decay_out(log_keep, True, -1)
+    decays = decay_mask(log_keep, False, True, False, -1)
+    prod = x_ @ x.mT
+    inverse = triangular_inverse(decays * prod, -1)
+    since = decay_in(log_keep, False, -1)
+    prod2 = inverse @ (since[..., :, None] * x_)
+    prod3 = x.mT @ (until[..., :, None] * prod2)
+    kept = decay_all(log_keep)
+    t = torch.eye(size_n, dtype=dtype, device=device)
+    decays2 = decay_mask(log_keep, False, False, True, -1)
+    prod4 = x_ @ z.mT
+    prod5 = (decays2 * prod4) @ do
+    prod6 = inverse @ prod5
+    prod7 = (until[..., :, None] * prod6).mT @ x
+    until2 = decay_out(log_keep, False, -1)
+    prod8 = (until2[..., :, None] * do).mT @ z
     return (
-        over_chunks((a6 + a7[..., None, None] * a8), (lead[0], lead[1], count, size_n, size_n), dtype, device),
-        over_chunks((a13 + a15), (lead[0], lead[1], count, size_m, size_n), dtype, device),
+        over_chunks((prod3 + kept[..., None, None] * t), (*lead[:2], count, size_n, size_n), dtype, device),
+        over_chunks((prod7 + prod8), (*lead[:2], count, size_m, size_n), dtype, device),
     )
 
 
-def _backward_states_1_law(later, earlier):
+def _backward_states_1_composed(later, earlier):
     """The map of two segments from the map of each."""
-    a0 = (later[0]) @ (earlier[0].mT).mT
-    a1 = (earlier[1]) @ (later[0]).mT
+    a0 = later[0] @ earlier[0].mT.mT
+    a1 = earlier[1] @ later[0].mT
     return (a0, (later[1] + a1))
 
 
-def _backward_states_1_apply(parts, states):
+def _backward_states_1_applied(parts, states):
     """The states that leave a segment, from those that enter it."""
-    a0 = (states[0]) @ (parts[0]).mT
+    a0 = states[0] @ parts[0].mT
     return ((parts[1] + a0),)
 
 
 def torch_backward_states(given, states, constants, saved, cotangents, final_cotangents, exchange):
-    """The gradients of the states that leave this part of a sequence, by what comes after it."""
-    dtype = dtype_of(given)
-    some = given["x"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    """The gradients of the states that leave this segment of a sequence, by what comes after it."""
+    dtype, device, lead = call_of(given, "x")
     size_n = given["x"].shape[-1]
     size_m = given["y"].shape[-1]
-    W_first = (
-        states["W"].to(dtype)
-        if states.get("W") is not None
-        else torch.zeros(lead[0], lead[1], size_m, size_n, dtype=dtype, device=device)
-    )
-    last_dW = final_cotangents.get("W")
-    dW_last = (
-        torch.zeros(lead[0], lead[1], size_m, size_n, dtype=dtype, device=device)
-        if last_dW is None
-        else last_dW.to(dtype)
-    )
+    W_first = or_zeros(states.get("W"), (*lead[:2], size_m, size_n), dtype, device)
+    dW_last = or_zeros(final_cotangents.get("W"), (*lead[:2], size_m, size_n), dtype, device)
     x = steps_first(given["x"], dtype)
     log_keep = steps_first(given["keep"], dtype)
     eta = steps_first(given["eta"], dtype)
-    do = cotangents.get("o")
-    do = (
-        torch.zeros(lead[0], lead[1], lead[2], size_m, dtype=dtype, device=device)
-        if do is None
-        else steps_first(do, dtype)
-    )
+    do = steps_or_zeros(cotangents.get("o"), (*lead, size_m), dtype, device)
     z = steps_first(given["z"], dtype)
-    map_3 = in_pieces(
-        _backward_states_1_chunks, _backward_states_1_law,
+    map_3 = map_of_segment(
+        _backward_states_1_chunks, _backward_states_1_composed,
         (x, log_keep, -x * eta[..., None], do, z), lead, -1, CHUNK, dtype, device, size_n, size_m,
     )
     # what enters, of dW
     ((dW_last,),) = exchange(
-        (Segment(("W",), _backward_states_1_law, _backward_states_1_apply, map_3[:1], map_3[1:], (dW_last,)),)
+        (Segment(("W",), _backward_states_1_composed, _backward_states_1_applied, map_3[:1], map_3[1:], (dW_last,)),)
     )
     return {"W": dW_last}
 
@@ -572,7 +492,7 @@ def forward_sweep_1(
     PIECE: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """A walk forwards over chunks, carrying a tile of W."""
+    """An inter-chunk sweep forwards in time, which carries a tile of W."""
     tiles = tl.cdiv(M, block_m_)
     if W_linear is not None:
         tiles = tl.cdiv(N, block_m_) + (0 if W_last is None else tiles)
@@ -587,7 +507,7 @@ def forward_sweep_1(
     m__ok = m_ < M
     if W_linear is not None:
         column = m_ - (0 if W_last is None else tl.cdiv(M, block_m_) * block_m_)
-        column_ok = (column >= 0) & (column < N)  # of the matrix of the part's map
+        column_ok = (column >= 0) & (column < N)  # of the matrix of the segment's map
         if W_last is None:
             m__ok = tl.zeros([block_m_], tl.int1)
     W = ()
@@ -663,7 +583,7 @@ def forward_sweep_1(
         since2 = span(keep_a, keep_n, 0.0, 0)
         t2 = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p4 = tl.dot(p2.to(DT), tl.trans(t2.to(DT)), input_precision="tf32x3")  # matrix2 p2
-        y2 = (since2[None, :] * p3) + (-p4)  # diag(since) z W^T - matrix2 p2
+        y2 = (since2[None, :] * p3) + (-p4)  # (32) diag(since) z W^T - matrix2 p2
         if YIELD:
             if write1_out is not None:
                 tl.store(
@@ -671,7 +591,7 @@ def forward_sweep_1(
                 )
             tl.store(
                 o_out + step * M + i[None, :] * (H * M) + m_[:, None], y2, mask=m__ok[:, None] & i_ok[None, :]
-            )  # o
+            )  # (32) o
         kept = span(keep_a_end, keep_n_end, 0.0, 0)
         until = span(keep_a_end, keep_n_end, keep_a, keep_n)
         eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
@@ -680,7 +600,7 @@ def forward_sweep_1(
             p5 = tl.dot(
                 (-(until * eta)[None, :] * p2).to(DT), x[n_n_].to(DT), (kept * W[n_n_]), input_precision="tf32x3"
             )  # ... + -p2^T diag(eta . until) x
-            W_slice2 = p5  # kept W - p2^T diag(eta . until) x
+            W_slice2 = p5  # (33) kept W - p2^T diag(eta . until) x
             W_next = W_next + (W_slice2,)
         W = W_next
     for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
@@ -776,7 +696,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             )
         join_pieces(late, W_ends, W_linear, 0)
         late = None
-        if exchange is not None:  # other parts of the sequence are elsewhere
+        if exchange is not None:  # other segments of the sequence are elsewhere
             W_coming = exchange.begin((map_of_all("W", W_first, W_ends, lay, parts, True, linear=W_linear, axis=1),))
     if parts > 1 or exchange is not None:
         if exchange is not None:
@@ -890,7 +810,7 @@ def backward_prepare_1(
         )  # ((do write1^T) . m) diag(eta)
         pairs = -eta[None, :] * (
             m * p3 * tl.where(i[:, None] > i[None, :], 1.0, 0.0) * p
-        )  # -([order_{mask}]_{i,j} . (z x^T) . (do write1^T) . m) diag(eta)
+        )  # -([i > j] . (z x^T) . (do write1^T) . m) diag(eta)
         sums = tl.sum(pairs, axis=1)
         sums2 = tl.sum(tl.reshape(pairs, [2, C // 2, C]), axis=1)
         tl.store(own1_out + (bh * 5 + 0) * T + t0 + i, sums, mask=i_ok)  # W: own.late, rows
@@ -910,7 +830,7 @@ def backward_sweep_1(
     C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
-    """A walk backwards over chunks, carrying a tile of dW."""
+    """An inter-chunk sweep backwards in time, which carries a tile of dW."""
     tile = tl.program_id(0) % tl.cdiv(M, block_m_)
     sh = (tl.program_id(0) // tl.cdiv(M, block_m_)).to(tl.int64)
     h = sh % H
@@ -997,7 +917,7 @@ def backward_sweep_1(
             p5 = tl.dot(
                 (-(eta * until2)[None, :] * p3).to(DT), x[n_n_].to(DT), p4[n_n_], input_precision="tf32x3"
             )  # ... + -p3^T diag(eta . until) x
-            dW_slice2 = p5  # kept dW + do^T diag(until) z - p3^T diag(eta . until) x
+            dW_slice2 = p5  # (36) kept dW + do^T diag(until) z - p3^T diag(eta . until) x
             dW_next = dW_next + (dW_slice2,)
         dW = dW_next
     for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
@@ -1071,7 +991,7 @@ def backward_prepare_2(
         p2 = tl.dot(x.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # x x^T
         pairs = eta[None, :] * (
             m * p2 * p * tl.where(i[:, None] >= i[None, :] + 2, 1.0, 0.0)
-        )  # ([apart_{mask}]_{i,j} . (x x^T) . (dy write1^T) . m) diag(eta)
+        )  # ([i >= j + 2] . (x x^T) . (dy write1^T) . m) diag(eta)
         sums = tl.sum(pairs, axis=1)
         sums2 = tl.sum(tl.reshape(pairs, [2, C // 2, C]), axis=1)
         tl.store(own2_out + (bh * 1 + 0) * T + t0 + i, sums, mask=i_ok)  # W: own.early, rows
@@ -1092,7 +1012,7 @@ def backward_sweep_2(
     C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
-    """A walk backwards over chunks, carrying a tile of dW."""
+    """An inter-chunk sweep backwards in time, which carries a tile of dW."""
     tile = tl.program_id(0) % tl.cdiv(N, block_n_)
     sh = (tl.program_id(0) // tl.cdiv(N, block_n_)).to(tl.int64)
     h = sh % H
@@ -1180,7 +1100,7 @@ def backward_sweep_2(
             p5 = tl.dot(
                 (-until2[None, :] * x_each.to(tl.float32)).to(DT), dy.to(DT), p4, input_precision="tf32x3"
             )  # ... + -dy^T diag(until) x
-            dW_slice2 = p5  # kept dW + do^T diag(until) z - dy^T diag(until) x
+            dW_slice2 = p5  # (36) kept dW + do^T diag(until) z - dy^T diag(until) x
             dW_next = dW_next + (dW_slice2,)
         dW = dW_next
         sums = tl.sum(
@@ -1231,7 +1151,7 @@ def backward_sweep_3(
     READ: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """A walk forwards over chunks, carrying a tile of W."""
+    """An inter-chunk sweep forwards in time, which carries a tile of W."""
     tile = tl.program_id(0) % tl.cdiv(N, block_n_)
     sh = (tl.program_id(0) // tl.cdiv(N, block_n_)).to(tl.int64)
     h = sh % H
@@ -1329,7 +1249,7 @@ def backward_sweep_3(
                 (-(until * eta)[None, :] * x_each.to(tl.float32)).to(DT), write1.to(DT),
                 (kept * W[n_m_]), input_precision="tf32x3",
             )  # ... + -write1^T diag(eta . until) x
-            W_slice2 = p5  # kept W - write1^T diag(eta . until) x
+            W_slice2 = p5  # (33) kept W - write1^T diag(eta . until) x
             W_next = W_next + (W_slice2,)
         W = W_next
         since2 = span(keep_a_before, keep_n_before, 0.0, 0)
@@ -1347,14 +1267,14 @@ def backward_sweep_3(
             )
         t = tl.load(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p3 = tl.dot(x.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix4 x
-        y = (since[None, :] * p) + (-p3)  # diag(since) do W - matrix4 x
+        y = (since[None, :] * p) + (-p3)  # (38) diag(since) do W - matrix4 x
         t2 = tl.load(matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p4 = tl.dot(x.to(DT), tl.trans(t2.to(DT)), input_precision="tf32x3")  # matrix6 x
-        y2 = (since2[None, :] * p2) + (-p4)  # diag(since) dy W - matrix6 x
+        y2 = (since2[None, :] * p2) + (-p4)  # (39) diag(since) dy W - matrix6 x
         if YIELD and (READ == 0 or READ == 1):
             tl.store(
                 dz_out + step * N + i[None, :] * (H * N) + n_[:, None], y, mask=n__ok[:, None] & i_ok[None, :]
-            )  # dz
+            )  # (38) dz
             tl.store(
                 W_in_late__out
                 + ((bh * tl.cdiv(N, block_n_) + tile) * WARPS + tl.arange(0, WARPS))[:, None] * T
@@ -1442,7 +1362,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
             num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
         )
-        if exchange is not None:  # other parts of the sequence are elsewhere
+        if exchange is not None:  # other segments of the sequence are elsewhere
             dW_coming = exchange.begin(
                 (map_of_all("W", dW_first, dW_ends, lay, parts, False, linear=dW_linear, axis=1),)
             )
@@ -1708,7 +1628,7 @@ def steps_kernel(
     else:
         row = batch
     entry, begin, count = batch, tl.cast(0, tl.int64), tl.cast(steps, tl.int64)
-    if starts_at is not None:  # packed: a program walks one sequence, whose place it reads
+    if starts_at is not None:  # packed: a program has one sequence, whose place it reads
         entry, begin = tl.cast(0, tl.int64), tl.cast(tl.load(starts_at + batch), tl.int64)
         count = tl.load(starts_at + batch + 1) - begin
     if counts_at is not None:

@@ -6,58 +6,62 @@ family: chunk-parallel
 """
 
 # The recurrence
-#     w_t = o_t - lam_t s_{t-1}^T q_t
-#     s_t = lam_t s_{t-1} + (1 - lam_t) k_t w_t^T
-#     v_t = w_t
+#     (1) w_t = o_t - lam_t s_{t-1}^T q_t
+#     (2) s_t = lam_t s_{t-1} + (1 - lam_t) k_t w_t^T
+#     (3) v_t = w_t
 #
 # Its adjoint
-#     dw_t = (1 - lam_t) ds_t^T k_t + dv_t
-#     ds_t = lam_{t+1} ds_{t+1} - lam_{t+1} q_{t+1} dw_{t+1}^T
-#     dq_t = -lam_t s_{t-1} dw_t
-#     dk_t = (1 - lam_t) ds_t w_t
-#     do_t = dw_t
-#     dlog lam_t = lam_t <s_{t-1}, ds_t> - lam_t w_t^T ds_t^T k_t - lam_t dw_t^T s_{t-1}^T q_t
-#     ds_0 = lam_1 ds_1 - lam_1 q_1 dw_1^T
+#     (4) dw_t = (1 - lam_t) ds_t^T k_t + dv_t
+#     (5) ds_t = lam_{t+1} ds_{t+1} - lam_{t+1} q_{t+1} dw_{t+1}^T
+#     (6) dq_t = -lam_t s_{t-1} dw_t
+#     (7) dk_t = (1 - lam_t) ds_t w_t
+#     (8) do_t = dw_t
+#     (9) dlog lam_t = lam_t <s_{t-1}, ds_t> - lam_t w_t^T ds_t^T k_t - lam_t dw_t^T s_{t-1}^T q_t
+#     (10) ds_0 = lam_1 ds_1 - lam_1 q_1 dw_1^T
 #
 # Read-write form
-#     s_t = lam_t s_{t-1} + (1 - lam_t) k_t w_t^T
-#     w_t = o_t - lam_t s_{t-1}^T q_t
-#     v_t = w_t
+#     (11) s_t = lam_t s_{t-1} + (1 - lam_t) k_t w_t^T
+#     (12) w_t = o_t - lam_t s_{t-1}^T q_t
+#     (13) v_t = w_t
 #
 # Read-write form of the adjoint
-#     ds_{t-1} = lam_t ds_t - lam_t q_t dw_t^T
-#     dw_t = (1 - lam_t) ds_t^T k_t + dv_t
-#     dq_t = -lam_t s_{t-1} dw_t
-#     dk_t = (1 - lam_t) ds_t w_t
-#     do_t = dw_t
-#     dlog lam_t = lam_t <s_{t-1}, ds_t> - lam_t q_t^T s_{t-1} dw_t - lam_t k_t^T ds_t w_t
-#     lam_t <s_{t-1}, ds_t> = <s_n, ds_n> - sum_{s >= t} (1 - lam_s) k_s^T ds_s w_s - sum_{s > t} lam_s q_s^T s_{s-1}
-#         dw_s
+#     (14) ds_{t-1} = lam_t ds_t - lam_t q_t dw_t^T
+#     (15) dw_t = (1 - lam_t) ds_t^T k_t + dv_t
+#     (16) dq_t = -lam_t s_{t-1} dw_t
+#     (17) dk_t = (1 - lam_t) ds_t w_t
+#     (18) do_t = dw_t
+#     (19) dlog lam_t = lam_t <s_{t-1}, ds_t> - lam_t q_t^T s_{t-1} dw_t - lam_t k_t^T ds_t w_t
+#     (20) lam_t <s_{t-1}, ds_t> = <s_n, ds_n> - sum_{s >= t} (1 - lam_s) k_s^T ds_s w_s - sum_{s > t} lam_s q_s^T
+#         s_{s-1} dw_s
 #
 # Products of decays in a chunk
 # i, j and s run over the steps of the chunk.
-#     a_i = prod_{s < i} lam_s
-#     M_{ij} = prod_{j < s < i} lam_s  for j < i, else 0
-#     g_i = prod_{s <= i} lam_s
-#     g_C = prod_s lam_s
-#     b_j = prod_{s > j} lam_s
+#     (21) a_i = prod_{s < i} lam_s
+#     (22) M_{ij} = prod_{j < s < i} lam_s  for j < i, else 0
+#     (23) g_i = prod_{s <= i} lam_s
+#     (24) g_C = prod_s lam_s
+#     (25) b_j = prod_{s > j} lam_s
 #
 # Over a chunk of C steps, forward
 # The only sweep goes from the first chunk to the last.
-#     T_1 = -diag(lam) ((Q K^T) . M) diag(1 - lam)
-#     V = (I - T_1)^-1 (O - diag(lam . a) Q s_0)
-#     s_C = g_C s_0 + K^T diag((1 - lam) . b) V
+#     (26) T_1 = -diag(lam) ((Q K^T) . M) diag(1 - lam)
+#     (27) V = (I - T_1)^-1 (O - diag(lam . a) Q s_0)
+#     (28) s_C = g_C s_0 + K^T diag((1 - lam) . b) V
 #
 # Over a chunk of C steps, backward
 # Sweep 1 goes from the last chunk to the first.
-#     T_2 = -diag(1 - lam) ((K Q^T) . M^T) diag(lam)
-#     dO = (I - T_2)^-1 (diag((1 - lam) . b) K ds_C + dV)
-#     ds_0 = g_C ds_C - Q^T diag(lam . a) dO
+#     (29) T_2 = -diag(1 - lam) ((K Q^T) . M^T) diag(lam)
+#     (30) dO = (I - T_2)^-1 (diag((1 - lam) . b) K ds_C + dV)
+#     (31) ds_0 = g_C ds_C - Q^T diag(lam . a) dO
 # Sweep 2 goes from the last chunk to the first.
-#     Y_1 = diag(b) W ds_C^T - ((W dO^T) . M^T) diag(lam) Q   (row t: ds_t w_t)
+#     (32) Y_1 = diag(b) W ds_C^T - ((W dO^T) . M^T) diag(lam) Q   (row t: ds_t w_t)
 # Sweep 3 goes from the first chunk to the last.
-#     Y_2 = diag(a) dO s_0^T + ((dO W^T) . M) diag(1 - lam) K   (row t: s_{t-1} dw_t)
-#     s_C = g_C s_0 + K^T diag((1 - lam) . b) W
+#     (33) Y_2 = diag(a) dO s_0^T + ((dO W^T) . M) diag(1 - lam) K   (row t: s_{t-1} dw_t)
+#     (34) s_C = g_C s_0 + K^T diag((1 - lam) . b) W
+#
+# In code, products of decays are called by what lies at their ends: m (in torch, decays) is from a write to a read,
+#     since from what enters the chunk to a read, until from a write to what leaves it, kept from what enters to what
+#     leaves. Statements cite the formulas above by their numbers.
 
 import torch
 import triton
@@ -81,37 +85,32 @@ from chunkform.runtime.op.decode import Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK, dtype_of, from_chunks, from_steps, in_parts, in_segments, steps_first, to_chunks,
+    CHUNK, call_of, chunks_of, dtype_of, from_chunks, from_steps, in_parts, in_segments, or_zeros,
+    steps_first, steps_or_zeros,
 )
 from chunkform.runtime.torch_form.decays import decay_all, decay_in, decay_mask, decay_out, triangular_inverse
-from chunkform.runtime.torch_form.segment_maps import Segment, in_pieces, over_chunks
+from chunkform.runtime.torch_form.segment_maps import Segment, map_of_segment, over_chunks
 
 
-def _forward_sweep_1(s1, s2, s3, s4, s_0, lead, size, dtype, device, size_d, size_e):
-    """A walk forwards over chunks, carrying s."""
-    x1 = to_chunks(s1, lead, size, 0)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    a0 = decay_all(x1)
-    a1 = decay_out(x1, True, 1)
-    a2 = decay_in(x1, False, 1)
-    a3 = decay_mask(x1, False, True, False, 1)
-    a4 = x3 @ x4.mT
-    a5 = triangular_inverse(a3 * a4, 1)
-    s_now = s_0
-    s_in = []
-    b1_all = []
-    count = x1.shape[2]
+def _forward_sweep_1(log_lam, o, x, x2, s, lead, size):
+    """An inter-chunk sweep forwards in time, which carries s."""
+    log_lam, o, x, x2 = chunks_of(lead, size, log_lam, o, x, x2)
+    kept = decay_all(log_lam)
+    until = decay_out(log_lam, True, 1)
+    since = decay_in(log_lam, False, 1)
+    decays = decay_mask(log_lam, False, True, False, 1)
+    prod2 = x @ x2.mT
+    inverse = triangular_inverse(decays * prod2, 1)
+    prod3_all = []
+    count = log_lam.shape[2]
     for n in range(count):
-        s_in.append(s_now)
-        b0 = (x3[:, :, n]) @ s_now
-        b1 = (a5[:, :, n]) @ (x2[:, :, n] + (a2[:, :, n])[..., :, None] * b0)
-        b2 = (x4[:, :, n]).mT @ ((a1[:, :, n])[..., :, None] * b1)
-        b1_all.append(b1)
-        s_now = s_now * (a0[:, :, n])[..., None, None] + b2
-    b1 = torch.stack(b1_all, 2)
-    return from_chunks(b1, lead, 1), s_now
+        prod = x[:, :, n] @ s
+        prod3 = inverse[:, :, n] @ (o[:, :, n] + since[:, :, n][..., :, None] * prod)
+        prod4 = x2[:, :, n].mT @ (until[:, :, n][..., :, None] * prod3)
+        prod3_all.append(prod3)
+        s = s * kept[:, :, n][..., None, None] + prod4
+    prod3 = torch.stack(prod3_all, 2)
+    return from_chunks(prod3, lead, 1), s
 
 
 def torch_forward(given, states, constants, packed=None):
@@ -119,132 +118,107 @@ def torch_forward(given, states, constants, packed=None):
     if packed is not None:
         per_step = ["q", "k", "o", "lam"]
         return forward_by_length(torch_forward, per_step, given, states, constants, packed)
-    dtype = dtype_of(given)
-    some = given["q"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    dtype, device, lead = call_of(given, "q")
     size_d = given["q"].shape[-1]
     size_e = given["o"].shape[-1]
-    s_first = (
-        states["s"].to(dtype)
-        if states.get("s") is not None
-        else torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-    )
+    s_first = or_zeros(states.get("s"), (*lead[:2], size_d, size_e), dtype, device)
     log_lam = steps_first(given["lam"], dtype)
     o = steps_first(given["o"], dtype)
     q = steps_first(given["q"], dtype)
     lam = log_lam.exp()
     k = steps_first(given["k"], dtype)
-    # w: o_t - lam_t s.prev.row.13899e18d8_t
+    # (27) w: o_t - lam_t s_{t-1}^T q_t
     w, s_last = in_segments(
-        _forward_sweep_1, (log_lam, o, -q * lam[..., None], k * (1.0 - lam)[..., None]), (s_first,),
-        lead, 1, CHUNK, dtype, device, size_d, size_e,
+        _forward_sweep_1, (log_lam, o, -q * lam[..., None], k * (1.0 - lam)[..., None]), (s_first,), lead, 1, CHUNK
     )
     return {"v": from_steps(w, lead, 1, given["q"].dtype)}, {"s": s_last}, {"d91dd90777": w}
 
 
-def _backward_sweep_1(s1, s2, s3, s4, ds_0, lead, size, dtype, device, size_d, size_e):
-    """A walk backwards over chunks, carrying ds."""
-    x1 = to_chunks(s1, lead, size, 0)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    a0 = decay_all(x1)
-    a1 = decay_out(x1, True, -1)
-    a2 = decay_in(x1, False, -1)
-    a3 = x4 @ x2.mT
-    a4 = decay_mask(x1, False, True, False, -1)
-    a5 = triangular_inverse(a3 * a4, -1)
-    ds_now = ds_0
-    ds_in = []
-    b1_all = []
-    count = x1.shape[2]
+def _backward_sweep_1(log_lam, x, dv, x2, ds, lead, size):
+    """An inter-chunk sweep backwards in time, which carries ds."""
+    log_lam, x, dv, x2 = chunks_of(lead, size, log_lam, x, dv, x2)
+    kept = decay_all(log_lam)
+    until = decay_out(log_lam, True, -1)
+    since = decay_in(log_lam, False, -1)
+    prod2 = x2 @ x.mT
+    decays = decay_mask(log_lam, False, True, False, -1)
+    inverse = triangular_inverse(prod2 * decays, -1)
+    ds_C = []
+    prod3_all = []
+    count = log_lam.shape[2]
     for n in range(count - 1, -1, -1):
-        ds_in.append(ds_now)
-        b0 = (x4[:, :, n]) @ ds_now
-        b1 = (a5[:, :, n]) @ (x3[:, :, n] + (a2[:, :, n])[..., :, None] * b0)
-        b2 = ((a1[:, :, n])[..., :, None] * x2[:, :, n]).mT @ b1
-        b1_all.append(b1)
-        ds_now = ds_now * (a0[:, :, n])[..., None, None] + b2
-    ds_in = torch.stack(ds_in[::-1], 2)
-    b1 = torch.stack(b1_all[::-1], 2)
-    return from_chunks(b1, lead, 1), ds_in, ds_now
+        ds_C.append(ds)
+        prod = x2[:, :, n] @ ds
+        prod3 = inverse[:, :, n] @ (dv[:, :, n] + since[:, :, n][..., :, None] * prod)
+        prod4 = (until[:, :, n][..., :, None] * x[:, :, n]).mT @ prod3
+        prod3_all.append(prod3)
+        ds = ds * kept[:, :, n][..., None, None] + prod4
+    ds_C = torch.stack(ds_C[::-1], 2)
+    prod3 = torch.stack(prod3_all[::-1], 2)
+    return from_chunks(prod3, lead, 1), ds_C, ds
 
 
-def _backward_sweep_2(s1, s2, s3, s4, ds_0, lead, size, dtype, device, size_d, size_e):
-    """A walk backwards over chunks, carrying ds."""
-    x1 = to_chunks(s1, lead, size, 0)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    a0 = decay_all(x1)
-    a1 = decay_out(x1, True, -1)
-    a2 = (a1[..., :, None] * x2).mT @ x3
-    a3 = decay_mask(x1, False, True, False, -1)
-    a4 = x4 @ x3.mT
-    a5 = (a3 * a4) @ x2
-    a6 = decay_in(x1, False, -1)
-    ds_now = ds_0
-    ds_in = []
-    count = x1.shape[2]
+def _backward_sweep_2(log_lam, x, dw, x2, ds, lead, size):
+    """An inter-chunk sweep backwards in time, which carries ds."""
+    log_lam, x, dw, x2 = chunks_of(lead, size, log_lam, x, dw, x2)
+    kept = decay_all(log_lam)
+    until = decay_out(log_lam, True, -1)
+    prod = (until[..., :, None] * x).mT @ dw
+    decays = decay_mask(log_lam, False, True, False, -1)
+    prod2 = x2 @ dw.mT
+    prod3 = (decays * prod2) @ x
+    since = decay_in(log_lam, False, -1)
+    ds_C = []
+    count = log_lam.shape[2]
     for n in range(count - 1, -1, -1):
-        ds_in.append(ds_now)
-        ds_now = ds_now * (a0[:, :, n])[..., None, None] + a2[:, :, n]
-    ds_in = torch.stack(ds_in[::-1], 2)
-    c0 = x4 @ ds_in.mT
-    return from_chunks((a5 + a6[..., :, None] * c0), lead, 1), ds_now
+        ds_C.append(ds)
+        ds = ds * kept[:, :, n][..., None, None] + prod[:, :, n]
+    ds_C = torch.stack(ds_C[::-1], 2)
+    prod4 = x2 @ ds_C.mT
+    return from_chunks((prod3 + since[..., :, None] * prod4), lead, 1), ds
 
 
-def _backward_sweep_3(s1, s2, s3, s4, s_0, lead, size, dtype, device, size_d, size_e):
-    """A walk forwards over chunks, carrying s."""
-    x1 = to_chunks(s1, lead, size, 0)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    a0 = decay_out(x1, True, 1)
-    a1 = x3.mT @ (a0[..., :, None] * x2)
-    a2 = decay_all(x1)
-    a3 = decay_in(x1, False, 1)
-    a4 = decay_mask(x1, False, True, False, 1)
-    a5 = x4 @ x2.mT
-    a6 = (a4 * a5) @ x3
-    s_now = s_0
-    s_in = []
-    count = x1.shape[2]
+def _backward_sweep_3(log_lam, w, x, dw, s, lead, size):
+    """An inter-chunk sweep forwards in time, which carries s."""
+    log_lam, w, x, dw = chunks_of(lead, size, log_lam, w, x, dw)
+    until = decay_out(log_lam, True, 1)
+    prod = x.mT @ (until[..., :, None] * w)
+    kept = decay_all(log_lam)
+    since = decay_in(log_lam, False, 1)
+    decays = decay_mask(log_lam, False, True, False, 1)
+    prod3 = dw @ w.mT
+    prod4 = (decays * prod3) @ x
+    s_0 = []
+    count = log_lam.shape[2]
     for n in range(count):
-        s_in.append(s_now)
-        s_now = a1[:, :, n] + s_now * (a2[:, :, n])[..., None, None]
-    s_in = torch.stack(s_in, 2)
-    c0 = x4 @ s_in.mT
-    return from_chunks((a3[..., :, None] * c0 + a6), lead, 1), s_in, s_now
+        s_0.append(s)
+        s = prod[:, :, n] + s * kept[:, :, n][..., None, None]
+    s_0 = torch.stack(s_0, 2)
+    prod2 = dw @ s_0.mT
+    return from_chunks((since[..., :, None] * prod2 + prod4), lead, 1), s_0, s
 
 
-def _backward_unroll_4(s1, s2, s3, s4, s5, s6, s7, s8, s_edges, ds_edges, lead, size, dtype, device, size_d, size_e):
-    """Products of the states and their gradients at each step, from the states at the borders of chunks."""
-    x1 = to_chunks(s1, lead, size, 0)
-    x2 = to_chunks(s2, lead, size, 0)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    x5 = to_chunks(s5, lead, size, 0)
-    x6 = to_chunks(s6, lead, size, 1)
-    x7 = to_chunks(s7, lead, size, 1)
-    x8 = to_chunks(s8, lead, size, 0)
-    a0 = decay_in(x1, False, -1)
-    a1 = decay_mask(x1, False, True, False, 1)
-    a2 = x4 @ ds_edges
-    a3 = (x3 * a2).sum(-1)
-    a4 = torch.einsum("...ab,...b->...a", x2[..., None, :] * a1, a3)
-    a5 = decay_in(x1, False, 1)
-    a6 = decay_mask(x1, False, True, False, -1)
-    a7 = x7 @ s_edges
-    a8 = (x6 * a7).sum(-1)
-    a9 = torch.einsum("...ab,...b->...a", x5[..., None, :] * a6, a8)
-    a10 = x6 @ x3.mT
-    a11 = x7 @ x4.mT
-    a12 = (x2[..., None, :] * a1) @ (a10 * a11).mT
-    a13 = (x5[..., None, :] * a6 * a12).sum(-1)
-    a14 = (ds_edges * s_edges).sum(-2)
-    a15 = (a14).sum(-1)
-    return (from_chunks((a0 * a4 + a5 * a9 + a13 + a0 * a15[..., None] * a5) * x8, lead, 0),)
+def _backward_state_adjoint_4(log_lam, x, w, k, x2, dw, q, lam, s_0, ds_C, lead, size):
+    """State-adjoint products at each step, from the states at chunk boundaries and their gradients."""
+    log_lam, x, w, k, x2, dw, q, lam = chunks_of(lead, size, log_lam, x, w, k, x2, dw, q, lam)
+    since = decay_in(log_lam, False, -1)
+    decays = decay_mask(log_lam, False, True, False, 1)
+    prod = k @ ds_C
+    prod2 = (w * prod).sum(-1)
+    prod3 = torch.einsum("...ab,...b->...a", x[..., None, :] * decays, prod2)
+    since2 = decay_in(log_lam, False, 1)
+    decays2 = decay_mask(log_lam, False, True, False, -1)
+    prod4 = q @ s_0
+    prod5 = (dw * prod4).sum(-1)
+    prod6 = torch.einsum("...ab,...b->...a", x2[..., None, :] * decays2, prod5)
+    prod7 = dw @ w.mT
+    prod8 = q @ k.mT
+    prod9 = (x[..., None, :] * decays) @ (prod7 * prod8).mT
+    prod10 = (x2[..., None, :] * decays2 * prod9).sum(-1)
+    prod11 = (ds_C * s_0).sum(-2)
+    prod12 = (prod11).sum(-1)
+    t = since * prod3 + since2 * prod6 + prod10 + since * prod12[..., None] * since2
+    return (from_chunks(t * lam, lead, 0),)
 
 
 def torch_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
@@ -254,204 +228,152 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
         return backward_by_length(
             torch_backward, per_step, given, states, constants, saved, cotangents, final_cotangents, needs, packed
         )
-    dtype = dtype_of(given)
-    some = given["q"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    dtype, device, lead = call_of(given, "q")
     size_d = given["q"].shape[-1]
     size_e = given["o"].shape[-1]
-    s_first = (
-        states["s"].to(dtype)
-        if states.get("s") is not None
-        else torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-    )
-    last_ds = final_cotangents.get("s")
-    ds_last = (
-        torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-        if last_ds is None
-        else last_ds.to(dtype)
-    )
+    s_first = or_zeros(states.get("s"), (*lead[:2], size_d, size_e), dtype, device)
+    ds_last = or_zeros(final_cotangents.get("s"), (*lead[:2], size_d, size_e), dtype, device)
     log_lam = steps_first(given["lam"], dtype)
     q = steps_first(given["q"], dtype)
     lam = log_lam.exp()
-    dv = cotangents.get("v")
-    dv = (
-        torch.zeros(lead[0], lead[1], lead[2], size_e, dtype=dtype, device=device)
-        if dv is None
-        else steps_first(dv, dtype)
-    )
+    dv = steps_or_zeros(cotangents.get("v"), (*lead, size_e), dtype, device)
     k = steps_first(given["k"], dtype)
-    # w: dv_t + (1 - lam_t) ds.prev.row.3cb68fc052_t
-    w, ds_edges, ds_first = in_segments(
-        _backward_sweep_1, (log_lam, -q * lam[..., None], dv, k * (1.0 - lam)[..., None]),
-        (ds_last,), lead, -1, CHUNK, dtype, device, size_d, size_e,
+    # (30) dw: (1 - lam_t) ds_t^T k_t + dv_t
+    dw, ds_C, ds_first = in_segments(
+        _backward_sweep_1, (log_lam, -q * lam[..., None], dv, k * (1.0 - lam)[..., None]), (ds_last,), lead, -1, CHUNK
     )
-    t16 = -q * lam[..., None]
-    w_2 = saved["d91dd90777"]
-    # y: ds_(t-1) w_{2,t}
-    y, ds_first = in_segments(
-        _backward_sweep_2, (log_lam, t16, w, w_2), (ds_last,), lead, -1, CHUNK, dtype, device, size_d, size_e
-    )
-    t20 = -lam
-    t21 = 1.0 + t20
-    t22 = k * t21[..., None]
-    # y_2: s_(t-1) w_t
-    y_2, s_edges, s_end = in_segments(
-        _backward_sweep_3, (log_lam, w_2, t22, w), (s_first,), lead, 1, CHUNK, dtype, device, size_d, size_e
-    )
-    # pairing_s: <s_(t-1), ds_t> at each step, with the scalars that multiply the state
-    (pairing_s,) = in_parts(
-        _backward_unroll_4, (log_lam, t21, w_2, k, t20, w, q, lam), (s_edges, ds_edges), lead,
-        CHUNK, dtype, device, size_d, size_e,
-    )
+    t12 = -q * lam[..., None]
+    w = saved["d91dd90777"]
+    # (32) y: ds_t w_t
+    y, ds_first = in_segments(_backward_sweep_2, (log_lam, t12, dw, w), (ds_last,), lead, -1, CHUNK)
+    t16 = -lam
+    t17 = 1.0 + t16
+    t18 = k * t17[..., None]
+    # (33) y_2: s_{t-1} dw_t
+    y_2, s_0, s_end = in_segments(_backward_sweep_3, (log_lam, w, t18, dw), (s_first,), lead, 1, CHUNK)
+    # paired_s: lam_t <s_{t-1}, ds_t>
+    (paired_s,) = in_parts(_backward_state_adjoint_4, (log_lam, t17, w, k, t16, dw, q, lam), (s_0, ds_C), lead, CHUNK)
     gradients = {}
     gradients["q"] = from_steps(-lam[..., None] * y_2, lead, 1, given["q"].dtype)
-    gradients["k"] = from_steps(y * t21[..., None], lead, 1, given["k"].dtype)
-    gradients["o"] = from_steps(w, lead, 1, given["o"].dtype)
-    t31 = (y * k).sum(-1)
-    t32 = (q * y_2).sum(-1)
-    gradients["lam"] = from_steps((pairing_s - lam * t31 - lam * t32), lead, 0, given["lam"].dtype)
+    gradients["k"] = from_steps(y * t17[..., None], lead, 1, given["k"].dtype)
+    gradients["o"] = from_steps(dw, lead, 1, given["o"].dtype)
+    t27 = (y * k).sum(-1)
+    t28 = (q * y_2).sum(-1)
+    gradients["lam"] = from_steps((paired_s - lam * t27 - lam * t28), lead, 0, given["lam"].dtype)
     return gradients, {"s": ds_first}
 
 
-def _forward_states_1_chunks(s1, s2, s3, s4, lead, size, dtype, device, size_d, size_e):
-    """What each chunk, walked forwards, makes of s: linear parts, then local parts."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 0)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    count = x1.shape[2]
-    a0 = decay_out(x2, True, 1)
-    a1 = decay_in(x2, False, 1)
-    a2 = decay_mask(x2, False, True, False, 1)
-    a3 = x3 @ x4.mT
-    a4 = triangular_inverse(a2 * a3, 1)
-    a5 = a4 @ (a1[..., :, None] * x3)
-    a6 = x4.mT @ (a0[..., :, None] * a5)
-    a7 = decay_all(x2)
-    a8 = torch.eye(size_d, dtype=dtype, device=device)
-    a9 = a4 @ x1
-    a10 = x4.mT @ (a0[..., :, None] * a9)
+def _forward_states_1_chunks(o, log_lam, x, x2, lead, size, dtype, device, size_d, size_e):
+    """The map of each chunk, forwards in time, for s: linear parts, then local parts."""
+    o, log_lam, x, x2 = chunks_of(lead, size, o, log_lam, x, x2)
+    count = o.shape[2]
+    until = decay_out(log_lam, True, 1)
+    since = decay_in(log_lam, False, 1)
+    decays = decay_mask(log_lam, False, True, False, 1)
+    prod = x @ x2.mT
+    inverse = triangular_inverse(decays * prod, 1)
+    prod2 = inverse @ (since[..., :, None] * x)
+    prod3 = x2.mT @ (until[..., :, None] * prod2)
+    kept = decay_all(log_lam)
+    t = torch.eye(size_d, dtype=dtype, device=device)
+    prod4 = inverse @ o
+    prod5 = x2.mT @ (until[..., :, None] * prod4)
     return (
-        over_chunks((a6 + a7[..., None, None] * a8), (lead[0], lead[1], count, size_d, size_d), dtype, device),
-        over_chunks(a10, (lead[0], lead[1], count, size_d, size_e), dtype, device),
+        over_chunks((prod3 + kept[..., None, None] * t), (*lead[:2], count, size_d, size_d), dtype, device),
+        over_chunks(prod5, (*lead[:2], count, size_d, size_e), dtype, device),
     )
 
 
-def _forward_states_1_law(later, earlier):
+def _forward_states_1_composed(later, earlier):
     """The map of two segments from the map of each."""
-    a0 = (later[0]) @ (earlier[0].mT).mT
-    a1 = (later[0]) @ (earlier[1])
+    a0 = later[0] @ earlier[0].mT.mT
+    a1 = later[0] @ earlier[1]
     return (a0, (later[1] + a1))
 
 
-def _forward_states_1_apply(parts, states):
+def _forward_states_1_applied(parts, states):
     """The states that leave a segment, from those that enter it."""
-    a0 = (parts[0]) @ (states[0])
+    a0 = parts[0] @ states[0]
     return ((parts[1] + a0),)
 
 
 def torch_forward_states(given, states, constants, exchange):
-    """The states that enter this part of a sequence, by what comes before it."""
-    dtype = dtype_of(given)
-    some = given["q"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    """The states that enter this segment of a sequence, by what comes before it."""
+    dtype, device, lead = call_of(given, "q")
     size_d = given["q"].shape[-1]
     size_e = given["o"].shape[-1]
-    s_first = (
-        states["s"].to(dtype)
-        if states.get("s") is not None
-        else torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-    )
+    s_first = or_zeros(states.get("s"), (*lead[:2], size_d, size_e), dtype, device)
     o = steps_first(given["o"], dtype)
     log_lam = steps_first(given["lam"], dtype)
     q = steps_first(given["q"], dtype)
     lam = log_lam.exp()
     k = steps_first(given["k"], dtype)
-    map_3 = in_pieces(
-        _forward_states_1_chunks, _forward_states_1_law,
+    map_3 = map_of_segment(
+        _forward_states_1_chunks, _forward_states_1_composed,
         (o, log_lam, -q * lam[..., None], k * (1.0 - lam)[..., None]), lead, 1, CHUNK, dtype,
         device, size_d, size_e,
     )
     # what enters, of s
     ((s_first,),) = exchange(
-        (Segment(("s",), _forward_states_1_law, _forward_states_1_apply, map_3[:1], map_3[1:], (s_first,)),)
+        (Segment(("s",), _forward_states_1_composed, _forward_states_1_applied, map_3[:1], map_3[1:], (s_first,)),)
     )
     return {"s": s_first}
 
 
-def _backward_states_1_chunks(s1, s2, s3, s4, lead, size, dtype, device, size_d, size_e):
-    """What each chunk, walked backwards, makes of ds: linear parts, then local parts."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 0)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    count = x1.shape[2]
-    a0 = decay_out(x2, True, -1)
-    a1 = decay_in(x2, False, -1)
-    a2 = x4 @ x3.mT
-    a3 = decay_mask(x2, False, True, False, -1)
-    a4 = triangular_inverse(a2 * a3, -1)
-    a5 = a4 @ (x4 * a1[..., :, None])
-    a6 = (a0[..., :, None] * x3).mT @ a5
-    a7 = decay_all(x2)
-    a8 = torch.eye(size_d, dtype=dtype, device=device)
-    a9 = a4 @ x1
-    a10 = (a0[..., :, None] * x3).mT @ a9
+def _backward_states_1_chunks(dv, log_lam, x, x2, lead, size, dtype, device, size_d, size_e):
+    """The map of each chunk, backwards in time, for ds: linear parts, then local parts."""
+    dv, log_lam, x, x2 = chunks_of(lead, size, dv, log_lam, x, x2)
+    count = dv.shape[2]
+    until = decay_out(log_lam, True, -1)
+    since = decay_in(log_lam, False, -1)
+    prod = x2 @ x.mT
+    decays = decay_mask(log_lam, False, True, False, -1)
+    inverse = triangular_inverse(prod * decays, -1)
+    prod2 = inverse @ (x2 * since[..., :, None])
+    prod3 = (until[..., :, None] * x).mT @ prod2
+    kept = decay_all(log_lam)
+    t = torch.eye(size_d, dtype=dtype, device=device)
+    prod4 = inverse @ dv
+    prod5 = (until[..., :, None] * x).mT @ prod4
     return (
-        over_chunks((a6 + a7[..., None, None] * a8), (lead[0], lead[1], count, size_d, size_d), dtype, device),
-        over_chunks(a10, (lead[0], lead[1], count, size_d, size_e), dtype, device),
+        over_chunks((prod3 + kept[..., None, None] * t), (*lead[:2], count, size_d, size_d), dtype, device),
+        over_chunks(prod5, (*lead[:2], count, size_d, size_e), dtype, device),
     )
 
 
-def _backward_states_1_law(later, earlier):
+def _backward_states_1_composed(later, earlier):
     """The map of two segments from the map of each."""
-    a0 = (later[0]) @ (earlier[0].mT).mT
-    a1 = (later[0]) @ (earlier[1])
+    a0 = later[0] @ earlier[0].mT.mT
+    a1 = later[0] @ earlier[1]
     return (a0, (later[1] + a1))
 
 
-def _backward_states_1_apply(parts, states):
+def _backward_states_1_applied(parts, states):
     """The states that leave a segment, from those that enter it."""
-    a0 = (parts[0]) @ (states[0])
+    a0 = parts[0] @ states[0]
     return ((a0 + parts[1]),)
 
 
 def torch_backward_states(given, states, constants, saved, cotangents, final_cotangents, exchange):
-    """The gradients of the states that leave this part of a sequence, by what comes after it."""
-    dtype = dtype_of(given)
-    some = given["q"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    """The gradients of the states that leave this segment of a sequence, by what comes after it."""
+    dtype, device, lead = call_of(given, "q")
     size_d = given["q"].shape[-1]
     size_e = given["o"].shape[-1]
-    s_first = (
-        states["s"].to(dtype)
-        if states.get("s") is not None
-        else torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-    )
-    last_ds = final_cotangents.get("s")
-    ds_last = (
-        torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-        if last_ds is None
-        else last_ds.to(dtype)
-    )
-    dv = cotangents.get("v")
-    dv = (
-        torch.zeros(lead[0], lead[1], lead[2], size_e, dtype=dtype, device=device)
-        if dv is None
-        else steps_first(dv, dtype)
-    )
+    s_first = or_zeros(states.get("s"), (*lead[:2], size_d, size_e), dtype, device)
+    ds_last = or_zeros(final_cotangents.get("s"), (*lead[:2], size_d, size_e), dtype, device)
+    dv = steps_or_zeros(cotangents.get("v"), (*lead, size_e), dtype, device)
     log_lam = steps_first(given["lam"], dtype)
     q = steps_first(given["q"], dtype)
     lam = log_lam.exp()
     k = steps_first(given["k"], dtype)
-    map_3 = in_pieces(
-        _backward_states_1_chunks, _backward_states_1_law,
+    map_3 = map_of_segment(
+        _backward_states_1_chunks, _backward_states_1_composed,
         (dv, log_lam, -q * lam[..., None], k * (1.0 - lam)[..., None]), lead, -1, CHUNK, dtype,
         device, size_d, size_e,
     )
     # what enters, of ds
     ((ds_last,),) = exchange(
-        (Segment(("s",), _backward_states_1_law, _backward_states_1_apply, map_3[:1], map_3[1:], (ds_last,)),)
+        (Segment(("s",), _backward_states_1_composed, _backward_states_1_applied, map_3[:1], map_3[1:], (ds_last,)),)
     )
     return {"s": ds_last}
 
@@ -510,7 +432,7 @@ def forward_sweep_1(
     PIECE: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """A walk forwards over chunks, carrying a tile of s."""
+    """An inter-chunk sweep forwards in time, which carries a tile of s."""
     tiles = tl.cdiv(E, block_e)
     if s_linear is not None:
         tiles = tl.cdiv(D, block_e) + (0 if s_last is None else tiles)
@@ -525,7 +447,7 @@ def forward_sweep_1(
     e_ok = e < E
     if s_linear is not None:
         column = e - (0 if s_last is None else tl.cdiv(E, block_e) * block_e)
-        column_ok = (column >= 0) & (column < D)  # of the matrix of the part's map
+        column_ok = (column >= 0) & (column < D)  # of the matrix of the segment's map
         if s_last is None:
             e_ok = tl.zeros([block_e], tl.int1)
     d = ()
@@ -594,7 +516,9 @@ def forward_sweep_1(
         p2 = tl.dot(w.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix1 w
         if YIELD:
             tl.store(write1_out + step * E + i[None, :] * (H * E) + e[:, None], p2, mask=e_ok[:, None] & i_ok[None, :])
-            tl.store(v_out + step * E + i[None, :] * (H * E) + e[:, None], p2, mask=e_ok[:, None] & i_ok[None, :])  # v
+            tl.store(
+                v_out + step * E + i[None, :] * (H * E) + e[:, None], p2, mask=e_ok[:, None] & i_ok[None, :]
+            )  # (27) v
         kept = span(lam_a_end, lam_n_end, 0.0, 0)
         lam = tl.exp(tl.load(lam_by_head + at + i, mask=i_ok, other=0.0))
         x = tl.where(i_ok, (1.0 + (-lam)), 0.0)  # 1 - lam
@@ -604,7 +528,7 @@ def forward_sweep_1(
             p3 = tl.dot(
                 ((x * until)[None, :] * p2).to(DT), k[n_d].to(DT), (kept * s[n_d]), input_precision="tf32x3"
             )  # ... + k^T diag((1 - lam) . until) p2
-            s_slice2 = p3  # kept s + k^T diag((1 - lam) . until) p2
+            s_slice2 = p3  # (28) kept s + k^T diag((1 - lam) . until) p2
             s_next = s_next + (s_slice2,)
         s = s_next
     for n_d in tl.static_range((D + block_d - 1) // block_d):
@@ -693,7 +617,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             )
         join_pieces(late, s_ends, s_linear, 0)
         late = None
-        if exchange is not None:  # other parts of the sequence are elsewhere
+        if exchange is not None:  # other segments of the sequence are elsewhere
             s_coming = exchange.begin((map_of_all("s", s_first, s_ends, lay, parts, True, linear=s_linear, axis=0),))
     if parts > 1 or exchange is not None:
         if exchange is not None:
@@ -786,7 +710,7 @@ def backward_sweep_1(
     C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
-    """A walk backwards over chunks, carrying a tile of ds."""
+    """An inter-chunk sweep backwards in time, which carries a tile of ds."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
     sh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
     h = sh % H
@@ -854,7 +778,7 @@ def backward_sweep_1(
         if YIELD:
             tl.store(
                 do_out + step * E + i[None, :] * (H * E) + e[:, None], p2, mask=e_ok[:, None] & i_ok[None, :]
-            )  # do
+            )  # (30) do
         kept = span(lam_a_end, lam_n_end, 0.0, 0)
         until = span(lam_a, lam_n, 0.0, 0)
         ds_next = ()
@@ -862,7 +786,7 @@ def backward_sweep_1(
             p3 = tl.dot(
                 (-until[None, :] * p2).to(DT), q[n_d].to(DT), (kept * ds[n_d]), input_precision="tf32x3"
             )  # ... + -q^T diag(until) p2
-            ds_slice2 = p3  # kept ds - q^T diag(until) p2
+            ds_slice2 = p3  # (31) kept ds - q^T diag(until) p2
             ds_next = ds_next + (ds_slice2,)
         ds = ds_next
     for n_d in tl.static_range((D + block_d - 1) // block_d):
@@ -938,7 +862,7 @@ def backward_sweep_2(
     C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
-    """A walk backwards over chunks, carrying a tile of ds."""
+    """An inter-chunk sweep backwards in time, which carries a tile of ds."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
     sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
     h = sh % H
@@ -1016,7 +940,7 @@ def backward_sweep_2(
             p3 = tl.dot(
                 (-until[None, :] * q_each.to(tl.float32)).to(DT), do.to(DT), (kept * ds[n_e]), input_precision="tf32x3"
             )  # ... + -q^T diag(until) do
-            ds_slice2 = p3  # kept ds - q^T diag(until) do
+            ds_slice2 = p3  # (31) kept ds - q^T diag(until) do
             ds_next = ds_next + (ds_slice2,)
         ds = ds_next
         sums = tl.sum(
@@ -1027,7 +951,7 @@ def backward_sweep_2(
         )
         t = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p2 = tl.dot(q.to(DT), t.to(DT), input_precision="tf32x3")  # matrix2 q
-        y = (-p2) + (since[None, :] * p)  # diag(since) write1 ds^T - matrix2 q
+        y = (-p2) + (since[None, :] * p)  # (32) diag(since) write1 ds^T - matrix2 q
         if YIELD:
             tl.store(
                 dk_out + step * D + i[None, :] * (H * D) + d[:, None],
@@ -1107,7 +1031,7 @@ def backward_prepare_3(
         m = power(log2, seen)  # decays from write to read
         pairs = -x[None, :] * (
             p * p2 * tl.where(i[:, None] > i[None, :], 1.0, 0.0) * m
-        )  # -([order_{mask}]_{i,j} . (q k^T) . (do write1^T) . m) diag((1 - lam))
+        )  # -([i > j] . (q k^T) . (do write1^T) . m) diag((1 - lam))
         sums = tl.sum(pairs, axis=1)
         sums2 = tl.sum(tl.reshape(pairs, [2, C // 2, C]), axis=1)
         tl.store(own1_out + (bh * 1 + 0) * T + t0 + i, sums, mask=i_ok)  # s: own.early, rows
@@ -1127,7 +1051,7 @@ def backward_sweep_3(
     C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
-    """A walk forwards over chunks, carrying a tile of s."""
+    """An inter-chunk sweep forwards in time, which carries a tile of s."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
     sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
     h = sh % H
@@ -1206,7 +1130,7 @@ def backward_sweep_3(
                 ((x * until)[None, :] * k_each.to(tl.float32)).to(DT), write1.to(DT),
                 (kept * s[n_e]), input_precision="tf32x3",
             )  # ... + k^T diag((1 - lam) . until) write1
-            s_slice2 = p3  # kept s + k^T diag((1 - lam) . until) write1
+            s_slice2 = p3  # (28) kept s + k^T diag((1 - lam) . until) write1
             s_next = s_next + (s_slice2,)
         s = s_next
         sums = tl.sum(
@@ -1284,7 +1208,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
             num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
         )
-        if exchange is not None:  # other parts of the sequence are elsewhere
+        if exchange is not None:  # other segments of the sequence are elsewhere
             ds_coming = exchange.begin(
                 (map_of_all("s", ds_first, ds_ends, lay, parts, False, linear=ds_linear, axis=0),)
             )
@@ -1519,7 +1443,7 @@ def steps_kernel(
     else:
         row = batch
     entry, begin, count = batch, tl.cast(0, tl.int64), tl.cast(steps, tl.int64)
-    if starts_at is not None:  # packed: a program walks one sequence, whose place it reads
+    if starts_at is not None:  # packed: a program has one sequence, whose place it reads
         entry, begin = tl.cast(0, tl.int64), tl.cast(tl.load(starts_at + batch), tl.int64)
         count = tl.load(starts_at + batch + 1) - begin
     if counts_at is not None:

@@ -6,58 +6,63 @@ family: chunk-parallel
 """
 
 # The recurrence
-#     w_t = (o_t - lam_t s_{t-1}^T q_t) / (q_t^T k_t)
-#     s_t = lam_t s_{t-1} + k_t w_t^T
-#     v_t = w_t
+#     (1) w_t = (o_t - lam_t s_{t-1}^T q_t) / (q_t^T k_t)
+#     (2) s_t = lam_t s_{t-1} + k_t w_t^T
+#     (3) v_t = w_t
 #
 # Its adjoint
-#     m_{1,t} = ds_t^T k_t / (q_t^T k_t) + dv_t / (q_t^T k_t)
-#     m_{2,t} = o_t - lam_t s_{t-1}^T q_t
-#     ds_t = lam_{t+1} ds_{t+1} - lam_{t+1} q_{t+1} m_{1,t+1}^T
-#     dq_t = -(m_{2,t}^T ds_t^T k_t + dv_t^T m_{2,t}) k_t / (q_t^T k_t)^2 - lam_t s_{t-1} m_{1,t}
-#     dk_t = ds_t m_{2,t} / (q_t^T k_t) - (m_{2,t}^T ds_t^T k_t + dv_t^T m_{2,t}) q_t / (q_t^T k_t)^2
-#     do_t = m_{1,t}
-#     dlog lam_t = lam_t <s_{t-1}, ds_t> - lam_t m_{1,t}^T s_{t-1}^T q_t
-#     ds_0 = lam_1 ds_1 - lam_1 q_1 m_{1,1}^T
+#     (4) m_{1,t} = ds_t^T k_t / (q_t^T k_t) + dv_t / (q_t^T k_t)
+#     (5) m_{2,t} = o_t - lam_t s_{t-1}^T q_t
+#     (6) ds_t = lam_{t+1} ds_{t+1} - lam_{t+1} q_{t+1} m_{1,t+1}^T
+#     (7) dq_t = -(m_{2,t}^T ds_t^T k_t + dv_t^T m_{2,t}) k_t / (q_t^T k_t)^2 - lam_t s_{t-1} m_{1,t}
+#     (8) dk_t = ds_t m_{2,t} / (q_t^T k_t) - (m_{2,t}^T ds_t^T k_t + dv_t^T m_{2,t}) q_t / (q_t^T k_t)^2
+#     (9) do_t = m_{1,t}
+#     (10) dlog lam_t = lam_t <s_{t-1}, ds_t> - lam_t m_{1,t}^T s_{t-1}^T q_t
+#     (11) ds_0 = lam_1 ds_1 - lam_1 q_1 m_{1,1}^T
 #
 # Read-write form
-#     c_t = q_t^T k_t
-#     s_t = lam_t s_{t-1} + k_t u_t^T / c_t
-#     u_t = o_t - lam_t s_{t-1}^T q_t
-#     v_t = u_t / c_t
+#     (12) c_t = q_t^T k_t
+#     (13) s_t = lam_t s_{t-1} + k_t u_t^T / c_t
+#     (14) u_t = o_t - lam_t s_{t-1}^T q_t
+#     (15) v_t = u_t / c_t
 #
 # Read-write form of the adjoint
-#     ds_{t-1} = lam_t ds_t - lam_t q_t p_t^T
-#     p_t = ds_t^T k_t / c_t + dv_t / c_t
-#     dq_t = -lam_t s_{t-1} p_t - (k_t^T ds_t u_t + dv_t^T u_t) k_t / c_t^2
-#     dk_t = ds_t u_t / c_t - (k_t^T ds_t u_t + dv_t^T u_t) q_t / c_t^2
-#     do_t = p_t
-#     dlog lam_t = lam_t <s_{t-1}, ds_t> - lam_t q_t^T s_{t-1} p_t
-#     lam_t <s_{t-1}, ds_t> = <s_n, ds_n> - sum_{s >= t} k_s^T ds_s u_s / c_s - sum_{s > t} lam_s q_s^T s_{s-1} p_s
+#     (16) ds_{t-1} = lam_t ds_t - lam_t q_t p_t^T
+#     (17) p_t = ds_t^T k_t / c_t + dv_t / c_t
+#     (18) dq_t = -lam_t s_{t-1} p_t - (k_t^T ds_t u_t + dv_t^T u_t) k_t / c_t^2
+#     (19) dk_t = ds_t u_t / c_t - (k_t^T ds_t u_t + dv_t^T u_t) q_t / c_t^2
+#     (20) do_t = p_t
+#     (21) dlog lam_t = lam_t <s_{t-1}, ds_t> - lam_t q_t^T s_{t-1} p_t
+#     (22) lam_t <s_{t-1}, ds_t> = <s_n, ds_n> - sum_{s >= t} k_s^T ds_s u_s / c_s - sum_{s > t} lam_s q_s^T s_{s-1}
+#         p_s
 #
 # Products of decays in a chunk
 # i, j and s run over the steps of the chunk.
-#     M_{ij} = prod_{j < s < i} lam_s  for j < i, else 0
-#     a_i = prod_{s < i} lam_s
-#     b_j = prod_{s > j} lam_s
-#     g_i = prod_{s <= i} lam_s
-#     g_C = prod_s lam_s
+#     (23) M_{ij} = prod_{j < s < i} lam_s  for j < i, else 0
+#     (24) a_i = prod_{s < i} lam_s
+#     (25) b_j = prod_{s > j} lam_s
+#     (26) g_i = prod_{s <= i} lam_s
+#     (27) g_C = prod_s lam_s
 #
 # Over a chunk of C steps, forward
 # The only sweep goes from the first chunk to the last.
-#     T_1 = -diag(lam) ((Q K^T) . M) diag(c^(-1))
-#     U = (I - T_1)^-1 (O - diag(lam . a) Q s_0)
-#     s_C = g_C s_0 + K^T diag(b . c^(-1)) U
+#     (28) T_1 = -diag(lam) ((Q K^T) . M) diag(c^(-1))
+#     (29) U = (I - T_1)^-1 (O - diag(lam . a) Q s_0)
+#     (30) s_C = g_C s_0 + K^T diag(b . c^(-1)) U
 #
 # Over a chunk of C steps, backward
 # Sweep 1 goes from the last chunk to the first.
-#     T_2 = -diag(c^(-1)) ((K Q^T) . M^T) diag(lam)
-#     dO = (I - T_2)^-1 (diag(b . c^(-1)) K ds_C + diag(c^(-1)) dV)
-#     ds_0 = g_C ds_C - Q^T diag(lam . a) dO
+#     (31) T_2 = -diag(c^(-1)) ((K Q^T) . M^T) diag(lam)
+#     (32) dO = (I - T_2)^-1 (diag(b . c^(-1)) K ds_C + diag(c^(-1)) dV)
+#     (33) ds_0 = g_C ds_C - Q^T diag(lam . a) dO
 # Sweep 2 goes from the last chunk to the first.
-#     Y_1 = diag(b) U ds_C^T - ((U dO^T) . M^T) diag(lam) Q   (row t: ds_t u_t)
+#     (34) Y_1 = diag(b) U ds_C^T - ((U dO^T) . M^T) diag(lam) Q   (row t: ds_t u_t)
 # Sweep 3 goes from the first chunk to the last.
-#     Y_2 = diag(a) dO s_0^T + ((dO U^T) . M) diag(c^(-1)) K   (row t: s_{t-1} p_t)
+#     (35) Y_2 = diag(a) dO s_0^T + ((dO U^T) . M) diag(c^(-1)) K   (row t: s_{t-1} p_t)
+#
+# In code, products of decays are called by what lies at their ends: m (in torch, decays) is from a write to a read,
+#     since from what enters the chunk to a read, until from a write to what leaves it, kept from what enters to what
+#     leaves. Statements cite the formulas above by their numbers.
 
 import torch
 import triton
@@ -83,37 +88,32 @@ from chunkform.runtime.op.decode import Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK, dtype_of, from_chunks, from_steps, in_parts, in_segments, steps_first, to_chunks,
+    CHUNK, call_of, chunks_of, dtype_of, from_chunks, from_steps, in_parts, in_segments, or_zeros,
+    steps_first, steps_or_zeros,
 )
 from chunkform.runtime.torch_form.decays import decay_all, decay_in, decay_mask, decay_out, triangular_inverse
-from chunkform.runtime.torch_form.segment_maps import Segment, in_pieces, over_chunks
+from chunkform.runtime.torch_form.segment_maps import Segment, map_of_segment, over_chunks
 
 
-def _forward_sweep_1(s1, s2, s3, s4, s_0, lead, size, dtype, device, size_d, size_e):
-    """A walk forwards over chunks, carrying s."""
-    x1 = to_chunks(s1, lead, size, 0)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    a0 = decay_out(x1, True, 1)
-    a1 = decay_mask(x1, False, True, False, 1)
-    a2 = x3 @ x2.mT
-    a3 = triangular_inverse(a1 * a2, 1)
-    a4 = decay_in(x1, False, 1)
-    a5 = decay_all(x1)
-    s_now = s_0
-    s_in = []
-    b1_all = []
-    count = x1.shape[2]
+def _forward_sweep_1(log_lam, x, x2, o, s, lead, size):
+    """An inter-chunk sweep forwards in time, which carries s."""
+    log_lam, x, x2, o = chunks_of(lead, size, log_lam, x, x2, o)
+    until = decay_out(log_lam, True, 1)
+    decays = decay_mask(log_lam, False, True, False, 1)
+    prod = x2 @ x.mT
+    inverse = triangular_inverse(decays * prod, 1)
+    since = decay_in(log_lam, False, 1)
+    kept = decay_all(log_lam)
+    prod3_all = []
+    count = log_lam.shape[2]
     for n in range(count):
-        s_in.append(s_now)
-        b0 = (x3[:, :, n]) @ s_now
-        b1 = (a3[:, :, n]) @ (x4[:, :, n] + (a4[:, :, n])[..., :, None] * b0)
-        b2 = ((a0[:, :, n])[..., :, None] * x2[:, :, n]).mT @ b1
-        b1_all.append(b1)
-        s_now = b2 + s_now * (a5[:, :, n])[..., None, None]
-    b1 = torch.stack(b1_all, 2)
-    return from_chunks(b1, lead, 1), s_now
+        prod2 = x2[:, :, n] @ s
+        prod3 = inverse[:, :, n] @ (o[:, :, n] + since[:, :, n][..., :, None] * prod2)
+        prod4 = (until[:, :, n][..., :, None] * x[:, :, n]).mT @ prod3
+        prod3_all.append(prod3)
+        s = prod4 + s * kept[:, :, n][..., None, None]
+    prod3 = torch.stack(prod3_all, 2)
+    return from_chunks(prod3, lead, 1), s
 
 
 def torch_forward(given, states, constants, packed=None):
@@ -121,134 +121,109 @@ def torch_forward(given, states, constants, packed=None):
     if packed is not None:
         per_step = ["q", "k", "o", "lam"]
         return forward_by_length(torch_forward, per_step, given, states, constants, packed)
-    dtype = dtype_of(given)
-    some = given["q"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    dtype, device, lead = call_of(given, "q")
     size_d = given["q"].shape[-1]
     size_e = given["o"].shape[-1]
-    s_first = (
-        states["s"].to(dtype)
-        if states.get("s") is not None
-        else torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-    )
+    s_first = or_zeros(states.get("s"), (*lead[:2], size_d, size_e), dtype, device)
     log_lam = steps_first(given["lam"], dtype)
     k = steps_first(given["k"], dtype)
     q = steps_first(given["q"], dtype)
-    t9 = (q * k).sum(-1)
+    t7 = (q * k).sum(-1)
     lam = log_lam.exp()
     o = steps_first(given["o"], dtype)
-    # w: o_t - lam_t s.prev.row.13899e18d8_t
+    # (29) w: o_t - lam_t s_{t-1}^T q_t
     w, s_last = in_segments(
-        _forward_sweep_1, (log_lam, k * (t9.reciprocal())[..., None], -q * lam[..., None], o),
-        (s_first,), lead, 1, CHUNK, dtype, device, size_d, size_e,
+        _forward_sweep_1, (log_lam, k * t7.reciprocal()[..., None], -q * lam[..., None], o), (s_first,), lead, 1, CHUNK
     )
-    t14 = t9.reciprocal()
-    return {"v": from_steps(t14[..., None] * w, lead, 1, given["q"].dtype)}, {"s": s_last}, {"d91dd90777": w}
+    t12 = t7.reciprocal()
+    return {"v": from_steps(t12[..., None] * w, lead, 1, given["q"].dtype)}, {"s": s_last}, {"d91dd90777": w}
 
 
-def _backward_sweep_1(s1, s2, s3, s4, ds_0, lead, size, dtype, device, size_d, size_e):
-    """A walk backwards over chunks, carrying ds."""
-    x1 = to_chunks(s1, lead, size, 0)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    a0 = decay_all(x1)
-    a1 = decay_out(x1, True, -1)
-    a2 = decay_in(x1, False, -1)
-    a3 = decay_mask(x1, False, True, False, -1)
-    a4 = x4 @ x2.mT
-    a5 = triangular_inverse(a3 * a4, -1)
-    ds_now = ds_0
-    ds_in = []
-    b1_all = []
-    count = x1.shape[2]
+def _backward_sweep_1(log_lam, x, x2, x3, ds, lead, size):
+    """An inter-chunk sweep backwards in time, which carries ds."""
+    log_lam, x, x2, x3 = chunks_of(lead, size, log_lam, x, x2, x3)
+    kept = decay_all(log_lam)
+    until = decay_out(log_lam, True, -1)
+    since = decay_in(log_lam, False, -1)
+    decays = decay_mask(log_lam, False, True, False, -1)
+    prod2 = x3 @ x.mT
+    inverse = triangular_inverse(decays * prod2, -1)
+    ds_C = []
+    prod3_all = []
+    count = log_lam.shape[2]
     for n in range(count - 1, -1, -1):
-        ds_in.append(ds_now)
-        b0 = (x4[:, :, n]) @ ds_now
-        b1 = (a5[:, :, n]) @ (x3[:, :, n] + (a2[:, :, n])[..., :, None] * b0)
-        b2 = ((a1[:, :, n])[..., :, None] * x2[:, :, n]).mT @ b1
-        b1_all.append(b1)
-        ds_now = ds_now * (a0[:, :, n])[..., None, None] + b2
-    ds_in = torch.stack(ds_in[::-1], 2)
-    b1 = torch.stack(b1_all[::-1], 2)
-    return from_chunks(b1, lead, 1), ds_in, ds_now
+        ds_C.append(ds)
+        prod = x3[:, :, n] @ ds
+        prod3 = inverse[:, :, n] @ (x2[:, :, n] + since[:, :, n][..., :, None] * prod)
+        prod4 = (until[:, :, n][..., :, None] * x[:, :, n]).mT @ prod3
+        prod3_all.append(prod3)
+        ds = ds * kept[:, :, n][..., None, None] + prod4
+    ds_C = torch.stack(ds_C[::-1], 2)
+    prod3 = torch.stack(prod3_all[::-1], 2)
+    return from_chunks(prod3, lead, 1), ds_C, ds
 
 
-def _backward_sweep_2(s1, s2, s3, s4, ds_0, lead, size, dtype, device, size_d, size_e):
-    """A walk backwards over chunks, carrying ds."""
-    x1 = to_chunks(s1, lead, size, 0)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    a0 = decay_all(x1)
-    a1 = decay_out(x1, True, -1)
-    a2 = (a1[..., :, None] * x2).mT @ x3
-    a3 = x4 @ x3.mT
-    a4 = decay_mask(x1, False, True, False, -1)
-    a5 = (a3 * a4) @ x2
-    a6 = decay_in(x1, False, -1)
-    ds_now = ds_0
-    ds_in = []
-    count = x1.shape[2]
+def _backward_sweep_2(log_lam, x, p, x2, ds, lead, size):
+    """An inter-chunk sweep backwards in time, which carries ds."""
+    log_lam, x, p, x2 = chunks_of(lead, size, log_lam, x, p, x2)
+    kept = decay_all(log_lam)
+    until = decay_out(log_lam, True, -1)
+    prod = (until[..., :, None] * x).mT @ p
+    prod2 = x2 @ p.mT
+    decays = decay_mask(log_lam, False, True, False, -1)
+    prod3 = (prod2 * decays) @ x
+    since = decay_in(log_lam, False, -1)
+    ds_C = []
+    count = log_lam.shape[2]
     for n in range(count - 1, -1, -1):
-        ds_in.append(ds_now)
-        ds_now = ds_now * (a0[:, :, n])[..., None, None] + a2[:, :, n]
-    ds_in = torch.stack(ds_in[::-1], 2)
-    c0 = x4 @ ds_in.mT
-    return from_chunks((a5 + a6[..., :, None] * c0), lead, 1), ds_now
+        ds_C.append(ds)
+        ds = ds * kept[:, :, n][..., None, None] + prod[:, :, n]
+    ds_C = torch.stack(ds_C[::-1], 2)
+    prod4 = x2 @ ds_C.mT
+    return from_chunks((prod3 + since[..., :, None] * prod4), lead, 1), ds
 
 
-def _backward_sweep_3(s1, s2, s3, s4, s_0, lead, size, dtype, device, size_d, size_e):
-    """A walk forwards over chunks, carrying s."""
-    x1 = to_chunks(s1, lead, size, 0)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    a0 = decay_out(x1, True, 1)
-    a1 = (a0[..., :, None] * x2).mT @ x3
-    a2 = decay_all(x1)
-    a3 = decay_in(x1, False, 1)
-    a4 = decay_mask(x1, False, True, False, 1)
-    a5 = x4 @ x3.mT
-    a6 = (a4 * a5) @ x2
-    s_now = s_0
-    s_in = []
-    count = x1.shape[2]
+def _backward_sweep_3(log_lam, x, w, p, s, lead, size):
+    """An inter-chunk sweep forwards in time, which carries s."""
+    log_lam, x, w, p = chunks_of(lead, size, log_lam, x, w, p)
+    until = decay_out(log_lam, True, 1)
+    prod = (until[..., :, None] * x).mT @ w
+    kept = decay_all(log_lam)
+    since = decay_in(log_lam, False, 1)
+    decays = decay_mask(log_lam, False, True, False, 1)
+    prod3 = p @ w.mT
+    prod4 = (decays * prod3) @ x
+    s_0 = []
+    count = log_lam.shape[2]
     for n in range(count):
-        s_in.append(s_now)
-        s_now = a1[:, :, n] + s_now * (a2[:, :, n])[..., None, None]
-    s_in = torch.stack(s_in, 2)
-    c0 = x4 @ s_in.mT
-    return from_chunks((c0 * a3[..., :, None] + a6), lead, 1), s_in, s_now
+        s_0.append(s)
+        s = prod[:, :, n] + s * kept[:, :, n][..., None, None]
+    s_0 = torch.stack(s_0, 2)
+    prod2 = p @ s_0.mT
+    return from_chunks((prod2 * since[..., :, None] + prod4), lead, 1), s_0, s
 
 
-def _backward_unroll_4(s1, s2, s3, s4, s5, s6, s7, s8, s_edges, ds_edges, lead, size, dtype, device, size_d, size_e):
-    """Products of the states and their gradients at each step, from the states at the borders of chunks."""
-    x1 = to_chunks(s1, lead, size, 0)
-    x2 = to_chunks(s2, lead, size, 0)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    x5 = to_chunks(s5, lead, size, 0)
-    x6 = to_chunks(s6, lead, size, 0)
-    x7 = to_chunks(s7, lead, size, 1)
-    x8 = to_chunks(s8, lead, size, 1)
-    a0 = decay_in(x2, False, -1)
-    a1 = x4 @ ds_edges
-    a2 = (x3 * a1).sum(-1)
-    a3 = decay_mask(x2, False, True, False, 1)
-    a4 = torch.einsum("...ab,...b->...a", a2[..., None, :] * a3, x5)
-    a5 = x7 @ x3.mT
-    a6 = x8 @ x4.mT
-    a7 = (x5[..., None, :] * a3) @ (a5 * a6).mT
-    a8 = decay_mask(x2, False, True, False, -1)
-    a9 = torch.einsum("...b,...ab->...a", x6, a7 * a8)
-    a10 = (ds_edges * s_edges).sum(-2)
-    a11 = (a10).sum(-1)
-    a12 = decay_in(x2, False, 1)
-    a13 = x8 @ s_edges
-    a14 = (x7 * a13).sum(-1)
-    a15 = torch.einsum("...ab,...b->...a", x6[..., None, :] * a8, a14)
-    return (from_chunks(x1 * (a0 * a4 + a9 + a0 * a11[..., None] * a12 + a15 * a12), lead, 0),)
+def _backward_state_adjoint_4(lam, log_lam, w, k, x, x2, p, q, s_0, ds_C, lead, size):
+    """State-adjoint products at each step, from the states at chunk boundaries and their gradients."""
+    lam, log_lam, w, k, x, x2, p, q = chunks_of(lead, size, lam, log_lam, w, k, x, x2, p, q)
+    since = decay_in(log_lam, False, -1)
+    prod = k @ ds_C
+    prod2 = (w * prod).sum(-1)
+    decays = decay_mask(log_lam, False, True, False, 1)
+    prod3 = torch.einsum("...ab,...b->...a", prod2[..., None, :] * decays, x)
+    prod4 = p @ w.mT
+    prod5 = q @ k.mT
+    prod6 = (x[..., None, :] * decays) @ (prod4 * prod5).mT
+    decays2 = decay_mask(log_lam, False, True, False, -1)
+    prod7 = torch.einsum("...b,...ab->...a", x2, prod6 * decays2)
+    prod8 = (ds_C * s_0).sum(-2)
+    prod9 = (prod8).sum(-1)
+    since2 = decay_in(log_lam, False, 1)
+    prod10 = q @ s_0
+    prod11 = (p * prod10).sum(-1)
+    prod12 = torch.einsum("...ab,...b->...a", x2[..., None, :] * decays2, prod11)
+    t = since * prod3 + prod7 + since * prod9[..., None] * since2 + prod12 * since2
+    return (from_chunks(lam * t, lead, 0),)
 
 
 def torch_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
@@ -258,212 +233,161 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
         return backward_by_length(
             torch_backward, per_step, given, states, constants, saved, cotangents, final_cotangents, needs, packed
         )
-    dtype = dtype_of(given)
-    some = given["q"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    dtype, device, lead = call_of(given, "q")
     size_d = given["q"].shape[-1]
     size_e = given["o"].shape[-1]
-    s_first = (
-        states["s"].to(dtype)
-        if states.get("s") is not None
-        else torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-    )
-    last_ds = final_cotangents.get("s")
-    ds_last = (
-        torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-        if last_ds is None
-        else last_ds.to(dtype)
-    )
+    s_first = or_zeros(states.get("s"), (*lead[:2], size_d, size_e), dtype, device)
+    ds_last = or_zeros(final_cotangents.get("s"), (*lead[:2], size_d, size_e), dtype, device)
     log_lam = steps_first(given["lam"], dtype)
     q = steps_first(given["q"], dtype)
     lam = log_lam.exp()
-    dv = cotangents.get("v")
-    dv = (
-        torch.zeros(lead[0], lead[1], lead[2], size_e, dtype=dtype, device=device)
-        if dv is None
-        else steps_first(dv, dtype)
-    )
+    dv = steps_or_zeros(cotangents.get("v"), (*lead, size_e), dtype, device)
     k = steps_first(given["k"], dtype)
-    t14 = (q * k).sum(-1)
-    t15 = t14.reciprocal()
-    # w: dv_t / (q_t^T k_t) + ds.prev.row.3cb68fc052_t / (q_t^T k_t)
-    w, ds_edges, ds_first = in_segments(
+    t10 = (q * k).sum(-1)
+    t11 = t10.reciprocal()
+    # (32) p: ds_t^T k_t / (q_t^T k_t) + dv_t / (q_t^T k_t)
+    p, ds_C, ds_first = in_segments(
         _backward_sweep_1,
-        (log_lam, -q * lam[..., None], dv * (t14.reciprocal())[..., None], k * t15[..., None]),
-        (ds_last,), lead, -1, CHUNK, dtype, device, size_d, size_e,
+        (log_lam, -q * lam[..., None], dv * t10.reciprocal()[..., None], k * t11[..., None]),
+        (ds_last,), lead, -1, CHUNK,
     )
-    t18 = -q * lam[..., None]
-    w_2 = saved["d91dd90777"]
-    # y: ds_(t-1) w_{2,t}
-    y, ds_first = in_segments(
-        _backward_sweep_2, (log_lam, t18, w, w_2), (ds_last,), lead, -1, CHUNK, dtype, device, size_d, size_e
-    )
-    t22 = k * t15[..., None]
-    # y_2: s_(t-1) w_t
-    y_2, s_edges, s_end = in_segments(
-        _backward_sweep_3, (log_lam, t22, w_2, w), (s_first,), lead, 1, CHUNK, dtype, device, size_d, size_e
-    )
-    # pairing_s: <s_(t-1), ds_t> at each step, with the scalars that multiply the state
-    (pairing_s,) = in_parts(
-        _backward_unroll_4, (lam, log_lam, w_2, k, t15, -lam, w, q), (s_edges, ds_edges), lead,
-        CHUNK, dtype, device, size_d, size_e,
-    )
+    t14 = -q * lam[..., None]
+    w = saved["d91dd90777"]
+    # (34) y: ds_t w_t
+    y, ds_first = in_segments(_backward_sweep_2, (log_lam, t14, p, w), (ds_last,), lead, -1, CHUNK)
+    t18 = k * t11[..., None]
+    # (35) y_2: s_{t-1} p_t
+    y_2, s_0, s_end = in_segments(_backward_sweep_3, (log_lam, t18, w, p), (s_first,), lead, 1, CHUNK)
+    # paired_s: lam_t <s_{t-1}, ds_t>
+    (paired_s,) = in_parts(_backward_state_adjoint_4, (lam, log_lam, w, k, t11, -lam, p, q), (s_0, ds_C), lead, CHUNK)
     gradients = {}
-    t28 = (dv * w_2).sum(-1)
-    t29 = (y * k).sum(-1)
-    t30 = -(t14**-2)[..., None] * k * (t28 + t29)[..., None] - lam[..., None] * y_2
-    gradients["q"] = from_steps(t30, lead, 1, given["q"].dtype)
-    t32 = t14**-2
-    t33 = t28 + t29
-    gradients["k"] = from_steps((y * t15[..., None] - q * t32[..., None] * t33[..., None]), lead, 1, given["k"].dtype)
-    gradients["o"] = from_steps(w, lead, 1, given["o"].dtype)
-    t36 = (q * y_2).sum(-1)
-    gradients["lam"] = from_steps((pairing_s - t36 * lam), lead, 0, given["lam"].dtype)
+    t24 = (dv * w).sum(-1)
+    t25 = (y * k).sum(-1)
+    t26 = -(t10**-2)[..., None] * k * (t24 + t25)[..., None] - lam[..., None] * y_2
+    gradients["q"] = from_steps(t26, lead, 1, given["q"].dtype)
+    t28 = t10**-2
+    t29 = t24 + t25
+    gradients["k"] = from_steps((y * t11[..., None] - q * t28[..., None] * t29[..., None]), lead, 1, given["k"].dtype)
+    gradients["o"] = from_steps(p, lead, 1, given["o"].dtype)
+    t32 = (q * y_2).sum(-1)
+    gradients["lam"] = from_steps((paired_s - t32 * lam), lead, 0, given["lam"].dtype)
     return gradients, {"s": ds_first}
 
 
-def _forward_states_1_chunks(s1, s2, s3, s4, lead, size, dtype, device, size_d, size_e):
-    """What each chunk, walked forwards, makes of s: linear parts, then local parts."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 0)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    count = x1.shape[2]
-    a0 = decay_out(x2, True, 1)
-    a1 = decay_in(x2, False, 1)
-    a2 = decay_mask(x2, False, True, False, 1)
-    a3 = x4 @ x3.mT
-    a4 = triangular_inverse(a2 * a3, 1)
-    a5 = a4 @ (a1[..., :, None] * x4)
-    a6 = (a0[..., :, None] * x3).mT @ a5
-    a7 = decay_all(x2)
-    a8 = torch.eye(size_d, dtype=dtype, device=device)
-    a9 = a4 @ x1
-    a10 = (a0[..., :, None] * x3).mT @ a9
+def _forward_states_1_chunks(o, log_lam, x, x2, lead, size, dtype, device, size_d, size_e):
+    """The map of each chunk, forwards in time, for s: linear parts, then local parts."""
+    o, log_lam, x, x2 = chunks_of(lead, size, o, log_lam, x, x2)
+    count = o.shape[2]
+    until = decay_out(log_lam, True, 1)
+    since = decay_in(log_lam, False, 1)
+    decays = decay_mask(log_lam, False, True, False, 1)
+    prod = x2 @ x.mT
+    inverse = triangular_inverse(decays * prod, 1)
+    prod2 = inverse @ (since[..., :, None] * x2)
+    prod3 = (until[..., :, None] * x).mT @ prod2
+    kept = decay_all(log_lam)
+    t = torch.eye(size_d, dtype=dtype, device=device)
+    prod4 = inverse @ o
+    prod5 = (until[..., :, None] * x).mT @ prod4
     return (
-        over_chunks((a6 + a7[..., None, None] * a8), (lead[0], lead[1], count, size_d, size_d), dtype, device),
-        over_chunks(a10, (lead[0], lead[1], count, size_d, size_e), dtype, device),
+        over_chunks((prod3 + kept[..., None, None] * t), (*lead[:2], count, size_d, size_d), dtype, device),
+        over_chunks(prod5, (*lead[:2], count, size_d, size_e), dtype, device),
     )
 
 
-def _forward_states_1_law(later, earlier):
+def _forward_states_1_composed(later, earlier):
     """The map of two segments from the map of each."""
-    a0 = (later[0]) @ (earlier[0].mT).mT
-    a1 = (later[0]) @ (earlier[1])
+    a0 = later[0] @ earlier[0].mT.mT
+    a1 = later[0] @ earlier[1]
     return (a0, (later[1] + a1))
 
 
-def _forward_states_1_apply(parts, states):
+def _forward_states_1_applied(parts, states):
     """The states that leave a segment, from those that enter it."""
-    a0 = (parts[0]) @ (states[0])
+    a0 = parts[0] @ states[0]
     return ((parts[1] + a0),)
 
 
 def torch_forward_states(given, states, constants, exchange):
-    """The states that enter this part of a sequence, by what comes before it."""
-    dtype = dtype_of(given)
-    some = given["q"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    """The states that enter this segment of a sequence, by what comes before it."""
+    dtype, device, lead = call_of(given, "q")
     size_d = given["q"].shape[-1]
     size_e = given["o"].shape[-1]
-    s_first = (
-        states["s"].to(dtype)
-        if states.get("s") is not None
-        else torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-    )
+    s_first = or_zeros(states.get("s"), (*lead[:2], size_d, size_e), dtype, device)
     o = steps_first(given["o"], dtype)
     log_lam = steps_first(given["lam"], dtype)
     k = steps_first(given["k"], dtype)
     q = steps_first(given["q"], dtype)
-    t10 = (q * k).sum(-1)
+    t8 = (q * k).sum(-1)
     lam = log_lam.exp()
-    map_3 = in_pieces(
-        _forward_states_1_chunks, _forward_states_1_law,
-        (o, log_lam, k * (t10.reciprocal())[..., None], -q * lam[..., None]), lead, 1, CHUNK, dtype,
+    map_3 = map_of_segment(
+        _forward_states_1_chunks, _forward_states_1_composed,
+        (o, log_lam, k * t8.reciprocal()[..., None], -q * lam[..., None]), lead, 1, CHUNK, dtype,
         device, size_d, size_e,
     )
     # what enters, of s
     ((s_first,),) = exchange(
-        (Segment(("s",), _forward_states_1_law, _forward_states_1_apply, map_3[:1], map_3[1:], (s_first,)),)
+        (Segment(("s",), _forward_states_1_composed, _forward_states_1_applied, map_3[:1], map_3[1:], (s_first,)),)
     )
     return {"s": s_first}
 
 
-def _backward_states_1_chunks(s1, s2, s3, s4, lead, size, dtype, device, size_d, size_e):
-    """What each chunk, walked backwards, makes of ds: linear parts, then local parts."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 0)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    count = x1.shape[2]
-    a0 = decay_out(x2, True, -1)
-    a1 = decay_mask(x2, False, True, False, -1)
-    a2 = x4 @ x3.mT
-    a3 = triangular_inverse(a1 * a2, -1)
-    a4 = decay_in(x2, False, -1)
-    a5 = a3 @ (a4[..., :, None] * x4)
-    a6 = (a0[..., :, None] * x3).mT @ a5
-    a7 = decay_all(x2)
-    a8 = torch.eye(size_d, dtype=dtype, device=device)
-    a9 = a3 @ x1
-    a10 = (a0[..., :, None] * x3).mT @ a9
+def _backward_states_1_chunks(x, log_lam, x2, x3, lead, size, dtype, device, size_d, size_e):
+    """The map of each chunk, backwards in time, for ds: linear parts, then local parts."""
+    x, log_lam, x2, x3 = chunks_of(lead, size, x, log_lam, x2, x3)
+    count = x.shape[2]
+    until = decay_out(log_lam, True, -1)
+    decays = decay_mask(log_lam, False, True, False, -1)
+    prod = x3 @ x2.mT
+    inverse = triangular_inverse(decays * prod, -1)
+    since = decay_in(log_lam, False, -1)
+    prod2 = inverse @ (since[..., :, None] * x3)
+    prod3 = (until[..., :, None] * x2).mT @ prod2
+    kept = decay_all(log_lam)
+    t = torch.eye(size_d, dtype=dtype, device=device)
+    prod4 = inverse @ x
+    prod5 = (until[..., :, None] * x2).mT @ prod4
     return (
-        over_chunks((a6 + a7[..., None, None] * a8), (lead[0], lead[1], count, size_d, size_d), dtype, device),
-        over_chunks(a10, (lead[0], lead[1], count, size_d, size_e), dtype, device),
+        over_chunks((prod3 + kept[..., None, None] * t), (*lead[:2], count, size_d, size_d), dtype, device),
+        over_chunks(prod5, (*lead[:2], count, size_d, size_e), dtype, device),
     )
 
 
-def _backward_states_1_law(later, earlier):
+def _backward_states_1_composed(later, earlier):
     """The map of two segments from the map of each."""
-    a0 = (later[0]) @ (earlier[0].mT).mT
-    a1 = (later[0]) @ (earlier[1])
+    a0 = later[0] @ earlier[0].mT.mT
+    a1 = later[0] @ earlier[1]
     return (a0, (later[1] + a1))
 
 
-def _backward_states_1_apply(parts, states):
+def _backward_states_1_applied(parts, states):
     """The states that leave a segment, from those that enter it."""
-    a0 = (parts[0]) @ (states[0])
+    a0 = parts[0] @ states[0]
     return ((a0 + parts[1]),)
 
 
 def torch_backward_states(given, states, constants, saved, cotangents, final_cotangents, exchange):
-    """The gradients of the states that leave this part of a sequence, by what comes after it."""
-    dtype = dtype_of(given)
-    some = given["q"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    """The gradients of the states that leave this segment of a sequence, by what comes after it."""
+    dtype, device, lead = call_of(given, "q")
     size_d = given["q"].shape[-1]
     size_e = given["o"].shape[-1]
-    s_first = (
-        states["s"].to(dtype)
-        if states.get("s") is not None
-        else torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-    )
-    last_ds = final_cotangents.get("s")
-    ds_last = (
-        torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-        if last_ds is None
-        else last_ds.to(dtype)
-    )
-    dv = cotangents.get("v")
-    dv = (
-        torch.zeros(lead[0], lead[1], lead[2], size_e, dtype=dtype, device=device)
-        if dv is None
-        else steps_first(dv, dtype)
-    )
+    s_first = or_zeros(states.get("s"), (*lead[:2], size_d, size_e), dtype, device)
+    ds_last = or_zeros(final_cotangents.get("s"), (*lead[:2], size_d, size_e), dtype, device)
+    dv = steps_or_zeros(cotangents.get("v"), (*lead, size_e), dtype, device)
     q = steps_first(given["q"], dtype)
     k = steps_first(given["k"], dtype)
-    t12 = (q * k).sum(-1)
+    t8 = (q * k).sum(-1)
     log_lam = steps_first(given["lam"], dtype)
     lam = log_lam.exp()
-    t15 = t12.reciprocal()
-    map_3 = in_pieces(
-        _backward_states_1_chunks, _backward_states_1_law,
-        (dv * (t12.reciprocal())[..., None], log_lam, -q * lam[..., None], k * t15[..., None]),
-        lead, -1, CHUNK, dtype, device, size_d, size_e,
+    t11 = t8.reciprocal()
+    map_3 = map_of_segment(
+        _backward_states_1_chunks, _backward_states_1_composed,
+        (dv * t8.reciprocal()[..., None], log_lam, -q * lam[..., None], k * t11[..., None]), lead,
+        -1, CHUNK, dtype, device, size_d, size_e,
     )
     # what enters, of ds
     ((ds_last,),) = exchange(
-        (Segment(("s",), _backward_states_1_law, _backward_states_1_apply, map_3[:1], map_3[1:], (ds_last,)),)
+        (Segment(("s",), _backward_states_1_composed, _backward_states_1_applied, map_3[:1], map_3[1:], (ds_last,)),)
     )
     return {"s": ds_last}
 
@@ -551,7 +475,7 @@ def forward_sweep_1(
     PIECE: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """A walk forwards over chunks, carrying a tile of s."""
+    """An inter-chunk sweep forwards in time, which carries a tile of s."""
     tiles = tl.cdiv(E, block_e)
     if s_linear is not None:
         tiles = tl.cdiv(D, block_e) + (0 if s_last is None else tiles)
@@ -566,7 +490,7 @@ def forward_sweep_1(
     e_ok = e < E
     if s_linear is not None:
         column = e - (0 if s_last is None else tl.cdiv(E, block_e) * block_e)
-        column_ok = (column >= 0) & (column < D)  # of the matrix of the part's map
+        column_ok = (column >= 0) & (column < D)  # of the matrix of the segment's map
         if s_last is None:
             e_ok = tl.zeros([block_e], tl.int1)
     d = ()
@@ -644,8 +568,8 @@ def forward_sweep_1(
             p3 = tl.dot(
                 ((ahead1.to(tl.float32) * until)[None, :] * p2).to(DT), k[n_d].to(DT),
                 (kept * s[n_d]), input_precision="tf32x3",
-            )  # ... + k^T diag((cd952cfd4723) . until) p2
-            s_slice2 = p3  # kept s + k^T diag((cd952cfd4723) . until) p2
+            )  # ... + k^T diag((ahead1) . until) p2
+            s_slice2 = p3  # (30) kept s + k^T diag((ahead1) . until) p2
             s_next = s_next + (s_slice2,)
         s = s_next
     for n_d in tl.static_range((D + block_d - 1) // block_d):
@@ -777,7 +701,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             )
         join_pieces(late, s_ends, s_linear, 0)
         late = None
-        if exchange is not None:  # other parts of the sequence are elsewhere
+        if exchange is not None:  # other segments of the sequence are elsewhere
             s_coming = exchange.begin((map_of_all("s", s_first, s_ends, lay, parts, True, linear=s_linear, axis=0),))
     if parts > 1 or exchange is not None:
         if exchange is not None:
@@ -907,7 +831,7 @@ def backward_sweep_1(
     C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
-    """A walk backwards over chunks, carrying a tile of ds."""
+    """An inter-chunk sweep backwards in time, which carries a tile of ds."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
     sh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
     h = sh % H
@@ -975,7 +899,7 @@ def backward_sweep_1(
         if YIELD:
             tl.store(
                 do_out + step * E + i[None, :] * (H * E) + e[:, None], p2, mask=e_ok[:, None] & i_ok[None, :]
-            )  # do
+            )  # (32) do
         kept = span(lam_a_end, lam_n_end, 0.0, 0)
         until = span(lam_a, lam_n, 0.0, 0)
         ds_next = ()
@@ -983,7 +907,7 @@ def backward_sweep_1(
             p3 = tl.dot(
                 (-until[None, :] * p2).to(DT), q[n_d].to(DT), (kept * ds[n_d]), input_precision="tf32x3"
             )  # ... + -q^T diag(until) p2
-            ds_slice2 = p3  # kept ds - q^T diag(until) p2
+            ds_slice2 = p3  # (33) kept ds - q^T diag(until) p2
             ds_next = ds_next + (ds_slice2,)
         ds = ds_next
     for n_d in tl.static_range((D + block_d - 1) // block_d):
@@ -1055,7 +979,7 @@ def backward_sweep_2(
     C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
-    """A walk backwards over chunks, carrying a tile of ds."""
+    """An inter-chunk sweep backwards in time, which carries a tile of ds."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
     sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
     h = sh % H
@@ -1133,7 +1057,7 @@ def backward_sweep_2(
             p3 = tl.dot(
                 (-until[None, :] * q_each.to(tl.float32)).to(DT), do.to(DT), (kept * ds[n_e]), input_precision="tf32x3"
             )  # ... + -q^T diag(until) do
-            ds_slice2 = p3  # kept ds - q^T diag(until) do
+            ds_slice2 = p3  # (33) kept ds - q^T diag(until) do
             ds_next = ds_next + (ds_slice2,)
         ds = ds_next
         sums = tl.sum(
@@ -1145,7 +1069,7 @@ def backward_sweep_2(
         )
         t = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p2 = tl.dot(q.to(DT), t.to(DT), input_precision="tf32x3")  # matrix2 q
-        y = (-p2) + (since[None, :] * p)  # diag(since) write1 ds^T - matrix2 q
+        y = (-p2) + (since[None, :] * p)  # (34) diag(since) write1 ds^T - matrix2 q
         if YIELD:
             tl.store(read1_out + step * D + i[None, :] * (H * D) + d[:, None], y, mask=d_ok[:, None] & i_ok[None, :])
             tl.store(
@@ -1230,13 +1154,13 @@ def backward_prepare_3(
         tl.store(
             matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
             (ahead1.to(tl.float32)[None, :] * (p * m)),
-        )  # ((do write1^T) . m) diag((cd952cfd4723))
+        )  # ((do write1^T) . m) diag((ahead1))
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p2 = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="ieee")  # q k^T
         pairs = -ahead1.to(tl.float32)[None, :] * (
             p2 * p * tl.where(i[:, None] > i[None, :], 1.0, 0.0) * m
-        )  # -([order_{mask}]_{i,j} . (q k^T) . (do write1^T) . m) diag((cd952cfd4723))
+        )  # -([i > j] . (q k^T) . (do write1^T) . m) diag((ahead1))
         sums = tl.sum(pairs, axis=1)
         sums2 = tl.sum(tl.reshape(pairs, [2, C // 2, C]), axis=1)
         tl.store(own1_out + (bh * 1 + 0) * T + t0 + i, sums, mask=i_ok)  # s: own.early, rows
@@ -1257,7 +1181,7 @@ def backward_sweep_3(
     C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
-    """A walk forwards over chunks, carrying a tile of s."""
+    """An inter-chunk sweep forwards in time, which carries a tile of s."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
     sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
     h = sh % H
@@ -1335,8 +1259,8 @@ def backward_sweep_3(
             p3 = tl.dot(
                 ((ahead1.to(tl.float32) * until)[None, :] * k_each.to(tl.float32)).to(DT),
                 write1.to(DT), (kept * s[n_e]), input_precision="tf32x3",
-            )  # ... + k^T diag((cd952cfd4723) . until) write1
-            s_slice2 = p3  # kept s + k^T diag((cd952cfd4723) . until) write1
+            )  # ... + k^T diag((ahead1) . until) write1
+            s_slice2 = p3  # (30) kept s + k^T diag((ahead1) . until) write1
             s_next = s_next + (s_slice2,)
         s = s_next
         sums = tl.sum(
@@ -1501,7 +1425,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
             num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
         )
-        if exchange is not None:  # other parts of the sequence are elsewhere
+        if exchange is not None:  # other segments of the sequence are elsewhere
             ds_coming = exchange.begin(
                 (map_of_all("s", ds_first, ds_ends, lay, parts, False, linear=ds_linear, axis=0),)
             )
@@ -1761,7 +1685,7 @@ def steps_kernel(
     else:
         row = batch
     entry, begin, count = batch, tl.cast(0, tl.int64), tl.cast(steps, tl.int64)
-    if starts_at is not None:  # packed: a program walks one sequence, whose place it reads
+    if starts_at is not None:  # packed: a program has one sequence, whose place it reads
         entry, begin = tl.cast(0, tl.int64), tl.cast(tl.load(starts_at + batch), tl.int64)
         count = tl.load(starts_at + batch + 1) - begin
     if counts_at is not None:

@@ -151,9 +151,9 @@ def feature_gradients(given, constants, at, cotangents, features, needs):
         found["x_i"] = [t_0]
         found["x_j"] = [t_2, dvalue1]
     if "K" in needs:
-        found["K"] = over_batch((t_3.to(dtype)), 2) + over_batch((t_4.to(dtype)), 2)
+        found["K"] = over_batch(t_3.to(dtype), 2) + over_batch(t_4.to(dtype), 2)
     if "b" in needs:
-        found["b"] = over_batch((t_5.to(dtype)), 1)
+        found["b"] = over_batch(t_5.to(dtype), 1)
     return found
 
 

@@ -183,13 +183,13 @@ def feature_gradients(given, constants, at, cotangents, features, needs):
         found["x_i"] = [t_1]
         found["x_j"] = [t_3, dvalue1]
     if "Q" in needs:
-        found["Q"] = over_batch((t_4.to(dtype)), 2)
+        found["Q"] = over_batch(t_4.to(dtype), 2)
     if "K" in needs:
-        found["K"] = over_batch((t_5.to(dtype)), 2)
+        found["K"] = over_batch(t_5.to(dtype), 2)
     if "b" in needs:
-        found["b"] = over_batch((t_6.to(dtype)), 1)
+        found["b"] = over_batch(t_6.to(dtype), 1)
     if "c" in needs:
-        found["c"] = over_batch((t_7.to(dtype)), 1)
+        found["c"] = over_batch(t_7.to(dtype), 1)
     return found
 
 

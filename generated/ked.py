@@ -56,7 +56,7 @@ def features(given, constants, at):
     size_M = at.sizes["M"]
     mu_k = given["mu"]
     x_j = at.rows(given["x"])
-    return {"query1": at.wide(((mu_k.mT).mT).to(low)), "key1": at.wide(x_j), "value": at.wide(x_j)}
+    return {"query1": at.wide(mu_k.mT.mT.to(low)), "key1": at.wide(x_j), "value": at.wide(x_j)}
 
 
 def feature_gradients(given, constants, at, cotangents, features, needs):
@@ -72,7 +72,7 @@ def feature_gradients(given, constants, at, cotangents, features, needs):
     if "x" in needs:
         found["x_j"] = [dkey1_1, dvalue1]
     if "mu" in needs:
-        found["mu_k"] = over_batch(((dquery1_1.mT).to(dtype)).mT, 2)
+        found["mu_k"] = over_batch(dquery1_1.mT.to(dtype).mT, 2)
     return found
 
 
@@ -91,7 +91,7 @@ def outputs(given, constants, at, averaged):
     t_3 = t_2.sum(-1)
     t_4 = contract("ab,ac->bc", R, t_1, low)
     t_5 = contract("ac,ab->bc", value1.mT, t_4, low)
-    return {"B": (value1.mT).mT, "nodes": t_3, "matrix": t_5}
+    return {"B": value1.mT.mT, "nodes": t_3, "matrix": t_5}
 
 
 def output_gradients(given, constants, at, averaged, cotangents, needs):
@@ -125,9 +125,9 @@ def output_gradients(given, constants, at, averaged, cotangents, needs):
     t_14 = contract("ac,ab->bc", t_5, L, low)
     found = {}
     if "L" in needs:
-        found["L"] = over_batch((t_6.to(dtype)), 2)
+        found["L"] = over_batch(t_6.to(dtype), 2)
     if "R" in needs:
-        found["R"] = over_batch((t_8.to(dtype)), 2) + over_batch((dnodes[..., None, None] * t_9), 2)
+        found["R"] = over_batch(t_8.to(dtype), 2) + over_batch((dnodes[..., None, None] * t_9), 2)
     found["value1"] = (dB.mT + dnodes[..., None, None] * t_13 + t_12 + t_14).mT
     return found
 

@@ -6,71 +6,75 @@ family: chunk-parallel
 """
 
 # The recurrence
-#     decayed_t = diag(alpha_t) S_{t-1}
-#     S_t = decayed_t + beta_t k_t (v_t - decayed_t^T k_t)^T
-#     o_t = S_t^T q_t
+#     (1) decayed_t = diag(alpha_t) S_{t-1}
+#     (2) S_t = decayed_t + beta_t k_t (v_t - decayed_t^T k_t)^T
+#     (3) o_t = S_t^T q_t
 #
 # Its adjoint
-#     dS_t = diag(alpha_{t+1}) dS_{t+1} - beta_{t+1} (alpha_{t+1} . k_{t+1}) k_{t+1}^T dS_{t+1} + q_t do_t^T
-#     dq_t = S_t do_t
-#     dk_t = beta_t dS_t (v_t - decayed_t^T k_t) - beta_t (alpha_t . (S_{t-1} dS_t^T k_t))
-#     dv_t = beta_t dS_t^T k_t
-#     dbeta_t = (v_t - decayed_t^T k_t)^T dS_t^T k_t
-#     dlog alpha_t = alpha_t . ((S_{t-1} . dS_t) 1) - beta_t (alpha_t . k_t . (S_{t-1} dS_t^T k_t))
-#     dS_0 = diag(alpha_1) dS_1 - beta_1 (alpha_1 . k_1) k_1^T dS_1
+#     (4) dS_t = diag(alpha_{t+1}) dS_{t+1} - beta_{t+1} (alpha_{t+1} . k_{t+1}) k_{t+1}^T dS_{t+1} + q_t do_t^T
+#     (5) dq_t = S_t do_t
+#     (6) dk_t = beta_t dS_t (v_t - decayed_t^T k_t) - beta_t (alpha_t . (S_{t-1} dS_t^T k_t))
+#     (7) dv_t = beta_t dS_t^T k_t
+#     (8) dbeta_t = (v_t - decayed_t^T k_t)^T dS_t^T k_t
+#     (9) dlog alpha_t = alpha_t . ((S_{t-1} . dS_t) 1) - beta_t (alpha_t . k_t . (S_{t-1} dS_t^T k_t))
+#     (10) dS_0 = diag(alpha_1) dS_1 - beta_1 (alpha_1 . k_1) k_1^T dS_1
 #
 # Read-write form
-#     S_t = diag(alpha_t) S_{t-1} + beta_t k_t w_t^T
-#     w_t = v_t - S_{t-1}^T (alpha_t . k_t)
-#     o_t = S_t^T q_t
+#     (11) S_t = diag(alpha_t) S_{t-1} + beta_t k_t w_t^T
+#     (12) w_t = v_t - S_{t-1}^T (alpha_t . k_t)
+#     (13) o_t = S_t^T q_t
 #
 # Read-write form of the adjoint
 # dS_t^+ is the part of dS_t that comes from later steps.
-#     dS_t = dS_t^+ + q_t do_t^T
-#     dS_{t-1}^+ = diag(alpha_t) dS_t - beta_t (alpha_t . k_t) p_t^T
-#     p_t = dS_t^T k_t
-#     dq_t = S_t do_t
-#     dk_t = beta_t dS_t w_t - beta_t (alpha_t . (S_{t-1} p_t))
-#     dv_t = beta_t p_t
-#     dbeta_t = w_t^T p_t
-#     dlog alpha_t = alpha_t . ((S_{t-1} . dS_t) 1) - beta_t (alpha_t . k_t . (S_{t-1} p_t))
-#     alpha_t . ((S_{t-1} . dS_t) 1) = (S_n . dS_n^+) 1 + sum_{s >= t} (q_s . (S_s do_s) - beta_s (k_s . (dS_s w_s)))
-#         - sum_{s > t} beta_s (alpha_s . k_s . (S_{s-1} p_s))
+#     (14) dS_t = dS_t^+ + q_t do_t^T
+#     (15) dS_{t-1}^+ = diag(alpha_t) dS_t - beta_t (alpha_t . k_t) p_t^T
+#     (16) p_t = dS_t^T k_t
+#     (17) dq_t = S_t do_t
+#     (18) dk_t = beta_t dS_t w_t - beta_t (alpha_t . (S_{t-1} p_t))
+#     (19) dv_t = beta_t p_t
+#     (20) dbeta_t = w_t^T p_t
+#     (21) dlog alpha_t = alpha_t . ((S_{t-1} . dS_t) 1) - beta_t (alpha_t . k_t . (S_{t-1} p_t))
+#     (22) alpha_t . ((S_{t-1} . dS_t) 1) = (S_n . dS_n^+) 1 + sum_{s >= t} (q_s . (S_s do_s) - beta_s (k_s . (dS_s
+#         w_s))) - sum_{s > t} beta_s (alpha_s . k_s . (S_{s-1} p_s))
 #
 # Products of decays in a chunk
 # i, j and s run over the steps of the chunk.
-#     A_i = prod_{s < i} alpha_s
-#     M_{ij} = prod_{j < s < i} alpha_s  for j < i, else 0
-#     N_{ij} = prod_{j < s <= i} alpha_s  for j <= i, else 0
-#     G_i = prod_{s <= i} alpha_s
-#     G_C = prod_s alpha_s
-#     B_j = prod_{s > j} alpha_s
+#     (23) A_i = prod_{s < i} alpha_s
+#     (24) M_{ij} = prod_{j < s < i} alpha_s  for j < i, else 0
+#     (25) N_{ij} = prod_{j < s <= i} alpha_s  for j <= i, else 0
+#     (26) G_i = prod_{s <= i} alpha_s
+#     (27) G_C = prod_s alpha_s
+#     (28) B_j = prod_{s > j} alpha_s
 #
 # Over a chunk of C steps, forward
 # The only sweep goes from the first chunk to the last.
-#     [R_1]_{i,j} = sum_{d} alpha_{i,d} K_{j,d} K_{i,d} M_{i,j,d}
-#     T_1 = -R_1 diag(beta)
-#     W = (I - T_1)^-1 (V - (alpha . K . A) S_0)
-#     [R_2]_{i,j} = sum_{d} Q_{i,d} K_{j,d} N_{i,j,d}
-#     O = (Q . G) S_0 + R_2 diag(beta) W
-#     S_C = diag(G_C) S_0 + (K . B)^T diag(beta) W
+#     (29) [R_1]_{i,j} = sum_{d} alpha_{i,d} K_{j,d} K_{i,d} M_{i,j,d}
+#     (30) T_1 = -R_1 diag(beta)
+#     (31) W = (I - T_1)^-1 (V - (alpha . K . A) S_0)
+#     (32) [R_2]_{i,j} = sum_{d} Q_{i,d} K_{j,d} N_{i,j,d}
+#     (33) O = (Q . G) S_0 + R_2 diag(beta) W
+#     (34) S_C = diag(G_C) S_0 + (K . B)^T diag(beta) W
 #
 # Over a chunk of C steps, backward
 # Sweep 1 goes from the last chunk to the first.
-#     [R_3]_{i,j} = sum_{d} alpha_{j,d} K_{j,d} K_{i,d} M_{j,i,d}
-#     T_2 = -R_3 diag(beta)
-#     [R_4]_{i,j} = sum_{d} Q_{j,d} K_{i,d} N_{j,i,d}
-#     P = (I - T_2)^-1 ((K . B) dS_C + R_4 dO)
-#     dS_0 = diag(G_C) dS_C + (Q . G)^T dO - (alpha . K . A)^T diag(beta) P
+#     (35) [R_3]_{i,j} = sum_{d} alpha_{j,d} K_{j,d} K_{i,d} M_{j,i,d}
+#     (36) T_2 = -R_3 diag(beta)
+#     (37) [R_4]_{i,j} = sum_{d} Q_{j,d} K_{i,d} N_{j,i,d}
+#     (38) P = (I - T_2)^-1 ((K . B) dS_C + R_4 dO)
+#     (39) dS_0 = diag(G_C) dS_C + (Q . G)^T dO - (alpha . K . A)^T diag(beta) P
 # Sweep 2 goes from the last chunk to the first.
-#     [R_5]_{i,d} = sum_{j} Q_{j,d} [W dO^T]_{i,j} N_{j,i,d}
-#     [R_6]_{i,d} = sum_{j} beta_j alpha_{j,d} K_{j,d} M_{j,i,d} [W P^T]_{i,j}
-#     Y_1 = B . (W dS_C^T) + R_5 - R_6   (row t: dS_t w_t)
+#     (40) [R_5]_{i,d} = sum_{j} Q_{j,d} [W dO^T]_{i,j} N_{j,i,d}
+#     (41) [R_6]_{i,d} = sum_{j} beta_j alpha_{j,d} K_{j,d} M_{j,i,d} [W P^T]_{i,j}
+#     (42) Y_1 = B . (W dS_C^T) + R_5 - R_6   (row t: dS_t w_t)
 # Sweep 3 goes from the first chunk to the last.
-#     [R_7]_{i,d} = sum_{j} beta_j K_{j,d} [dO W^T]_{i,j} N_{i,j,d}
-#     dQ = (dO S_0^T) . G + R_7
-#     [R_8]_{i,d} = sum_{j} beta_j K_{j,d} M_{i,j,d} [P W^T]_{i,j}
-#     Y_2 = A . (P S_0^T) + R_8   (row t: S_{t-1} p_t)
+#     (43) [R_7]_{i,d} = sum_{j} beta_j K_{j,d} [dO W^T]_{i,j} N_{i,j,d}
+#     (44) dQ = (dO S_0^T) . G + R_7
+#     (45) [R_8]_{i,d} = sum_{j} beta_j K_{j,d} M_{i,j,d} [P W^T]_{i,j}
+#     (46) Y_2 = A . (P S_0^T) + R_8   (row t: S_{t-1} p_t)
+#
+# In code, products of decays are called by what lies at their ends: m (in torch, decays) is from a write to a read,
+#     since from what enters the chunk to a read, until from a write to what leaves it, kept from what enters to what
+#     leaves. Statements cite the formulas above by their numbers.
 
 import torch
 import triton
@@ -98,45 +102,41 @@ from chunkform.runtime.op.decode import Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK, dtype_of, from_chunks, from_steps, in_parts, in_segments, steps_first, to_chunks,
+    CHUNK, call_of, chunks_of, dtype_of, from_chunks, from_steps, in_parts, in_segments, or_zeros,
+    steps_first, steps_or_zeros,
 )
 from chunkform.runtime.torch_form.decays import (
     apart_mask, channel_apply, channel_product, decay_all, decay_in, decay_out, order_mask,
     triangular_inverse,
 )
-from chunkform.runtime.torch_form.segment_maps import Segment, in_pieces, over_chunks
+from chunkform.runtime.torch_form.segment_maps import Segment, map_of_segment, over_chunks
 
 
-def _forward_sweep_1(s1, s2, s3, s4, s5, S_0, lead, size, dtype, device, size_d, size_e):
-    """A walk forwards over chunks, carrying S."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    x5 = to_chunks(s5, lead, size, 1)
-    a0 = decay_all(x1, dim=-2)
-    a1 = decay_in(x1, False, 1, dim=-2)
-    a2 = channel_product(x2, x4, x1, False, True, False, 1)
-    a3 = triangular_inverse(a2, 1)
-    a4 = decay_out(x1, True, 1, dim=-2)
-    a5 = channel_product(x5, x4, x1, True, True, True, 1)
-    a6 = decay_in(x1, True, 1, dim=-2)
-    S_now = S_0
-    S_in = []
-    b1_all = []
-    count = x1.shape[2]
+def _forward_sweep_1(log_alpha, x, v, x2, q, S, lead, size):
+    """An inter-chunk sweep forwards in time, which carries S."""
+    log_alpha, x, v, x2, q = chunks_of(lead, size, log_alpha, x, v, x2, q)
+    kept = decay_all(log_alpha, dim=-2)
+    since = decay_in(log_alpha, False, 1, dim=-2)
+    prod2 = channel_product(x, x2, log_alpha, False, True, False, 1)
+    inverse = triangular_inverse(prod2, 1)
+    until = decay_out(log_alpha, True, 1, dim=-2)
+    prod5 = channel_product(q, x2, log_alpha, True, True, True, 1)
+    since2 = decay_in(log_alpha, True, 1, dim=-2)
+    S_0 = []
+    prod3_all = []
+    count = log_alpha.shape[2]
     for n in range(count):
-        S_in.append(S_now)
-        b0 = (a1[:, :, n] * x2[:, :, n]) @ S_now
-        b1 = (a3[:, :, n]) @ (b0 + x3[:, :, n])
-        b2 = (a4[:, :, n] * x4[:, :, n]).mT @ b1
-        b1_all.append(b1)
-        S_now = S_now * (a0[:, :, n])[..., :, None] + b2
-    S_in = torch.stack(S_in, 2)
-    b1 = torch.stack(b1_all, 2)
-    c0 = a5 @ b1
-    c1 = (a6 * x5) @ S_in
-    return from_chunks(b1, lead, 1), from_chunks((c0 + c1), lead, 1), S_now
+        S_0.append(S)
+        prod = (since[:, :, n] * x[:, :, n]) @ S
+        prod3 = inverse[:, :, n] @ (prod + v[:, :, n])
+        prod4 = (until[:, :, n] * x2[:, :, n]).mT @ prod3
+        prod3_all.append(prod3)
+        S = S * kept[:, :, n][..., :, None] + prod4
+    S_0 = torch.stack(S_0, 2)
+    prod3 = torch.stack(prod3_all, 2)
+    prod6 = prod5 @ prod3
+    prod7 = (since2 * q) @ S_0
+    return from_chunks(prod3, lead, 1), from_chunks((prod6 + prod7), lead, 1), S
 
 
 def torch_forward(given, states, constants, packed=None):
@@ -144,155 +144,127 @@ def torch_forward(given, states, constants, packed=None):
     if packed is not None:
         per_step = ["q", "k", "v", "beta", "alpha"]
         return forward_by_length(torch_forward, per_step, given, states, constants, packed)
-    dtype = dtype_of(given)
-    some = given["q"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    dtype, device, lead = call_of(given, "q")
     size_d = given["q"].shape[-1]
     size_e = given["v"].shape[-1]
-    S_first = (
-        states["S"].to(dtype)
-        if states.get("S") is not None
-        else torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-    )
+    S_first = or_zeros(states.get("S"), (*lead[:2], size_d, size_e), dtype, device)
     log_alpha = steps_first(given["alpha"], dtype)
     k = steps_first(given["k"], dtype)
     alpha = log_alpha.exp()
     v = steps_first(given["v"], dtype)
     beta = steps_first(given["beta"], dtype)
     q = steps_first(given["q"], dtype)
-    # w: v_t - S.prev.row.c0210b8b8f_t
-    # y: S_t^T q_t
-    w, y, S_last = in_segments(
-        _forward_sweep_1, (log_alpha, -k * alpha, v, k * beta[..., None], q), (S_first,), lead, 1,
-        CHUNK, dtype, device, size_d, size_e,
+    # (31) w: v_t - S_{t-1}^T (alpha_t . k_t)
+    # (33) o: S_t^T q_t
+    w, o, S_last = in_segments(
+        _forward_sweep_1, (log_alpha, -k * alpha, v, k * beta[..., None], q), (S_first,), lead, 1, CHUNK
     )
-    return {"o": from_steps(y, lead, 1, given["q"].dtype)}, {"S": S_last}, {"c0cc4e5ad4": w}
+    return {"o": from_steps(o, lead, 1, given["q"].dtype)}, {"S": S_last}, {"c0cc4e5ad4": w}
 
 
-def _backward_sweep_1(s1, s2, s3, s4, s5, dS_0, lead, size, dtype, device, size_d, size_e):
-    """A walk backwards over chunks, carrying dS."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    x5 = to_chunks(s5, lead, size, 1)
-    a0 = decay_out(x1, False, -1, dim=-2)
-    a1 = (a0 * x2).mT @ x3
-    a2 = decay_all(x1, dim=-2)
-    a3 = channel_product(x4, x5, x1, False, True, False, -1)
-    a4 = triangular_inverse(a3, -1)
-    a5 = decay_in(x1, False, -1, dim=-2)
-    a6 = channel_product(x4, x2, x1, False, False, True, -1)
-    a7 = a6 @ x3
-    a8 = decay_out(x1, True, -1, dim=-2)
-    dS_now = dS_0
-    dS_in = []
-    b1_all = []
-    count = x1.shape[2]
+def _backward_sweep_1(log_alpha, q, do, k, x, dS, lead, size):
+    """An inter-chunk sweep backwards in time, which carries dS."""
+    log_alpha, q, do, k, x = chunks_of(lead, size, log_alpha, q, do, k, x)
+    until = decay_out(log_alpha, False, -1, dim=-2)
+    prod = (until * q).mT @ do
+    kept = decay_all(log_alpha, dim=-2)
+    prod2 = channel_product(k, x, log_alpha, False, True, False, -1)
+    inverse = triangular_inverse(prod2, -1)
+    since = decay_in(log_alpha, False, -1, dim=-2)
+    prod4 = channel_product(k, q, log_alpha, False, False, True, -1)
+    prod5 = prod4 @ do
+    until2 = decay_out(log_alpha, True, -1, dim=-2)
+    dS_C = []
+    prod6_all = []
+    count = log_alpha.shape[2]
     for n in range(count - 1, -1, -1):
-        dS_in.append(dS_now)
-        b0 = (x4[:, :, n] * a5[:, :, n]) @ dS_now
-        b1 = (a4[:, :, n]) @ (b0 + a7[:, :, n])
-        b2 = (x5[:, :, n] * a8[:, :, n]).mT @ b1
-        b1_all.append(b1)
-        dS_now = a1[:, :, n] + dS_now * (a2[:, :, n])[..., :, None] + b2
-    dS_in = torch.stack(dS_in[::-1], 2)
-    b1 = torch.stack(b1_all[::-1], 2)
-    return from_chunks(b1, lead, 1), dS_in, dS_now
+        dS_C.append(dS)
+        prod3 = (k[:, :, n] * since[:, :, n]) @ dS
+        prod6 = inverse[:, :, n] @ (prod3 + prod5[:, :, n])
+        prod7 = (x[:, :, n] * until2[:, :, n]).mT @ prod6
+        prod6_all.append(prod6)
+        dS = prod[:, :, n] + dS * kept[:, :, n][..., :, None] + prod7
+    dS_C = torch.stack(dS_C[::-1], 2)
+    prod6 = torch.stack(prod6_all[::-1], 2)
+    return from_chunks(prod6, lead, 1), dS_C, dS
 
 
-def _backward_sweep_2(s1, s2, s3, s4, s5, s6, dS_0, lead, size, dtype, device, size_d, size_e):
-    """A walk backwards over chunks, carrying dS."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    x5 = to_chunks(s5, lead, size, 1)
-    x6 = to_chunks(s6, lead, size, 1)
-    a0 = decay_out(x1, False, -1, dim=-2)
-    a1 = (a0 * x2).mT @ x3
-    a2 = decay_out(x1, True, -1, dim=-2)
-    a3 = (x4 * a2).mT @ x5
-    a4 = decay_all(x1, dim=-2)
-    a5 = x6 @ x5.mT
-    a6 = channel_apply(a5, x4, x1, False, True, False, -1)
-    a7 = x6 @ x3.mT
-    a8 = channel_apply(a7, x2, x1, False, False, True, -1)
-    a9 = decay_in(x1, False, -1, dim=-2)
-    dS_now = dS_0
-    dS_in = []
-    count = x1.shape[2]
+def _backward_sweep_2(log_alpha, q, do, x, p, x2, dS, lead, size):
+    """An inter-chunk sweep backwards in time, which carries dS."""
+    log_alpha, q, do, x, p, x2 = chunks_of(lead, size, log_alpha, q, do, x, p, x2)
+    until = decay_out(log_alpha, False, -1, dim=-2)
+    prod = (until * q).mT @ do
+    until2 = decay_out(log_alpha, True, -1, dim=-2)
+    prod2 = (x * until2).mT @ p
+    kept = decay_all(log_alpha, dim=-2)
+    prod3 = x2 @ p.mT
+    prod4 = channel_apply(prod3, x, log_alpha, False, True, False, -1)
+    prod5 = x2 @ do.mT
+    prod6 = channel_apply(prod5, q, log_alpha, False, False, True, -1)
+    since = decay_in(log_alpha, False, -1, dim=-2)
+    dS_C = []
+    count = log_alpha.shape[2]
     for n in range(count - 1, -1, -1):
-        dS_in.append(dS_now)
-        b0 = a1[:, :, n] + a3[:, :, n] + dS_now * (a4[:, :, n])[..., :, None]
-        dS_now = b0
-    dS_in = torch.stack(dS_in[::-1], 2)
-    c0 = x6 @ dS_in.mT
-    return from_chunks((a6 + a8 + c0 * a9), lead, 1), dS_now
+        dS_C.append(dS)
+        t = prod[:, :, n] + prod2[:, :, n] + dS * kept[:, :, n][..., :, None]
+        dS = t
+    dS_C = torch.stack(dS_C[::-1], 2)
+    prod7 = x2 @ dS_C.mT
+    return from_chunks((prod4 + prod6 + prod7 * since), lead, 1), dS
 
 
-def _backward_sweep_3(s1, s2, s3, s4, s5, S_0, lead, size, dtype, device, size_d, size_e):
-    """A walk forwards over chunks, carrying S."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    x5 = to_chunks(s5, lead, size, 1)
-    a0 = decay_out(x2, True, 1, dim=-2)
-    a1 = (a0 * x3).mT @ x1
-    a2 = decay_all(x2, dim=-2)
-    a3 = x4 @ x1.mT
-    a4 = channel_apply(a3, x3, x2, True, True, True, 1)
-    a5 = decay_in(x2, True, 1, dim=-2)
-    a6 = x5 @ x1.mT
-    a7 = channel_apply(a6, x3, x2, False, True, False, 1)
-    a8 = decay_in(x2, False, 1, dim=-2)
-    S_now = S_0
-    S_in = []
-    count = x1.shape[2]
+def _backward_sweep_3(w, log_alpha, x, do, p, S, lead, size):
+    """An inter-chunk sweep forwards in time, which carries S."""
+    w, log_alpha, x, do, p = chunks_of(lead, size, w, log_alpha, x, do, p)
+    until = decay_out(log_alpha, True, 1, dim=-2)
+    prod = (until * x).mT @ w
+    kept = decay_all(log_alpha, dim=-2)
+    prod2 = do @ w.mT
+    prod3 = channel_apply(prod2, x, log_alpha, True, True, True, 1)
+    since = decay_in(log_alpha, True, 1, dim=-2)
+    prod5 = p @ w.mT
+    prod6 = channel_apply(prod5, x, log_alpha, False, True, False, 1)
+    since2 = decay_in(log_alpha, False, 1, dim=-2)
+    S_0 = []
+    count = w.shape[2]
     for n in range(count):
-        S_in.append(S_now)
-        S_now = a1[:, :, n] + S_now * (a2[:, :, n])[..., :, None]
-    S_in = torch.stack(S_in, 2)
-    c0 = x4 @ S_in.mT
-    c1 = x5 @ S_in.mT
-    return from_chunks((a4 + a5 * c0), lead, 1), from_chunks((a7 + a8 * c1), lead, 1), S_in, S_now
+        S_0.append(S)
+        S = prod[:, :, n] + S * kept[:, :, n][..., :, None]
+    S_0 = torch.stack(S_0, 2)
+    prod4 = do @ S_0.mT
+    prod7 = p @ S_0.mT
+    return from_chunks((prod3 + since * prod4), lead, 1), from_chunks((prod6 + since2 * prod7), lead, 1), S_0, S
 
 
-def _backward_unroll_4(s1, s2, s3, s4, s5, s6, s7, S_edges, dS_edges, lead, size, dtype, device, size_d, size_e):
-    """Products of the states and their gradients at each step, from the states at the borders of chunks."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    x5 = to_chunks(s5, lead, size, 1)
-    x6 = to_chunks(s6, lead, size, 1)
-    x7 = to_chunks(s7, lead, size, 1)
-    a0 = (S_edges * dS_edges).sum(-1)
-    a1 = decay_all(x1, dim=-2)
-    a2 = decay_in(x1, False, 1, dim=-2)
-    a3 = x3 @ S_edges.mT
-    a4 = x3 @ x4.mT
-    a5 = apart_mask(size, 2, 1, x1)
-    a6 = channel_apply(a4 * a5, x5, x1, False, True, False, 1)
-    a7 = order_mask(size, False, -1, x1)
-    a8 = a7 @ (x2 * a2 * a3 + x2 * a6)
-    a9 = order_mask(size, False, 1, x1)
-    a10 = x4 @ dS_edges.mT
-    a11 = decay_in(x1, False, -1, dim=-2)
-    a12 = a9 @ (a10 * a11 * x5)
-    a13 = order_mask(size, True, -1, x1)
-    a14 = decay_in(x1, True, 1, dim=-2)
-    a15 = x7 @ S_edges.mT
-    a16 = x4 @ x3.mT
-    a17 = apart_mask(size, 2, -1, x1)
-    a18 = channel_apply(a16 * a17, x2, x1, False, True, False, -1)
-    a19 = x7 @ x4.mT
-    a20 = channel_apply(a19, x5, x1, True, True, False, 1)
-    a21 = x4 @ x7.mT
-    a22 = channel_apply(a21, x6, x1, False, False, False, -1)
-    a23 = a13 @ (a14 * x6 * a15 - a18 * x5 + x6 * a20 - a22 * x5)
-    return (from_chunks(((a0 * a1)[..., None, :] + a8 + a12 + a23), lead, 1),)
+def _backward_state_adjoint_4(log_alpha, x, p, w, x2, q, do, S_0, dS_C, lead, size):
+    """State-adjoint products at each step, from the states at chunk boundaries and their gradients."""
+    log_alpha, x, p, w, x2, q, do = chunks_of(lead, size, log_alpha, x, p, w, x2, q, do)
+    prod = (S_0 * dS_C).sum(-1)
+    kept = decay_all(log_alpha, dim=-2)
+    since = decay_in(log_alpha, False, 1, dim=-2)
+    prod2 = p @ S_0.mT
+    prod3 = p @ w.mT
+    order = apart_mask(size, 2, 1, log_alpha)
+    prod4 = channel_apply(prod3 * order, x2, log_alpha, False, True, False, 1)
+    order2 = order_mask(size, False, -1, log_alpha)
+    prod5 = order2 @ (x * since * prod2 + x * prod4)
+    order3 = order_mask(size, False, 1, log_alpha)
+    prod6 = w @ dS_C.mT
+    since2 = decay_in(log_alpha, False, -1, dim=-2)
+    prod7 = order3 @ (prod6 * since2 * x2)
+    order4 = order_mask(size, True, -1, log_alpha)
+    since3 = decay_in(log_alpha, True, 1, dim=-2)
+    prod8 = do @ S_0.mT
+    prod9 = w @ p.mT
+    order5 = apart_mask(size, 2, -1, log_alpha)
+    prod10 = channel_apply(prod9 * order5, x, log_alpha, False, True, False, -1)
+    prod11 = do @ w.mT
+    prod12 = channel_apply(prod11, x2, log_alpha, True, True, False, 1)
+    prod13 = w @ do.mT
+    prod14 = channel_apply(prod13, q, log_alpha, False, False, False, -1)
+    t = since3 * q * prod8 - prod10 * x2 + q * prod12 - prod14 * x2
+    prod15 = order4 @ t
+    return (from_chunks(((prod * kept)[..., None, :] + prod5 + prod7 + prod15), lead, 1),)
 
 
 def torch_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
@@ -302,209 +274,157 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
         return backward_by_length(
             torch_backward, per_step, given, states, constants, saved, cotangents, final_cotangents, needs, packed
         )
-    dtype = dtype_of(given)
-    some = given["q"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    dtype, device, lead = call_of(given, "q")
     size_d = given["q"].shape[-1]
     size_e = given["v"].shape[-1]
-    S_first = (
-        states["S"].to(dtype)
-        if states.get("S") is not None
-        else torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-    )
-    last_dS = final_cotangents.get("S")
-    dS_last = (
-        torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-        if last_dS is None
-        else last_dS.to(dtype)
-    )
+    S_first = or_zeros(states.get("S"), (*lead[:2], size_d, size_e), dtype, device)
+    dS_last = or_zeros(final_cotangents.get("S"), (*lead[:2], size_d, size_e), dtype, device)
     log_alpha = steps_first(given["alpha"], dtype)
     q = steps_first(given["q"], dtype)
-    do = cotangents.get("o")
-    do = (
-        torch.zeros(lead[0], lead[1], lead[2], size_e, dtype=dtype, device=device)
-        if do is None
-        else steps_first(do, dtype)
-    )
+    do = steps_or_zeros(cotangents.get("o"), (*lead, size_e), dtype, device)
     k = steps_first(given["k"], dtype)
     alpha = log_alpha.exp()
     beta = steps_first(given["beta"], dtype)
-    # w: dS.mid.row.3cb68fc052_t
-    w, dS_edges, dS_first = in_segments(
-        _backward_sweep_1, (log_alpha, q, do, k, -k * alpha * beta[..., None]), (dS_last,), lead,
-        -1, CHUNK, dtype, device, size_d, size_e,
+    # (38) p: dS_t^T k_t
+    p, dS_C, dS_first = in_segments(
+        _backward_sweep_1, (log_alpha, q, do, k, -k * alpha * beta[..., None]), (dS_last,), lead, -1, CHUNK
     )
-    t17 = -k * alpha * beta[..., None]
-    w_2 = saved["c0cc4e5ad4"]
-    # y: dS_t w_{2,t}
-    y, dS_first = in_segments(
-        _backward_sweep_2, (log_alpha, q, do, t17, w, w_2), (dS_last,), lead, -1, CHUNK, dtype, device, size_d, size_e
+    t13 = -k * alpha * beta[..., None]
+    w = saved["c0cc4e5ad4"]
+    # (42) y: dS_t w_t
+    y, dS_first = in_segments(_backward_sweep_2, (log_alpha, q, do, t13, p, w), (dS_last,), lead, -1, CHUNK)
+    # (44) dq: S_t do_t
+    # (46) y_2: S_{t-1} p_t
+    dq, y_2, S_0, S_end = in_segments(
+        _backward_sweep_3, (w, log_alpha, k * beta[..., None], do, p), (S_first,), lead, 1, CHUNK
     )
-    # y_2: S_t do_t
-    # y_3: S_(t-1) w_t
-    y_2, y_3, S_edges, S_end = in_segments(
-        _backward_sweep_3, (w_2, log_alpha, k * beta[..., None], do, w), (S_first,), lead, 1, CHUNK,
-        dtype, device, size_d, size_e,
-    )
-    t24 = k * beta[..., None]
-    # pairing_S: <S_(t-1), dS_t> at each step, with the scalars that multiply the state
-    (pairing_S,) = in_parts(
-        _backward_unroll_4, (log_alpha, t17, w, w_2, t24, q, do), (S_edges, dS_edges), lead, CHUNK,
-        dtype, device, size_d, size_e,
-    )
+    t20 = k * beta[..., None]
+    # paired_S: alpha_t . ((S_{t-1} . dS_t) 1)
+    (paired_S,) = in_parts(_backward_state_adjoint_4, (log_alpha, t13, p, w, t20, q, do), (S_0, dS_C), lead, CHUNK)
     gradients = {}
-    gradients["q"] = from_steps(y_2, lead, 1, given["q"].dtype)
-    gradients["k"] = from_steps((-alpha * beta[..., None] * y_3 + y * beta[..., None]), lead, 1, given["k"].dtype)
-    gradients["v"] = from_steps(beta[..., None] * w, lead, 1, given["v"].dtype)
-    t31 = (w_2 * w).sum(-1)
-    gradients["beta"] = from_steps(t31, lead, 0, given["beta"].dtype)
-    gradients["alpha"] = from_steps((pairing_S - k * alpha * beta[..., None] * y_3), lead, 1, given["alpha"].dtype)
+    gradients["q"] = from_steps(dq, lead, 1, given["q"].dtype)
+    gradients["k"] = from_steps((-alpha * beta[..., None] * y_2 + y * beta[..., None]), lead, 1, given["k"].dtype)
+    gradients["v"] = from_steps(beta[..., None] * p, lead, 1, given["v"].dtype)
+    t27 = (w * p).sum(-1)
+    gradients["beta"] = from_steps(t27, lead, 0, given["beta"].dtype)
+    gradients["alpha"] = from_steps((paired_S - k * alpha * beta[..., None] * y_2), lead, 1, given["alpha"].dtype)
     return gradients, {"S": dS_first}
 
 
-def _forward_states_1_chunks(s1, s2, s3, s4, lead, size, dtype, device, size_d, size_e):
-    """What each chunk, walked forwards, makes of S: linear parts, then local parts."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    count = x1.shape[2]
-    a0 = torch.eye(size_d, dtype=dtype, device=device)
-    a1 = decay_all(x2, dim=-2)
-    a2 = decay_in(x2, False, 1, dim=-2)
-    a3 = channel_product(x3, x4, x2, False, True, False, 1)
-    a4 = triangular_inverse(a3, 1)
-    a5 = a4 @ (x3 * a2)
-    a6 = decay_out(x2, True, 1, dim=-2)
-    a7 = (a6 * x4).mT @ a5
-    a8 = a4 @ x1
-    a9 = (a6 * x4).mT @ a8
+def _forward_states_1_chunks(v, log_alpha, x, x2, lead, size, dtype, device, size_d, size_e):
+    """The map of each chunk, forwards in time, for S: linear parts, then local parts."""
+    v, log_alpha, x, x2 = chunks_of(lead, size, v, log_alpha, x, x2)
+    count = v.shape[2]
+    t = torch.eye(size_d, dtype=dtype, device=device)
+    kept = decay_all(log_alpha, dim=-2)
+    since = decay_in(log_alpha, False, 1, dim=-2)
+    prod = channel_product(x, x2, log_alpha, False, True, False, 1)
+    inverse = triangular_inverse(prod, 1)
+    prod2 = inverse @ (x * since)
+    until = decay_out(log_alpha, True, 1, dim=-2)
+    prod3 = (until * x2).mT @ prod2
+    prod4 = inverse @ v
+    prod5 = (until * x2).mT @ prod4
     return (
-        over_chunks((a0 * a1[..., :, None] + a7), (lead[0], lead[1], count, size_d, size_d), dtype, device),
-        over_chunks(a9, (lead[0], lead[1], count, size_d, size_e), dtype, device),
+        over_chunks((t * kept[..., :, None] + prod3), (*lead[:2], count, size_d, size_d), dtype, device),
+        over_chunks(prod5, (*lead[:2], count, size_d, size_e), dtype, device),
     )
 
 
-def _forward_states_1_law(later, earlier):
+def _forward_states_1_composed(later, earlier):
     """The map of two segments from the map of each."""
-    a0 = (later[0]) @ (earlier[0].mT).mT
-    a1 = (later[0]) @ (earlier[1])
+    a0 = later[0] @ earlier[0].mT.mT
+    a1 = later[0] @ earlier[1]
     return (a0, (later[1] + a1))
 
 
-def _forward_states_1_apply(parts, states):
+def _forward_states_1_applied(parts, states):
     """The states that leave a segment, from those that enter it."""
-    a0 = (parts[0]) @ (states[0])
+    a0 = parts[0] @ states[0]
     return ((a0 + parts[1]),)
 
 
 def torch_forward_states(given, states, constants, exchange):
-    """The states that enter this part of a sequence, by what comes before it."""
-    dtype = dtype_of(given)
-    some = given["q"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    """The states that enter this segment of a sequence, by what comes before it."""
+    dtype, device, lead = call_of(given, "q")
     size_d = given["q"].shape[-1]
     size_e = given["v"].shape[-1]
-    S_first = (
-        states["S"].to(dtype)
-        if states.get("S") is not None
-        else torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-    )
+    S_first = or_zeros(states.get("S"), (*lead[:2], size_d, size_e), dtype, device)
     v = steps_first(given["v"], dtype)
     log_alpha = steps_first(given["alpha"], dtype)
     k = steps_first(given["k"], dtype)
     alpha = log_alpha.exp()
     beta = steps_first(given["beta"], dtype)
-    map_3 = in_pieces(
-        _forward_states_1_chunks, _forward_states_1_law,
+    map_3 = map_of_segment(
+        _forward_states_1_chunks, _forward_states_1_composed,
         (v, log_alpha, -k * alpha, k * beta[..., None]), lead, 1, CHUNK, dtype, device, size_d,
         size_e,
     )
     # what enters, of S
     ((S_first,),) = exchange(
-        (Segment(("S",), _forward_states_1_law, _forward_states_1_apply, map_3[:1], map_3[1:], (S_first,)),)
+        (Segment(("S",), _forward_states_1_composed, _forward_states_1_applied, map_3[:1], map_3[1:], (S_first,)),)
     )
     return {"S": S_first}
 
 
-def _backward_states_1_chunks(s1, s2, s3, s4, s5, lead, size, dtype, device, size_d, size_e):
-    """What each chunk, walked backwards, makes of dS: linear parts, then local parts."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    x5 = to_chunks(s5, lead, size, 1)
-    count = x1.shape[2]
-    a0 = torch.eye(size_d, dtype=dtype, device=device)
-    a1 = decay_all(x2, dim=-2)
-    a2 = channel_product(x1, x3, x2, False, True, False, -1)
-    a3 = triangular_inverse(a2, -1)
-    a4 = decay_in(x2, False, -1, dim=-2)
-    a5 = a3 @ (x1 * a4)
-    a6 = decay_out(x2, True, -1, dim=-2)
-    a7 = (x3 * a6).mT @ a5
-    a8 = decay_out(x2, False, -1, dim=-2)
-    a9 = (a8 * x4).mT @ x5
-    a10 = channel_product(x1, x4, x2, False, False, True, -1)
-    a11 = a10 @ x5
-    a12 = a3 @ a11
-    a13 = (x3 * a6).mT @ a12
+def _backward_states_1_chunks(k, log_alpha, x, q, do, lead, size, dtype, device, size_d, size_e):
+    """The map of each chunk, backwards in time, for dS: linear parts, then local parts."""
+    k, log_alpha, x, q, do = chunks_of(lead, size, k, log_alpha, x, q, do)
+    count = k.shape[2]
+    t = torch.eye(size_d, dtype=dtype, device=device)
+    kept = decay_all(log_alpha, dim=-2)
+    prod = channel_product(k, x, log_alpha, False, True, False, -1)
+    inverse = triangular_inverse(prod, -1)
+    since = decay_in(log_alpha, False, -1, dim=-2)
+    prod2 = inverse @ (k * since)
+    until = decay_out(log_alpha, True, -1, dim=-2)
+    prod3 = (x * until).mT @ prod2
+    until2 = decay_out(log_alpha, False, -1, dim=-2)
+    prod4 = (until2 * q).mT @ do
+    prod5 = channel_product(k, q, log_alpha, False, False, True, -1)
+    prod6 = prod5 @ do
+    prod7 = inverse @ prod6
+    prod8 = (x * until).mT @ prod7
     return (
-        over_chunks((a0 * a1[..., :, None] + a7), (lead[0], lead[1], count, size_d, size_d), dtype, device),
-        over_chunks((a9 + a13), (lead[0], lead[1], count, size_d, size_e), dtype, device),
+        over_chunks((t * kept[..., :, None] + prod3), (*lead[:2], count, size_d, size_d), dtype, device),
+        over_chunks((prod4 + prod8), (*lead[:2], count, size_d, size_e), dtype, device),
     )
 
 
-def _backward_states_1_law(later, earlier):
+def _backward_states_1_composed(later, earlier):
     """The map of two segments from the map of each."""
-    a0 = (later[0]) @ (earlier[0].mT).mT
-    a1 = (later[0]) @ (earlier[1])
+    a0 = later[0] @ earlier[0].mT.mT
+    a1 = later[0] @ earlier[1]
     return (a0, (later[1] + a1))
 
 
-def _backward_states_1_apply(parts, states):
+def _backward_states_1_applied(parts, states):
     """The states that leave a segment, from those that enter it."""
-    a0 = (parts[0]) @ (states[0])
+    a0 = parts[0] @ states[0]
     return ((a0 + parts[1]),)
 
 
 def torch_backward_states(given, states, constants, saved, cotangents, final_cotangents, exchange):
-    """The gradients of the states that leave this part of a sequence, by what comes after it."""
-    dtype = dtype_of(given)
-    some = given["q"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    """The gradients of the states that leave this segment of a sequence, by what comes after it."""
+    dtype, device, lead = call_of(given, "q")
     size_d = given["q"].shape[-1]
     size_e = given["v"].shape[-1]
-    S_first = (
-        states["S"].to(dtype)
-        if states.get("S") is not None
-        else torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-    )
-    last_dS = final_cotangents.get("S")
-    dS_last = (
-        torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-        if last_dS is None
-        else last_dS.to(dtype)
-    )
+    S_first = or_zeros(states.get("S"), (*lead[:2], size_d, size_e), dtype, device)
+    dS_last = or_zeros(final_cotangents.get("S"), (*lead[:2], size_d, size_e), dtype, device)
     k = steps_first(given["k"], dtype)
     log_alpha = steps_first(given["alpha"], dtype)
     alpha = log_alpha.exp()
     beta = steps_first(given["beta"], dtype)
     q = steps_first(given["q"], dtype)
-    do = cotangents.get("o")
-    do = (
-        torch.zeros(lead[0], lead[1], lead[2], size_e, dtype=dtype, device=device)
-        if do is None
-        else steps_first(do, dtype)
-    )
-    map_3 = in_pieces(
-        _backward_states_1_chunks, _backward_states_1_law,
+    do = steps_or_zeros(cotangents.get("o"), (*lead, size_e), dtype, device)
+    map_3 = map_of_segment(
+        _backward_states_1_chunks, _backward_states_1_composed,
         (k, log_alpha, -k * alpha * beta[..., None], q, do), lead, -1, CHUNK, dtype, device, size_d,
         size_e,
     )
     # what enters, of dS
     ((dS_last,),) = exchange(
-        (Segment(("S",), _backward_states_1_law, _backward_states_1_apply, map_3[:1], map_3[1:], (dS_last,)),)
+        (Segment(("S",), _backward_states_1_composed, _backward_states_1_applied, map_3[:1], map_3[1:], (dS_last,)),)
     )
     return {"S": dS_last}
 
@@ -620,7 +540,7 @@ def forward_prepare_1_others(
     CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """The same, of chunks that aren't flat: a program looks at some together, and takes one after the other."""
+    """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     i = tl.arange(0, C)
     group = tl.program_id(0) * GROUP
     if steep(alpha_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
@@ -742,7 +662,7 @@ def forward_sweep_1(
     PIECE: tl.constexpr, BLOCK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
     EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """A walk forwards over chunks, carrying a tile of S."""
+    """An inter-chunk sweep forwards in time, which carries a tile of S."""
     tiles = tl.cdiv(E, block_e)
     if S_linear is not None:
         tiles = tl.cdiv(D, block_e) + (0 if S_last is None else tiles)
@@ -757,7 +677,7 @@ def forward_sweep_1(
     e_ok = e < E
     if S_linear is not None:
         column = e - (0 if S_last is None else tl.cdiv(E, block_e) * block_e)
-        column_ok = (column >= 0) & (column < D)  # of the matrix of the part's map
+        column_ok = (column >= 0) & (column < D)  # of the matrix of the segment's map
         if S_last is None:
             e_ok = tl.zeros([block_e], tl.int1)
     S = ()
@@ -853,7 +773,9 @@ def forward_sweep_1(
                 tl.store(
                     write1_out + step * E + i[None, :] * (H * E) + e[:, None], p2, mask=e_ok[:, None] & i_ok[None, :]
                 )
-            tl.store(o_out + step * E + i[None, :] * (H * E) + e[:, None], p4, mask=e_ok[:, None] & i_ok[None, :])  # o
+            tl.store(
+                o_out + step * E + i[None, :] * (H * E) + e[:, None], p4, mask=e_ok[:, None] & i_ok[None, :]
+            )  # (33) o
         beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
         S_next = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
@@ -861,7 +783,7 @@ def forward_sweep_1(
                 (beta[None, :] * p2).to(DT), scaled3[n_d].to(DT), (kept[n_d][None, :] * S[n_d]),
                 input_precision="tf32x3",
             )  # ... + scaled3^T diag(beta) p2
-            S_slice2 = p5  # diag(kept) S + scaled3^T diag(beta) p2
+            S_slice2 = p5  # (34) diag(kept) S + scaled3^T diag(beta) p2
             S_next = S_next + (S_slice2,)
         S = S_next
     for n_d in tl.static_range((D + block_d - 1) // block_d):
@@ -966,7 +888,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             )
         join_pieces(late, S_ends, S_linear, 0)
         late = None
-        if exchange is not None:  # other parts of the sequence are elsewhere
+        if exchange is not None:  # other segments of the sequence are elsewhere
             S_coming = exchange.begin((map_of_all("S", S_first, S_ends, lay, parts, True, linear=S_linear, axis=0),))
     if parts > 1 or exchange is not None:
         if exchange is not None:
@@ -1118,7 +1040,7 @@ def backward_prepare_1_others(
     CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """The same, of chunks that aren't flat: a program looks at some together, and takes one after the other."""
+    """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     i = tl.arange(0, C)
     group = tl.program_id(0) * GROUP
     if steep(alpha_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
@@ -1239,7 +1161,7 @@ def backward_sweep_1(
     BLOCK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """A walk backwards over chunks, carrying a tile of dS."""
+    """An inter-chunk sweep backwards in time, which carries a tile of dS."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
     sh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
     h = sh % H
@@ -1354,7 +1276,7 @@ def backward_sweep_1(
             p5 = tl.dot(
                 (-beta[None, :] * p3).to(DT), scaled3[n_d].to(DT), p4[n_d], input_precision="tf32x3"
             )  # ... + -scaled3^T diag(beta) p3
-            dS_slice2 = p5  # diag(kept) dS + scaled2^T do - scaled3^T diag(beta) p3
+            dS_slice2 = p5  # (39) diag(kept) dS + scaled2^T do - scaled3^T diag(beta) p3
             dS_next = dS_next + (dS_slice2,)
         dS = dS_next
     for n_d in tl.static_range((D + block_d - 1) // block_d):
@@ -1384,7 +1306,7 @@ def backward_read_1(
     FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """What reads the states at the borders of blocks, for all blocks at once."""
+    """Intra-chunk outputs from checkpointed states, of all intervals at once."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
     i = tl.arange(0, C)
     e = tl.arange(0, block_e)
@@ -1430,7 +1352,7 @@ def backward_read_1(
         else tl.full([1], 0, tl.int32)
     )
     kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
-    spans = kept * tl.sum(s.to(tl.float32) * s2.to(tl.float32), axis=0)  # the decays of the block times <S, dS>
+    spans = kept * tl.sum(s.to(tl.float32) * s2.to(tl.float32), axis=0)  # the decays of the interval times <S, dS>
     write1 = tl.load(
         write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
     )
@@ -1478,7 +1400,7 @@ def backward_read_1(
     p8 = tl.dot(write1.to(DT), s2.to(DT), input_precision="tf32x3")  # write1 dS^T
     since = span(alpha_a_end[None, :], alpha_n_end[None, :], alpha_a, alpha_n)
     apart = tl.where((i < last)[:, None], (p8 * since), 0.0) + (-p3) + p6
-    y = ((-p3) + p7) + (p8 * since)  # (write1 dS^T) . since + intra1
+    y = ((-p3) + p7) + (p8 * since)  # (42) (write1 dS^T) . since + intra1
     beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
     sums = tl.sum(
         tl.where(
@@ -1501,7 +1423,7 @@ def backward_read_1(
     since2 = span(alpha_a, alpha_n, 0.0, 0)
     p13 = tl.dot(do.to(DT), s.to(DT), input_precision="tf32x3")  # do S^T
     apart2 = p11 + (since2 * p13)
-    y2 = p12 + (since2 * p13)  # (do S^T) . since + intra2
+    y2 = p12 + (since2 * p13)  # (44) (do S^T) . since + intra2
     p14 = tl.dot(dv.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # dv write1^T
     p15 = p14
     alpha_a_before = over_block(
@@ -1535,7 +1457,7 @@ def backward_read_1(
     since3 = span(alpha_a_before, alpha_n_before, 0.0, 0)
     p17 = tl.dot(dv.to(DT), s.to(DT), input_precision="tf32x3")  # dv S^T
     apart3 = (since3 * p17) + p16
-    y3 = p16 + (since3 * p17)  # (dv S^T) . since + intra3
+    y3 = p16 + (since3 * p17)  # (46) (dv S^T) . since + intra3
     alpha = (
         tl.exp(
             tl.load(
@@ -1546,8 +1468,8 @@ def backward_read_1(
         if EXACT
         else span(alpha_a, alpha_n, alpha_a_before, alpha_n_before)
     )
-    terms = y2  # dq
-    tl.store(dq_out + step * D + i[:, None] * (H * D) + d[None, :], y2, mask=i_new[:, None] & d_ok[None, :])  # dq
+    terms = y2  # (44) dq
+    tl.store(dq_out + step * D + i[:, None] * (H * D) + d[None, :], y2, mask=i_new[:, None] & d_ok[None, :])  # (44) dq
     terms2 = (-(y3 * alpha)) + (beta[:, None] * y)  # dk
     tl.store(
         dk_out + step * D + i[:, None] * (H * D) + d[None, :],
@@ -1568,7 +1490,7 @@ def backward_read_1(
     )
     tl.store(
         S_pairing_out + step * D + i[:, None] * (H * D) + d[None, :], total, mask=i_new[:, None] & d_ok[None, :]
-    )  # S: pairing
+    )  # state-adjoint product of S
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
@@ -1583,7 +1505,7 @@ def backward_read_1_others(
     FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """The same, of chunks that aren't flat: a program looks at some together, and takes one after the other."""
+    """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
     i = tl.arange(0, C)
     e = tl.arange(0, block_e)
@@ -1640,7 +1562,7 @@ def backward_read_1_others(
                 kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
                 spans = kept * tl.sum(
                     s.to(tl.float32) * s2.to(tl.float32), axis=0
-                )  # the decays of the block times <S, dS>
+                )  # the decays of the interval times <S, dS>
                 write1 = tl.load(
                     write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :],
                     mask=i_ok[:, None] & e_ok[None, :], other=0.0,
@@ -1703,7 +1625,7 @@ def backward_read_1_others(
                 p8 = tl.dot(write1.to(DT), s2.to(DT), input_precision="tf32x3")  # write1 dS^T
                 since = span(alpha_a_end[None, :], alpha_n_end[None, :], alpha_a, alpha_n)
                 apart = tl.where((i < last)[:, None], (p8 * since), 0.0) + (-p3) + p6
-                y = ((-p3) + p7) + (p8 * since)  # (write1 dS^T) . since + intra1
+                y = ((-p3) + p7) + (p8 * since)  # (42) (write1 dS^T) . since + intra1
                 beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
                 sums = tl.sum(
                     tl.where(
@@ -1728,7 +1650,7 @@ def backward_read_1_others(
                 since2 = span(alpha_a, alpha_n, 0.0, 0)
                 p13 = tl.dot(do.to(DT), s.to(DT), input_precision="tf32x3")  # do S^T
                 apart2 = p11 + (since2 * p13)
-                y2 = p12 + (since2 * p13)  # (do S^T) . since + intra2
+                y2 = p12 + (since2 * p13)  # (44) (do S^T) . since + intra2
                 p14 = tl.dot(dv.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # dv write1^T
                 p15 = p14
                 alpha_a_before = over_block(
@@ -1763,7 +1685,7 @@ def backward_read_1_others(
                 since3 = span(alpha_a_before, alpha_n_before, 0.0, 0)
                 p17 = tl.dot(dv.to(DT), s.to(DT), input_precision="tf32x3")  # dv S^T
                 apart3 = (since3 * p17) + p16
-                y3 = p16 + (since3 * p17)  # (dv S^T) . since + intra3
+                y3 = p16 + (since3 * p17)  # (46) (dv S^T) . since + intra3
                 alpha = (
                     tl.exp(
                         tl.load(
@@ -1774,10 +1696,10 @@ def backward_read_1_others(
                     if EXACT
                     else span(alpha_a, alpha_n, alpha_a_before, alpha_n_before)
                 )
-                terms = y2  # dq
+                terms = y2  # (44) dq
                 tl.store(
                     dq_out + step * D + i[:, None] * (H * D) + d[None, :], y2, mask=i_new[:, None] & d_ok[None, :]
-                )  # dq
+                )  # (44) dq
                 terms2 = (-(y3 * alpha)) + (beta[:, None] * y)  # dk
                 tl.store(
                     dk_out + step * D + i[:, None] * (H * D) + d[None, :],
@@ -1799,7 +1721,7 @@ def backward_read_1_others(
                 tl.store(
                     S_pairing_out + step * D + i[:, None] * (H * D) + d[None, :], total,
                     mask=i_new[:, None] & d_ok[None, :],
-                )  # S: pairing
+                )  # state-adjoint product of S
 
 
 def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None, exchange=None):
@@ -1870,7 +1792,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
             num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
         )
-        if exchange is not None:  # other parts of the sequence are elsewhere
+        if exchange is not None:  # other segments of the sequence are elsewhere
             dS_coming = exchange.begin(
                 (map_of_all("S", dS_first, dS_ends, lay, parts, False, linear=dS_linear, axis=0),)
             )
@@ -2066,7 +1988,7 @@ def steps_kernel(
     else:
         row = batch
     entry, begin, count = batch, tl.cast(0, tl.int64), tl.cast(steps, tl.int64)
-    if starts_at is not None:  # packed: a program walks one sequence, whose place it reads
+    if starts_at is not None:  # packed: a program has one sequence, whose place it reads
         entry, begin = tl.cast(0, tl.int64), tl.cast(tl.load(starts_at + batch), tl.int64)
         count = tl.load(starts_at + batch + 1) - begin
     if counts_at is not None:

@@ -6,44 +6,48 @@ family: chunk-parallel
 """
 
 # The recurrence
-#     S_t = S_{t-1} + k_t v_t^T
-#     o_t = S_t^T q_t
+#     (1) S_t = S_{t-1} + k_t v_t^T
+#     (2) o_t = S_t^T q_t
 #
 # Its adjoint
-#     dS_t = dS_{t+1} + q_t do_t^T
-#     dq_t = S_t do_t
-#     dk_t = dS_t v_t
-#     dv_t = dS_t^T k_t
-#     dS_0 = dS_1
+#     (3) dS_t = dS_{t+1} + q_t do_t^T
+#     (4) dq_t = S_t do_t
+#     (5) dk_t = dS_t v_t
+#     (6) dv_t = dS_t^T k_t
+#     (7) dS_0 = dS_1
 #
 # Read-write form
-#     S_t = S_{t-1} + k_t v_t^T
-#     o_t = S_t^T q_t
+#     (8) S_t = S_{t-1} + k_t v_t^T
+#     (9) o_t = S_t^T q_t
 #
 # Read-write form of the adjoint
 # dS_t^+ is the part of dS_t that comes from later steps.
-#     dS_t = dS_t^+ + q_t do_t^T
-#     dq_t = S_t do_t
-#     dk_t = dS_t v_t
-#     dv_t = dS_t^T k_t
+#     (10) dS_t = dS_t^+ + q_t do_t^T
+#     (11) dq_t = S_t do_t
+#     (12) dk_t = dS_t v_t
+#     (13) dv_t = dS_t^T k_t
 #
 # Products of decays in a chunk
 # i, j and s run over the steps of the chunk.
-#     M_{ij} = 1  for j <= i, else 0
+#     (14) M_{ij} = 1  for j <= i, else 0
 #
 # Over a chunk of C steps, forward
 # The only sweep goes from the first chunk to the last.
-#     O = Q S_0 + ((Q K^T) . M) V
-#     S_C = S_0 + K^T V
+#     (15) O = Q S_0 + ((Q K^T) . M) V
+#     (16) S_C = S_0 + K^T V
 #
 # Over a chunk of C steps, backward
 # Sweep 1 goes from the first chunk to the last.
-#     dQ = dO S_0^T + ((dO V^T) . M) K
+#     (17) dQ = dO S_0^T + ((dO V^T) . M) K
 # Sweep 2 goes from the last chunk to the first.
-#     dV = K dS_C + ((K Q^T) . M^T) dO
-#     dS_0 = dS_C + Q^T dO
+#     (18) dV = K dS_C + ((K Q^T) . M^T) dO
+#     (19) dS_0 = dS_C + Q^T dO
 # Sweep 3 goes from the last chunk to the first.
-#     dK = V dS_C^T + ((V dO^T) . M^T) Q
+#     (20) dK = V dS_C^T + ((V dO^T) . M^T) Q
+#
+# In code, products of decays are called by what lies at their ends: m (in torch, decays) is from a write to a read,
+#     since from what enters the chunk to a read, until from a write to what leaves it, kept from what enters to what
+#     leaves. Statements cite the formulas above by their numbers.
 
 import torch
 import triton
@@ -67,30 +71,28 @@ from chunkform.runtime.op.decode import Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import OVERWRITE, Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK, dtype_of, from_chunks, from_steps, in_segments, steps_first, to_chunks,
+    CHUNK, call_of, chunks_of, dtype_of, from_chunks, from_steps, in_segments, or_zeros,
+    steps_first, steps_or_zeros,
 )
 from chunkform.runtime.torch_form.decays import order_mask
-from chunkform.runtime.torch_form.segment_maps import PIECE, Segment, in_pieces, over_chunks
+from chunkform.runtime.torch_form.segment_maps import LONG_CHUNK, Segment, map_of_segment, over_chunks
 
 
-def _forward_sweep_1(s1, s2, s3, S_0, lead, size, dtype, device, size_d, size_e):
-    """A walk forwards over chunks, carrying S."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    a0 = x1.mT @ x2
-    a1 = x3 @ x1.mT
-    a2 = order_mask(size, True, 1, x1)
-    a3 = (a1 * a2) @ x2
-    S_now = S_0
-    S_in = []
-    count = x1.shape[2]
+def _forward_sweep_1(k, v, q, S, lead, size):
+    """An inter-chunk sweep forwards in time, which carries S."""
+    k, v, q = chunks_of(lead, size, k, v, q)
+    prod = k.mT @ v
+    prod3 = q @ k.mT
+    order = order_mask(size, True, 1, k)
+    prod4 = (prod3 * order) @ v
+    S_0 = []
+    count = k.shape[2]
     for n in range(count):
-        S_in.append(S_now)
-        S_now = S_now + a0[:, :, n]
-    S_in = torch.stack(S_in, 2)
-    c0 = x3 @ S_in
-    return from_chunks((c0 + a3), lead, 1), S_now
+        S_0.append(S)
+        S = S + prod[:, :, n]
+    S_0 = torch.stack(S_0, 2)
+    prod2 = q @ S_0
+    return from_chunks((prod2 + prod4), lead, 1), S
 
 
 def torch_forward(given, states, constants, packed=None):
@@ -98,82 +100,67 @@ def torch_forward(given, states, constants, packed=None):
     if packed is not None:
         per_step = ["q", "k", "v"]
         return forward_by_length(torch_forward, per_step, given, states, constants, packed)
-    dtype = dtype_of(given)
-    some = given["q"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    dtype, device, lead = call_of(given, "q")
     size_d = given["q"].shape[-1]
     size_e = given["v"].shape[-1]
-    S_first = (
-        states["S"].to(dtype)
-        if states.get("S") is not None
-        else torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-    )
+    S_first = or_zeros(states.get("S"), (*lead[:2], size_d, size_e), dtype, device)
     k = steps_first(given["k"], dtype)
     v = steps_first(given["v"], dtype)
     q = steps_first(given["q"], dtype)
-    # y: S_t^T q_t
-    y, S_last = in_segments(_forward_sweep_1, (k, v, q), (S_first,), lead, 1, CHUNK, dtype, device, size_d, size_e)
-    return {"o": from_steps(y, lead, 1, given["q"].dtype)}, {"S": S_last}, {}
+    # (15) o: S_t^T q_t
+    o, S_last = in_segments(_forward_sweep_1, (k, v, q), (S_first,), lead, 1, CHUNK)
+    return {"o": from_steps(o, lead, 1, given["q"].dtype)}, {"S": S_last}, {}
 
 
-def _backward_sweep_1(s1, s2, s3, S_0, lead, size, dtype, device, size_d, size_e):
-    """A walk forwards over chunks, carrying S."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    a0 = x1.mT @ x2
-    a1 = order_mask(size, True, 1, x1)
-    a2 = x3 @ x2.mT
-    a3 = (a1 * a2) @ x1
-    S_now = S_0
-    S_in = []
-    count = x1.shape[2]
+def _backward_sweep_1(k, v, do, S, lead, size):
+    """An inter-chunk sweep forwards in time, which carries S."""
+    k, v, do = chunks_of(lead, size, k, v, do)
+    prod = k.mT @ v
+    order = order_mask(size, True, 1, k)
+    prod3 = do @ v.mT
+    prod4 = (order * prod3) @ k
+    S_0 = []
+    count = k.shape[2]
     for n in range(count):
-        S_in.append(S_now)
-        S_now = S_now + a0[:, :, n]
-    S_in = torch.stack(S_in, 2)
-    c0 = x3 @ S_in.mT
-    return from_chunks((c0 + a3), lead, 1), S_now
+        S_0.append(S)
+        S = S + prod[:, :, n]
+    S_0 = torch.stack(S_0, 2)
+    prod2 = do @ S_0.mT
+    return from_chunks((prod2 + prod4), lead, 1), S
 
 
-def _backward_sweep_2(s1, s2, s3, dS_0, lead, size, dtype, device, size_d, size_e):
-    """A walk backwards over chunks, carrying dS."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    a0 = x1.mT @ x2
-    a1 = order_mask(size, True, -1, x1)
-    a2 = x3 @ x1.mT
-    a3 = (a1 * a2) @ x2
-    dS_now = dS_0
-    dS_in = []
-    count = x1.shape[2]
+def _backward_sweep_2(q, do, k, dS, lead, size):
+    """An inter-chunk sweep backwards in time, which carries dS."""
+    q, do, k = chunks_of(lead, size, q, do, k)
+    prod = q.mT @ do
+    order = order_mask(size, True, -1, q)
+    prod2 = k @ q.mT
+    prod3 = (order * prod2) @ do
+    dS_C = []
+    count = q.shape[2]
     for n in range(count - 1, -1, -1):
-        dS_in.append(dS_now)
-        dS_now = dS_now + a0[:, :, n]
-    dS_in = torch.stack(dS_in[::-1], 2)
-    c0 = x3 @ dS_in
-    return from_chunks((a3 + c0), lead, 1), dS_now
+        dS_C.append(dS)
+        dS = dS + prod[:, :, n]
+    dS_C = torch.stack(dS_C[::-1], 2)
+    prod4 = k @ dS_C
+    return from_chunks((prod3 + prod4), lead, 1), dS
 
 
-def _backward_sweep_3(s1, s2, s3, dS_0, lead, size, dtype, device, size_d, size_e):
-    """A walk backwards over chunks, carrying dS."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    a0 = x1.mT @ x2
-    a1 = x3 @ x2.mT
-    a2 = order_mask(size, True, -1, x1)
-    a3 = (a1 * a2) @ x1
-    dS_now = dS_0
-    dS_in = []
-    count = x1.shape[2]
+def _backward_sweep_3(q, do, v, dS, lead, size):
+    """An inter-chunk sweep backwards in time, which carries dS."""
+    q, do, v = chunks_of(lead, size, q, do, v)
+    prod = q.mT @ do
+    prod2 = v @ do.mT
+    order = order_mask(size, True, -1, q)
+    prod3 = (prod2 * order) @ q
+    dS_C = []
+    count = q.shape[2]
     for n in range(count - 1, -1, -1):
-        dS_in.append(dS_now)
-        dS_now = dS_now + a0[:, :, n]
-    dS_in = torch.stack(dS_in[::-1], 2)
-    c0 = x3 @ dS_in.mT
-    return from_chunks((a3 + c0), lead, 1), dS_now
+        dS_C.append(dS)
+        dS = dS + prod[:, :, n]
+    dS_C = torch.stack(dS_C[::-1], 2)
+    prod4 = v @ dS_C.mT
+    return from_chunks((prod3 + prod4), lead, 1), dS
 
 
 def torch_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
@@ -183,147 +170,104 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
         return backward_by_length(
             torch_backward, per_step, given, states, constants, saved, cotangents, final_cotangents, needs, packed
         )
-    dtype = dtype_of(given)
-    some = given["q"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    dtype, device, lead = call_of(given, "q")
     size_d = given["q"].shape[-1]
     size_e = given["v"].shape[-1]
-    S_first = (
-        states["S"].to(dtype)
-        if states.get("S") is not None
-        else torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-    )
-    last_dS = final_cotangents.get("S")
-    dS_last = (
-        torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-        if last_dS is None
-        else last_dS.to(dtype)
-    )
+    S_first = or_zeros(states.get("S"), (*lead[:2], size_d, size_e), dtype, device)
+    dS_last = or_zeros(final_cotangents.get("S"), (*lead[:2], size_d, size_e), dtype, device)
     k = steps_first(given["k"], dtype)
     v = steps_first(given["v"], dtype)
-    do = cotangents.get("o")
-    do = (
-        torch.zeros(lead[0], lead[1], lead[2], size_e, dtype=dtype, device=device)
-        if do is None
-        else steps_first(do, dtype)
-    )
-    # y: S_t do_t
-    y, S_end = in_segments(_backward_sweep_1, (k, v, do), (S_first,), lead, 1, CHUNK, dtype, device, size_d, size_e)
+    do = steps_or_zeros(cotangents.get("o"), (*lead, size_e), dtype, device)
+    # (17) dq: S_t do_t
+    dq, S_end = in_segments(_backward_sweep_1, (k, v, do), (S_first,), lead, 1, CHUNK)
     q = steps_first(given["q"], dtype)
-    # y_2: dS_t^T k_t
-    y_2, dS_first = in_segments(
-        _backward_sweep_2, (q, do, k), (dS_last,), lead, -1, CHUNK, dtype, device, size_d, size_e
-    )
-    # y_3: dS_t v_t
-    y_3, dS_first = in_segments(
-        _backward_sweep_3, (q, do, v), (dS_last,), lead, -1, CHUNK, dtype, device, size_d, size_e
-    )
+    # (18) dv: dS_t^T k_t
+    dv, dS_first = in_segments(_backward_sweep_2, (q, do, k), (dS_last,), lead, -1, CHUNK)
+    # (20) dk: dS_t v_t
+    dk, dS_first = in_segments(_backward_sweep_3, (q, do, v), (dS_last,), lead, -1, CHUNK)
     gradients = {}
-    gradients["q"] = from_steps(y, lead, 1, given["q"].dtype)
-    gradients["k"] = from_steps(y_3, lead, 1, given["k"].dtype)
-    gradients["v"] = from_steps(y_2, lead, 1, given["v"].dtype)
+    gradients["q"] = from_steps(dq, lead, 1, given["q"].dtype)
+    gradients["k"] = from_steps(dk, lead, 1, given["k"].dtype)
+    gradients["v"] = from_steps(dv, lead, 1, given["v"].dtype)
     return gradients, {"S": dS_first}
 
 
-def _forward_states_1_chunks(s1, s2, lead, size, dtype, device, size_d, size_e):
-    """What each chunk, walked forwards, makes of S: linear parts, then local parts."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    count = x1.shape[2]
-    a0 = x1.mT @ x2
+def _forward_states_1_chunks(k, v, lead, size, dtype, device, size_d, size_e):
+    """The map of each chunk, forwards in time, for S: linear parts, then local parts."""
+    k, v = chunks_of(lead, size, k, v)
+    count = k.shape[2]
+    prod = k.mT @ v
     return (
-        over_chunks(1.0, (lead[0], lead[1], count), dtype, device),
-        over_chunks(a0, (lead[0], lead[1], count, size_d, size_e), dtype, device),
+        over_chunks(1.0, (*lead[:2], count), dtype, device),
+        over_chunks(prod, (*lead[:2], count, size_d, size_e), dtype, device),
     )
 
 
-def _forward_states_1_law(later, earlier):
+def _forward_states_1_composed(later, earlier):
     """The map of two segments from the map of each."""
-    return (earlier[0] * later[0], (later[1] + (later[0])[..., None, None] * earlier[1]))
+    return (earlier[0] * later[0], (later[1] + later[0][..., None, None] * earlier[1]))
 
 
-def _forward_states_1_apply(parts, states):
+def _forward_states_1_applied(parts, states):
     """The states that leave a segment, from those that enter it."""
-    return ((states[0] * (parts[0])[..., None, None] + parts[1]),)
+    return ((states[0] * parts[0][..., None, None] + parts[1]),)
 
 
 def torch_forward_states(given, states, constants, exchange):
-    """The states that enter this part of a sequence, by what comes before it."""
-    dtype = dtype_of(given)
-    some = given["q"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    """The states that enter this segment of a sequence, by what comes before it."""
+    dtype, device, lead = call_of(given, "q")
     size_d = given["q"].shape[-1]
     size_e = given["v"].shape[-1]
-    S_first = (
-        states["S"].to(dtype)
-        if states.get("S") is not None
-        else torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-    )
+    S_first = or_zeros(states.get("S"), (*lead[:2], size_d, size_e), dtype, device)
     k = steps_first(given["k"], dtype)
     v = steps_first(given["v"], dtype)
-    map_3 = in_pieces(
-        _forward_states_1_chunks, _forward_states_1_law, (k, v), lead, 1, PIECE, dtype, device, size_d, size_e
+    map_3 = map_of_segment(
+        _forward_states_1_chunks, _forward_states_1_composed, (k, v), lead, 1, LONG_CHUNK, dtype, device, size_d, size_e
     )
     # what enters, of S
     ((S_first,),) = exchange(
-        (Segment(("S",), _forward_states_1_law, _forward_states_1_apply, map_3[:1], map_3[1:], (S_first,)),)
+        (Segment(("S",), _forward_states_1_composed, _forward_states_1_applied, map_3[:1], map_3[1:], (S_first,)),)
     )
     return {"S": S_first}
 
 
-def _backward_states_1_chunks(s1, s2, lead, size, dtype, device, size_d, size_e):
-    """What each chunk, walked backwards, makes of dS: linear parts, then local parts."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    count = x1.shape[2]
-    a0 = x1.mT @ x2
+def _backward_states_1_chunks(q, do, lead, size, dtype, device, size_d, size_e):
+    """The map of each chunk, backwards in time, for dS: linear parts, then local parts."""
+    q, do = chunks_of(lead, size, q, do)
+    count = q.shape[2]
+    prod = q.mT @ do
     return (
-        over_chunks(1.0, (lead[0], lead[1], count), dtype, device),
-        over_chunks(a0, (lead[0], lead[1], count, size_d, size_e), dtype, device),
+        over_chunks(1.0, (*lead[:2], count), dtype, device),
+        over_chunks(prod, (*lead[:2], count, size_d, size_e), dtype, device),
     )
 
 
-def _backward_states_1_law(later, earlier):
+def _backward_states_1_composed(later, earlier):
     """The map of two segments from the map of each."""
-    return (later[0] * earlier[0], (later[1] + (later[0])[..., None, None] * earlier[1]))
+    return (later[0] * earlier[0], (later[1] + later[0][..., None, None] * earlier[1]))
 
 
-def _backward_states_1_apply(parts, states):
+def _backward_states_1_applied(parts, states):
     """The states that leave a segment, from those that enter it."""
-    return (((parts[0])[..., None, None] * states[0] + parts[1]),)
+    return ((parts[0][..., None, None] * states[0] + parts[1]),)
 
 
 def torch_backward_states(given, states, constants, saved, cotangents, final_cotangents, exchange):
-    """The gradients of the states that leave this part of a sequence, by what comes after it."""
-    dtype = dtype_of(given)
-    some = given["q"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    """The gradients of the states that leave this segment of a sequence, by what comes after it."""
+    dtype, device, lead = call_of(given, "q")
     size_d = given["q"].shape[-1]
     size_e = given["v"].shape[-1]
-    S_first = (
-        states["S"].to(dtype)
-        if states.get("S") is not None
-        else torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-    )
-    last_dS = final_cotangents.get("S")
-    dS_last = (
-        torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-        if last_dS is None
-        else last_dS.to(dtype)
-    )
+    S_first = or_zeros(states.get("S"), (*lead[:2], size_d, size_e), dtype, device)
+    dS_last = or_zeros(final_cotangents.get("S"), (*lead[:2], size_d, size_e), dtype, device)
     q = steps_first(given["q"], dtype)
-    do = cotangents.get("o")
-    do = (
-        torch.zeros(lead[0], lead[1], lead[2], size_e, dtype=dtype, device=device)
-        if do is None
-        else steps_first(do, dtype)
-    )
-    map_3 = in_pieces(
-        _backward_states_1_chunks, _backward_states_1_law, (q, do), lead, -1, PIECE, dtype, device, size_d, size_e
+    do = steps_or_zeros(cotangents.get("o"), (*lead, size_e), dtype, device)
+    map_3 = map_of_segment(
+        _backward_states_1_chunks, _backward_states_1_composed, (q, do), lead, -1, LONG_CHUNK,
+        dtype, device, size_d, size_e,
     )
     # what enters, of dS
     ((dS_last,),) = exchange(
-        (Segment(("S",), _backward_states_1_law, _backward_states_1_apply, map_3[:1], map_3[1:], (dS_last,)),)
+        (Segment(("S",), _backward_states_1_composed, _backward_states_1_applied, map_3[:1], map_3[1:], (dS_last,)),)
     )
     return {"S": dS_last}
 
@@ -338,7 +282,7 @@ def forward_sweep_1(
     ROWS: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """A walk forwards over chunks, carrying a tile of S."""
+    """An inter-chunk sweep forwards in time, which carries a tile of S."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
     sh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
     h = sh % H
@@ -398,14 +342,16 @@ def forward_sweep_1(
             if count > 0:
                 p2 = tl.dot(q.to(DT), tl.trans(k.to(DT)), p2, input_precision="tf32x3")  # q k^T
             p4 = tl.dot(v.to(DT), k.to(DT), S[n_d], input_precision="tf32x3")  # ... + k^T v
-            S_slice2 = p4  # S + k^T v
+            S_slice2 = p4  # (16) S + k^T v
             S_next = S_next + (S_slice2,)
         S = S_next
         p3 = tl.dot(
             v.to(DT), tl.trans((p2 * tl.where(i[:, None] >= i[None, :], 1.0, 0.0)).to(DT)), p, input_precision="tf32x3"
-        )  # ... + ([order_{mask}]_{i,j} . (q k^T)) v
+        )  # ... + ([i >= j] . (q k^T)) v
         if YIELD:
-            tl.store(o_out + step * E + i[None, :] * (H * E) + e[:, None], p3, mask=e_ok[:, None] & i_ok[None, :])  # o
+            tl.store(
+                o_out + step * E + i[None, :] * (H * E) + e[:, None], p3, mask=e_ok[:, None] & i_ok[None, :]
+            )  # (15) o
     for n_d in tl.static_range((D + block_d - 1) // block_d):
         if YIELD:
             if S_last is not None:
@@ -488,7 +434,7 @@ def forward_sweep_1_consumer(
         p_2 = warpgroup_mma_wait(0, deps=(p_2,))
         p3 = warpgroup_mma(
             v_ring.index(stage).permute((1, 0)), p3_buffer.permute((1, 0)), p_2, is_async=True
-        )  # ... + ([order_{mask}]_{i,j} . (q k^T)) v
+        )  # ... + ([i >= j] . (q k^T)) v
         p4 = warpgroup_mma(v_ring.index(stage).permute((1, 0)), k_ring.index(stage), S_2, is_async=True)  # ... + k^T v
         p3 = warpgroup_mma_wait(1, deps=(p3,))
         tma.store_wait(1 if S_borders is not None else 0)
@@ -545,7 +491,7 @@ def forward_sweep_1_roles(
     EXACT: gl.constexpr, DT: gl.constexpr,
     LOADER_REGISTERS: gl.constexpr,
 ):
-    """A walk forwards over chunks, carrying a tile of S. Its warps have roles: consumer, loader."""
+    """An inter-chunk sweep forwards in time, which carries a tile of S. Its warps have roles: consumer, loader."""
     tile = gl.program_id(0) % gl.cdiv(E, block_e)
     sh = (gl.program_id(0) // gl.cdiv(E, block_e)).to(gl.int64)
     h = sh % H
@@ -634,7 +580,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
             num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
         )
-        if exchange is not None:  # other parts of the sequence are elsewhere
+        if exchange is not None:  # other segments of the sequence are elsewhere
             S_coming = exchange.begin((map_of_all("S", S_first, S_ends, lay, parts, True),))
     if parts > 1 or exchange is not None:
         if exchange is not None:
@@ -673,7 +619,7 @@ def backward_whole_ends(
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """A walk backwards over chunks, carrying a tile of dS."""
+    """An inter-chunk sweep backwards in time, which carries a tile of dS."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
     sh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
     h = sh % H
@@ -716,7 +662,7 @@ def backward_whole_ends(
                 q_p + t0 * q_t + i[:, None] * q_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
             p = tl.dot(do.to(DT), q.to(DT), dS[n_d], input_precision="tf32x3")  # ... + q^T do
-            dS_slice2 = p  # dS + q^T do
+            dS_slice2 = p  # (19) dS + q^T do
             dS_next = dS_next + (dS_slice2,)
         dS = dS_next
     for n_d in tl.static_range((D + block_d - 1) // block_d):
@@ -744,7 +690,7 @@ def backward_whole(
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """All of the backward pass on one walk backwards over blocks, carrying dS."""
+    """The fused backward pass: one sweep backwards in time over intervals, which carries dS."""
     sh = tl.program_id(0).to(tl.int64)
     h = sh % H
     b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
@@ -792,27 +738,27 @@ def backward_whole(
         p = tl.zeros([C, C], tl.float32)
         if T > 0:
             p = tl.dot(do.to(DT), tl.trans(v.to(DT)), p, input_precision="tf32x3")  # do v^T
-        t = tl.where(i[:, None] >= i[None, :], p, 0.0).to(DT)  # [order_{mask}]_{i,j} . (do v^T)
+        t = tl.where(i[:, None] >= i[None, :], p, 0.0).to(DT)  # [i >= j] . (do v^T)
         k = k_rows.load([first_row, 0])
         p2 = tl.zeros([C, C], tl.float32)
         if T > 0:
             p2 = tl.dot(q.to(DT), tl.trans(k.to(DT)), p2, input_precision="tf32x3")  # q k^T
-        t2 = tl.where(i[:, None] >= i[None, :], p2, 0.0).to(DT)  # [order_{mask}]_{i,j} . (q k^T)
+        t2 = tl.where(i[:, None] >= i[None, :], p2, 0.0).to(DT)  # [i >= j] . (q k^T)
         p3 = tl.dot(tl.trans(k.to(DT)), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix1 k
         p4 = tl.dot(tl.trans(S.to(DT)), tl.trans(do.to(DT)), p3, input_precision="tf32x3")  # ... + do S^T
         p4_rounded = p4.to(dq_rows.dtype)
-        dq_rows.store([first_row, 0], tl.trans(p4_rounded))  # dq
+        dq_rows.store([first_row, 0], tl.trans(p4_rounded))  # (17) dq
         p5 = tl.dot(dS.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k dS
         p6 = tl.dot(tl.trans(do.to(DT)), t2.to(DT), p5, input_precision="tf32x3")  # ... + matrix2 do
         p6_rounded = p6.to(dv_rows.dtype)
-        dv_rows.store([first_row, 0], tl.trans(p6_rounded))  # dv
+        dv_rows.store([first_row, 0], tl.trans(p6_rounded))  # (18) dv
         p7 = tl.dot(tl.trans(q.to(DT)), t.to(DT), input_precision="tf32x3")  # matrix1 q
         p8 = tl.dot(tl.trans(dS.to(DT)), tl.trans(v.to(DT)), p7, input_precision="tf32x3")  # ... + v dS^T
         p8_rounded = p8.to(dk_rows.dtype)
-        dk_rows.store([first_row, 0], tl.trans(p8_rounded))  # dk
-        # the gradient before the block
+        dk_rows.store([first_row, 0], tl.trans(p8_rounded))  # (20) dk
+        # the gradient before the interval
         p9 = tl.dot(tl.trans(do.to(DT)), q.to(DT), dS, input_precision="tf32x3")  # ... + q^T do
-        dS = p9  # dS + q^T do
+        dS = p9  # (19) dS + q^T do
     if YIELD:
         if dS_last is not None:
             if part == 0:
@@ -827,7 +773,7 @@ def backward_whole(
 def triton_backward_whole(
     given, states, constants, saved, cotangents, final_cotangents, needs, packed=None, exchange=None
 ):
-    """Gradients, on one walk over the sequences."""
+    """Gradients, by the fused backward pass."""
     q = steps(given["q"])
     k = steps(given["k"])
     v = steps(given["v"])
@@ -860,7 +806,7 @@ def triton_backward_whole(
             EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2,
             maxnreg=walk.registers,
         )
-        if exchange is not None:  # other parts of the sequence are elsewhere
+        if exchange is not None:  # other segments of the sequence are elsewhere
             dS_coming = exchange.begin((map_of_all("S", dS_first, dS_ends, lay, parts, False),))
     if parts > 1 or exchange is not None:
         if exchange is not None:
@@ -907,7 +853,7 @@ def backward_sweep_1(
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """A walk forwards over chunks, carrying a tile of S."""
+    """An inter-chunk sweep forwards in time, which carries a tile of S."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
     sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
     h = sh % H
@@ -960,16 +906,16 @@ def backward_sweep_1(
             if count > 0:
                 p2 = tl.dot(do.to(DT), tl.trans(v.to(DT)), p2, input_precision="tf32x3")  # do v^T
             p4 = tl.dot(k.to(DT), v.to(DT), S[n_e], input_precision="tf32x3")  # ... + k^T v
-            S_slice2 = p4  # S + k^T v
+            S_slice2 = p4  # (16) S + k^T v
             S_next = S_next + (S_slice2,)
         S = S_next
         p3 = tl.dot(
             k.to(DT), tl.trans((p2 * tl.where(i[:, None] >= i[None, :], 1.0, 0.0)).to(DT)), p, input_precision="tf32x3"
-        )  # ... + ([order_{mask}]_{i,j} . (do v^T)) k
+        )  # ... + ([i >= j] . (do v^T)) k
         if YIELD:
             tl.store(
                 dq_out + step * D + i[None, :] * (H * D) + d[:, None], p3, mask=d_ok[:, None] & i_ok[None, :]
-            )  # dq
+            )  # (17) dq
     for n_e in tl.static_range((E + block_e - 1) // block_e):
         if S_last is not None:
             tl.store(
@@ -986,7 +932,7 @@ def backward_sweep_2(
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """A walk backwards over chunks, carrying a tile of dS."""
+    """An inter-chunk sweep backwards in time, which carries a tile of dS."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
     sh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
     h = sh % H
@@ -1038,16 +984,16 @@ def backward_sweep_2(
             if count > 0:
                 p2 = tl.dot(k.to(DT), tl.trans(q.to(DT)), p2, input_precision="tf32x3")  # k q^T
             p4 = tl.dot(do.to(DT), q.to(DT), dS[n_d], input_precision="tf32x3")  # ... + q^T do
-            dS_slice2 = p4  # dS + q^T do
+            dS_slice2 = p4  # (19) dS + q^T do
             dS_next = dS_next + (dS_slice2,)
         dS = dS_next
         p3 = tl.dot(
             do.to(DT), tl.trans((p2 * tl.where(i[:, None] <= i[None, :], 1.0, 0.0)).to(DT)), p, input_precision="tf32x3"
-        )  # ... + ([order_{mask}]_{i,j} . (k q^T)) do
+        )  # ... + ([i <= j] . (k q^T)) do
         if YIELD:
             tl.store(
                 dv_out + step * E + i[None, :] * (H * E) + e[:, None], p3, mask=e_ok[:, None] & i_ok[None, :]
-            )  # dv
+            )  # (18) dv
     for n_d in tl.static_range((D + block_d - 1) // block_d):
         if YIELD:
             if dS_last is not None:
@@ -1072,7 +1018,7 @@ def backward_sweep_3(
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """A walk backwards over chunks, carrying a tile of dS."""
+    """An inter-chunk sweep backwards in time, which carries a tile of dS."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
     sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
     h = sh % H
@@ -1125,16 +1071,16 @@ def backward_sweep_3(
             if count > 0:
                 p2 = tl.dot(v.to(DT), tl.trans(do.to(DT)), p2, input_precision="tf32x3")  # v do^T
             p4 = tl.dot(q.to(DT), do.to(DT), dS[n_e], input_precision="tf32x3")  # ... + q^T do
-            dS_slice2 = p4  # dS + q^T do
+            dS_slice2 = p4  # (19) dS + q^T do
             dS_next = dS_next + (dS_slice2,)
         dS = dS_next
         p3 = tl.dot(
             q.to(DT), tl.trans((tl.where(i[:, None] <= i[None, :], 1.0, 0.0) * p2).to(DT)), p, input_precision="tf32x3"
-        )  # ... + ([order_{mask}]_{i,j} . (v do^T)) q
+        )  # ... + ([i <= j] . (v do^T)) q
         if YIELD:
             tl.store(
                 dk_out + step * D + i[None, :] * (H * D) + d[:, None], p3, mask=d_ok[:, None] & i_ok[None, :]
-            )  # dk
+            )  # (20) dk
 
 
 def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None, exchange=None):
@@ -1171,7 +1117,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2,
                 maxnreg=walk.registers,
             )
-            if exchange is not None:  # other parts of the sequence are elsewhere
+            if exchange is not None:  # other segments of the sequence are elsewhere
                 dS_coming = exchange.begin((map_of_all("S", dS_first, dS_ends, lay, parts, False),))
     if needs & {"q"}:
         dq = some.new_empty((B, T, H, D), dtype=some.dtype)
@@ -1336,7 +1282,7 @@ def steps_kernel(
     else:
         row = batch
     entry, begin, count = batch, tl.cast(0, tl.int64), tl.cast(steps, tl.int64)
-    if starts_at is not None:  # packed: a program walks one sequence, whose place it reads
+    if starts_at is not None:  # packed: a program has one sequence, whose place it reads
         entry, begin = tl.cast(0, tl.int64), tl.cast(tl.load(starts_at + batch), tl.int64)
         count = tl.load(starts_at + batch + 1) - begin
     if counts_at is not None:

@@ -19,103 +19,103 @@ family: program
 #
 # Operation x_system
 #     The recurrence
-#         H_t = lam_t H_{t-1} + beta_t k_t k_t^T
-#         y_t = H_t p_t + lamb . p_t
+#         (1) H_t = lam_t H_{t-1} + beta_t k_t k_t^T
+#         (2) y_t = H_t p_t + lamb . p_t
 #
 #     Its adjoint
-#         dH_t = lam_{t+1} dH_{t+1} + dy_t p_t^T
-#         dk_t = beta_t dH_t^T k_t + beta_t dH_t k_t
-#         dbeta_t = k_t^T dH_t^T k_t
-#         dlog lam_t = lam_t <H_{t-1}, dH_t>
-#         dlamb = sum_t (p_t . dy_t)
-#         dp_t = H_t^T dy_t + lamb . dy_t
-#         dH_0 = lam_1 dH_1
+#         (3) dH_t = lam_{t+1} dH_{t+1} + dy_t p_t^T
+#         (4) dk_t = beta_t dH_t^T k_t + beta_t dH_t k_t
+#         (5) dbeta_t = k_t^T dH_t^T k_t
+#         (6) dlog lam_t = lam_t <H_{t-1}, dH_t>
+#         (7) dlamb = sum_t (p_t . dy_t)
+#         (8) dp_t = H_t^T dy_t + lamb . dy_t
+#         (9) dH_0 = lam_1 dH_1
 #
 #     Read-write form
-#         H_t = lam_t H_{t-1} + beta_t k_t k_t^T
-#         y_t = H_t p_t + lamb . p_t
+#         (10) H_t = lam_t H_{t-1} + beta_t k_t k_t^T
+#         (11) y_t = H_t p_t + lamb . p_t
 #
 #     Read-write form of the adjoint
 #     dH_t^+ is the part of dH_t that comes from later steps.
-#         dH_t = dH_t^+ + dy_t p_t^T
-#         dH_{t-1}^+ = lam_t dH_t
-#         dk_t = beta_t dH_t k_t + beta_t dH_t^T k_t
-#         dbeta_t = k_t^T dH_t k_t
-#         dlog lam_t = lam_t <H_{t-1}, dH_t>
-#         dlamb = sum_t (p_t . dy_t)
-#         dp_t = H_t^T dy_t + lamb . dy_t
-#         lam_t <H_{t-1}, dH_t> = <H_n, dH_n^+> + sum_{s >= t} (p_s^T H_s^T dy_s - beta_s k_s^T dH_s k_s)
+#         (12) dH_t = dH_t^+ + dy_t p_t^T
+#         (13) dH_{t-1}^+ = lam_t dH_t
+#         (14) dk_t = beta_t dH_t k_t + beta_t dH_t^T k_t
+#         (15) dbeta_t = k_t^T dH_t k_t
+#         (16) dlog lam_t = lam_t <H_{t-1}, dH_t>
+#         (17) dlamb = sum_t (p_t . dy_t)
+#         (18) dp_t = H_t^T dy_t + lamb . dy_t
+#         (19) lam_t <H_{t-1}, dH_t> = <H_n, dH_n^+> + sum_{s >= t} (p_s^T H_s^T dy_s - beta_s k_s^T dH_s k_s)
 #
 #     Products of decays in a chunk
 #     i, j and s run over the steps of the chunk.
-#         M_{ij} = prod_{j < s <= i} lam_s  for j <= i, else 0
-#         a_i = prod_{s <= i} lam_s
-#         a_C = prod_s lam_s
-#         b_j = prod_{s > j} lam_s
+#         (20) M_{ij} = prod_{j < s <= i} lam_s  for j <= i, else 0
+#         (21) a_i = prod_{s <= i} lam_s
+#         (22) a_C = prod_s lam_s
+#         (23) b_j = prod_{s > j} lam_s
 #
 #     Over a chunk of C steps, forward
 #     The only sweep goes from the first chunk to the last.
-#         Z_1 = diag(a) P H_0^T + ((P K^T) . M) diag(beta) K   (row t: H_t p_t)
-#         H_C = a_C H_0 + K^T diag(beta . b) K
+#         (24) Z_1 = diag(a) P H_0^T + ((P K^T) . M) diag(beta) K   (row t: H_t p_t)
+#         (25) H_C = a_C H_0 + K^T diag(beta . b) K
 #
 #     Over a chunk of C steps, backward
 #     Sweep 1 goes from the first chunk to the last.
-#         Z_2 = diag(a) dY H_0 + ((dY K^T) . M) diag(beta) K   (row t: H_t^T dy_t)
+#         (26) Z_2 = diag(a) dY H_0 + ((dY K^T) . M) diag(beta) K   (row t: H_t^T dy_t)
 #     Sweep 2 goes from the last chunk to the first.
-#         Z_3 = diag(b) K dH_C + ((K dY^T) . M^T) P   (row t: dH_t^T k_t)
-#         dH_0 = a_C dH_C + dY^T diag(a) P
+#         (27) Z_3 = diag(b) K dH_C + ((K dY^T) . M^T) P   (row t: dH_t^T k_t)
+#         (28) dH_0 = a_C dH_C + dY^T diag(a) P
 #     Sweep 3 goes from the last chunk to the first.
-#         Z_4 = diag(b) K dH_C^T + ((K P^T) . M^T) dY   (row t: dH_t k_t)
+#         (29) Z_4 = diag(b) K dH_C^T + ((K P^T) . M^T) dY   (row t: dH_t k_t)
 #
 # Operation o
 #     The recurrence
-#         S_t = lam_t S_{t-1} + beta_t k_t v_t^T
-#         y_t = S_t^T x_t
+#         (1) S_t = lam_t S_{t-1} + beta_t k_t v_t^T
+#         (2) y_t = S_t^T x_t
 #
 #     Its adjoint
-#         dS_t = lam_{t+1} dS_{t+1} + x_t dy_t^T
-#         dk_t = beta_t dS_t v_t
-#         dv_t = beta_t dS_t^T k_t
-#         dbeta_t = v_t^T dS_t^T k_t
-#         dlog lam_t = lam_t <S_{t-1}, dS_t>
-#         dx_t = S_t dy_t
-#         dS_0 = lam_1 dS_1
+#         (3) dS_t = lam_{t+1} dS_{t+1} + x_t dy_t^T
+#         (4) dk_t = beta_t dS_t v_t
+#         (5) dv_t = beta_t dS_t^T k_t
+#         (6) dbeta_t = v_t^T dS_t^T k_t
+#         (7) dlog lam_t = lam_t <S_{t-1}, dS_t>
+#         (8) dx_t = S_t dy_t
+#         (9) dS_0 = lam_1 dS_1
 #
 #     Read-write form
-#         S_t = lam_t S_{t-1} + beta_t k_t v_t^T
-#         y_t = S_t^T x_t
+#         (10) S_t = lam_t S_{t-1} + beta_t k_t v_t^T
+#         (11) y_t = S_t^T x_t
 #
 #     Read-write form of the adjoint
 #     dS_t^+ is the part of dS_t that comes from later steps.
-#         dS_t = dS_t^+ + x_t dy_t^T
-#         dS_{t-1}^+ = lam_t dS_t
-#         dk_t = beta_t dS_t v_t
-#         dv_t = beta_t dS_t^T k_t
-#         dbeta_t = k_t^T dS_t v_t
-#         dlog lam_t = lam_t <S_{t-1}, dS_t>
-#         dx_t = S_t dy_t
-#         lam_t <S_{t-1}, dS_t> = <S_n, dS_n^+> + sum_{s >= t} (x_s^T S_s dy_s - beta_s k_s^T dS_s v_s)
+#         (12) dS_t = dS_t^+ + x_t dy_t^T
+#         (13) dS_{t-1}^+ = lam_t dS_t
+#         (14) dk_t = beta_t dS_t v_t
+#         (15) dv_t = beta_t dS_t^T k_t
+#         (16) dbeta_t = k_t^T dS_t v_t
+#         (17) dlog lam_t = lam_t <S_{t-1}, dS_t>
+#         (18) dx_t = S_t dy_t
+#         (19) lam_t <S_{t-1}, dS_t> = <S_n, dS_n^+> + sum_{s >= t} (x_s^T S_s dy_s - beta_s k_s^T dS_s v_s)
 #
 #     Products of decays in a chunk
 #     i, j and s run over the steps of the chunk.
-#         M_{ij} = prod_{j < s <= i} lam_s  for j <= i, else 0
-#         a_i = prod_{s <= i} lam_s
-#         b_j = prod_{s > j} lam_s
-#         a_C = prod_s lam_s
+#         (20) M_{ij} = prod_{j < s <= i} lam_s  for j <= i, else 0
+#         (21) a_i = prod_{s <= i} lam_s
+#         (22) b_j = prod_{s > j} lam_s
+#         (23) a_C = prod_s lam_s
 #
 #     Over a chunk of C steps, forward
 #     The only sweep goes from the first chunk to the last.
-#         Y = diag(a) X S_0 + ((X K^T) . M) diag(beta) V
-#         S_C = a_C S_0 + K^T diag(beta . b) V
+#         (24) Y = diag(a) X S_0 + ((X K^T) . M) diag(beta) V
+#         (25) S_C = a_C S_0 + K^T diag(beta . b) V
 #
 #     Over a chunk of C steps, backward
 #     Sweep 1 goes from the first chunk to the last.
-#         dX = diag(a) dY S_0^T + ((dY V^T) . M) diag(beta) K
+#         (26) dX = diag(a) dY S_0^T + ((dY V^T) . M) diag(beta) K
 #     Sweep 2 goes from the last chunk to the first.
-#         Z_1 = diag(b) K dS_C + ((K X^T) . M^T) dY   (row t: dS_t^T k_t)
-#         dS_0 = a_C dS_C + X^T diag(a) dY
+#         (27) Z_1 = diag(b) K dS_C + ((K X^T) . M^T) dY   (row t: dS_t^T k_t)
+#         (28) dS_0 = a_C dS_C + X^T diag(a) dY
 #     Sweep 3 goes from the last chunk to the first.
-#         Z_2 = diag(b) V dS_C^T + ((V dY^T) . M^T) X   (row t: dS_t v_t)
+#         (29) Z_2 = diag(b) V dS_C^T + ((V dY^T) . M^T) X   (row t: dS_t v_t)
 
 import torch
 import triton
@@ -142,112 +142,95 @@ from chunkform.runtime.solves.launch import CONVERGED, conjugate_step, over_root
 from chunkform.runtime.solves.programs import Again, Sums, checked_solves, kept, part, results, wanted, zeros_where_none
 from chunkform.runtime.solves.solves import conjugate_gradients
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK, dtype_of, from_chunks, from_heads, from_steps, in_parts, in_segments, per_head,
-    steps_first, to_chunks,
+    CHUNK, call_of, chunks_of, from_chunks, from_heads, from_steps, in_parts, in_segments, or_zeros,
+    per_head, steps_first, steps_or_zeros, to_chunks,
 )
 from chunkform.runtime.torch_form.decays import decay_all, decay_in, decay_mask, decay_out
 
 ARGUMENTS = ("q", "k", "v", "beta", "lam", "lamb")
 
 
-def _x_system_backward_sweep_1(s1, s2, s3, s4, H_0, lead, size, dtype, device, size_d):
-    """A walk forwards over chunks, carrying H."""
-    x1 = to_chunks(s1, lead, size, 0)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    a0 = decay_all(x1)
-    a1 = decay_out(x1, True, 1)
-    a2 = (a1[..., :, None] * x2).mT @ x3
-    a3 = x4 @ x2.mT
-    a4 = decay_mask(x1, True, True, True, 1)
-    a5 = (a3 * a4) @ x3
-    a6 = decay_in(x1, True, 1)
-    H_now = H_0
-    H_in = []
-    count = x1.shape[2]
+def _x_system_backward_sweep_1(log_lam, x, k, dy, H, lead, size):
+    """An inter-chunk sweep forwards in time, which carries H."""
+    log_lam, x, k, dy = chunks_of(lead, size, log_lam, x, k, dy)
+    kept = decay_all(log_lam)
+    until = decay_out(log_lam, True, 1)
+    prod = (until[..., :, None] * x).mT @ k
+    prod2 = dy @ x.mT
+    decays = decay_mask(log_lam, True, True, True, 1)
+    prod3 = (prod2 * decays) @ k
+    since = decay_in(log_lam, True, 1)
+    H_0 = []
+    count = log_lam.shape[2]
     for n in range(count):
-        H_in.append(H_now)
-        H_now = (a0[:, :, n])[..., None, None] * H_now + a2[:, :, n]
-    H_in = torch.stack(H_in, 2)
-    c0 = x4 @ H_in
-    return from_chunks((a5 + a6[..., :, None] * c0), lead, 1), H_in, H_now
+        H_0.append(H)
+        H = kept[:, :, n][..., None, None] * H + prod[:, :, n]
+    H_0 = torch.stack(H_0, 2)
+    prod4 = dy @ H_0
+    return from_chunks((prod3 + since[..., :, None] * prod4), lead, 1), H_0, H
 
 
-def _x_system_backward_sweep_2(s1, s2, s3, s4, dH_0, lead, size, dtype, device, size_d):
-    """A walk backwards over chunks, carrying dH."""
-    x1 = to_chunks(s1, lead, size, 0)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    a0 = decay_out(x1, False, -1)
-    a1 = (a0[..., :, None] * x2).mT @ x3
-    a2 = decay_all(x1)
-    a3 = decay_mask(x1, False, False, True, -1)
-    a4 = x4 @ x2.mT
-    a5 = (a3 * a4) @ x3
-    a6 = decay_in(x1, False, -1)
-    dH_now = dH_0
-    dH_in = []
-    count = x1.shape[2]
+def _x_system_backward_sweep_2(log_lam, dy, p, k, dH, lead, size):
+    """An inter-chunk sweep backwards in time, which carries dH."""
+    log_lam, dy, p, k = chunks_of(lead, size, log_lam, dy, p, k)
+    until = decay_out(log_lam, False, -1)
+    prod = (until[..., :, None] * dy).mT @ p
+    kept = decay_all(log_lam)
+    decays = decay_mask(log_lam, False, False, True, -1)
+    prod2 = k @ dy.mT
+    prod3 = (decays * prod2) @ p
+    since = decay_in(log_lam, False, -1)
+    dH_C = []
+    count = log_lam.shape[2]
     for n in range(count - 1, -1, -1):
-        dH_in.append(dH_now)
-        dH_now = a1[:, :, n] + dH_now * (a2[:, :, n])[..., None, None]
-    dH_in = torch.stack(dH_in[::-1], 2)
-    c0 = x4 @ dH_in
-    return from_chunks((a5 + a6[..., :, None] * c0), lead, 1), dH_in, dH_now
+        dH_C.append(dH)
+        dH = prod[:, :, n] + dH * kept[:, :, n][..., None, None]
+    dH_C = torch.stack(dH_C[::-1], 2)
+    prod4 = k @ dH_C
+    return from_chunks((prod3 + since[..., :, None] * prod4), lead, 1), dH_C, dH
 
 
-def _x_system_backward_sweep_3(s1, s2, s3, s4, dH_0, lead, size, dtype, device, size_d):
-    """A walk backwards over chunks, carrying dH."""
-    x1 = to_chunks(s1, lead, size, 0)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    a0 = decay_out(x1, False, -1)
-    a1 = (a0[..., :, None] * x2).mT @ x3
-    a2 = decay_all(x1)
-    a3 = decay_mask(x1, False, False, True, -1)
-    a4 = x4 @ x3.mT
-    a5 = (a3 * a4) @ x2
-    a6 = decay_in(x1, False, -1)
-    dH_now = dH_0
-    dH_in = []
-    count = x1.shape[2]
+def _x_system_backward_sweep_3(log_lam, dy, p, k, dH, lead, size):
+    """An inter-chunk sweep backwards in time, which carries dH."""
+    log_lam, dy, p, k = chunks_of(lead, size, log_lam, dy, p, k)
+    until = decay_out(log_lam, False, -1)
+    prod = (until[..., :, None] * dy).mT @ p
+    kept = decay_all(log_lam)
+    decays = decay_mask(log_lam, False, False, True, -1)
+    prod2 = k @ p.mT
+    prod3 = (decays * prod2) @ dy
+    since = decay_in(log_lam, False, -1)
+    dH_C = []
+    count = log_lam.shape[2]
     for n in range(count - 1, -1, -1):
-        dH_in.append(dH_now)
-        dH_now = a1[:, :, n] + dH_now * (a2[:, :, n])[..., None, None]
-    dH_in = torch.stack(dH_in[::-1], 2)
-    c0 = x4 @ dH_in.mT
-    return from_chunks((a5 + a6[..., :, None] * c0), lead, 1), dH_now
+        dH_C.append(dH)
+        dH = prod[:, :, n] + dH * kept[:, :, n][..., None, None]
+    dH_C = torch.stack(dH_C[::-1], 2)
+    prod4 = k @ dH_C.mT
+    return from_chunks((prod3 + since[..., :, None] * prod4), lead, 1), dH
 
 
-def _x_system_backward_unroll_4(s1, s2, s3, s4, s5, s6, s7, H_edges, dH_edges, lead, size, dtype, device, size_d):
-    """Products of the states and their gradients at each step, from the states at the borders of chunks."""
-    x1 = to_chunks(s1, lead, size, 0)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    x5 = to_chunks(s5, lead, size, 1)
-    x6 = to_chunks(s6, lead, size, 0)
-    x7 = to_chunks(s7, lead, size, 0)
-    a0 = decay_in(x1, False, 1)
-    a1 = x2 @ (H_edges.mT).mT
-    a2 = (a1 * x3).sum(-1)
-    a3 = decay_mask(x1, False, False, True, -1)
-    a4 = torch.einsum("...b,...ab->...a", a2, a3)
-    a5 = decay_in(x1, False, -1)
-    a6 = x4 @ (dH_edges.mT).mT
-    a7 = (a6 * x5).sum(-1)
-    a8 = decay_mask(x1, False, True, False, 1)
-    a9 = torch.einsum("...ab,...b->...a", a7[..., None, :] * a8, x6)
-    a10 = x3 @ x5.mT
-    a11 = x2 @ x4.mT
-    a12 = (x6[..., None, :] * a8) @ (a10 * a11).mT
-    a13 = (a12 * a3).sum(-1)
-    a14 = (H_edges.mT * dH_edges.mT).sum(-1)
-    a15 = (a14).sum(-1)
-    return (from_chunks((a0 * a4 + a5 * a9 + a13 + a5 * a15[..., None] * a0) * x7, lead, 0),)
+def _x_system_backward_state_adjoint_4(log_lam, dy, p, k, k2, beta, lam, H_0, dH_C, lead, size):
+    """State-adjoint products at each step, from the states at chunk boundaries and their gradients."""
+    log_lam, dy, p, k, k2, beta, lam = chunks_of(lead, size, log_lam, dy, p, k, k2, beta, lam)
+    since = decay_in(log_lam, False, 1)
+    prod = dy @ H_0.mT.mT
+    prod2 = (prod * p).sum(-1)
+    decays = decay_mask(log_lam, False, False, True, -1)
+    prod3 = torch.einsum("...b,...ab->...a", prod2, decays)
+    since2 = decay_in(log_lam, False, -1)
+    prod4 = k @ dH_C.mT.mT
+    prod5 = (prod4 * k2).sum(-1)
+    decays2 = decay_mask(log_lam, False, True, False, 1)
+    prod6 = torch.einsum("...ab,...b->...a", prod5[..., None, :] * decays2, beta)
+    prod7 = p @ k2.mT
+    prod8 = dy @ k.mT
+    prod9 = (beta[..., None, :] * decays2) @ (prod7 * prod8).mT
+    prod10 = (prod9 * decays).sum(-1)
+    prod11 = (H_0.mT * dH_C.mT).sum(-1)
+    prod12 = (prod11).sum(-1)
+    t = since * prod3 + since2 * prod6 + prod10 + since2 * prod12[..., None] * since
+    return (from_chunks(t * lam, lead, 0),)
 
 
 def torch_x_system_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
@@ -258,137 +241,98 @@ def torch_x_system_backward(given, states, constants, saved, cotangents, final_c
             torch_x_system_backward, per_step, given, states, constants, saved, cotangents,
             final_cotangents, needs, packed,
         )
-    dtype = dtype_of(given)
-    some = given["k"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    dtype, device, lead = call_of(given, "k")
     size_d = given["k"].shape[-1]
-    H_first = (
-        states["H"].to(dtype)
-        if states.get("H") is not None
-        else torch.zeros(lead[0], lead[1], size_d, size_d, dtype=dtype, device=device)
-    )
-    last_dH = final_cotangents.get("H")
-    dH_last = (
-        torch.zeros(lead[0], lead[1], size_d, size_d, dtype=dtype, device=device)
-        if last_dH is None
-        else last_dH.to(dtype)
-    )
+    H_first = or_zeros(states.get("H"), (*lead[:2], size_d, size_d), dtype, device)
+    dH_last = or_zeros(final_cotangents.get("H"), (*lead[:2], size_d, size_d), dtype, device)
     log_lam = steps_first(given["lam"], dtype)
     k = steps_first(given["k"], dtype)
     beta = steps_first(given["beta"], dtype)
-    dy = cotangents.get("y")
-    dy = (
-        torch.zeros(lead[0], lead[1], lead[2], size_d, dtype=dtype, device=device)
-        if dy is None
-        else steps_first(dy, dtype)
-    )
+    dy = steps_or_zeros(cotangents.get("y"), (*lead, size_d), dtype, device)
     # y: H_t^T dy_t
-    y, H_edges, H_end = in_segments(
-        _x_system_backward_sweep_1, (log_lam, k * beta[..., None], k, dy), (H_first,), lead, 1,
-        CHUNK, dtype, device, size_d,
+    y, H_0, H_end = in_segments(
+        _x_system_backward_sweep_1, (log_lam, k * beta[..., None], k, dy), (H_first,), lead, 1, CHUNK
     )
     p = steps_first(given["p"], dtype)
     # y_2: dH_t^T k_t
-    y_2, dH_edges, dH_first = in_segments(
-        _x_system_backward_sweep_2, (log_lam, dy, p, k), (dH_last,), lead, -1, CHUNK, dtype, device, size_d
-    )
+    y_2, dH_C, dH_first = in_segments(_x_system_backward_sweep_2, (log_lam, dy, p, k), (dH_last,), lead, -1, CHUNK)
     # y_3: dH_t k_t
-    y_3, dH_first = in_segments(
-        _x_system_backward_sweep_3, (log_lam, dy, p, k), (dH_last,), lead, -1, CHUNK, dtype, device, size_d
-    )
+    y_3, dH_first = in_segments(_x_system_backward_sweep_3, (log_lam, dy, p, k), (dH_last,), lead, -1, CHUNK)
     lam = log_lam.exp()
-    # pairing_H: <H_(t-1), dH_t> at each step, with the scalars that multiply the state
-    (pairing_H,) = in_parts(
-        _x_system_backward_unroll_4, (log_lam, dy, p, k, k, beta, lam), (H_edges, dH_edges), lead,
-        CHUNK, dtype, device, size_d,
+    # paired_H: lam_t <H_{t-1}, dH_t>
+    (paired_H,) = in_parts(
+        _x_system_backward_state_adjoint_4, (log_lam, dy, p, k, k, beta, lam), (H_0, dH_C), lead, CHUNK
     )
     gradients = {}
     gradients["k"] = from_steps((beta[..., None] * y_2 + y_3 * beta[..., None]), lead, 1, given["k"].dtype)
-    t24 = (k * y_3).sum(-1)
-    gradients["beta"] = from_steps(t24, lead, 0, given["beta"].dtype)
-    gradients["lam"] = from_steps(pairing_H, lead, 0, given["lam"].dtype)
+    t20 = (k * y_3).sum(-1)
+    gradients["beta"] = from_steps(t20, lead, 0, given["beta"].dtype)
+    gradients["lam"] = from_steps(paired_H, lead, 0, given["lam"].dtype)
     gradients["lamb"] = from_heads(p * dy, lead, 1, given["lamb"].dtype)
     lamb = per_head(given["lamb"], dtype)
     gradients["p"] = from_steps((y + lamb * dy), lead, 1, given["p"].dtype)
     return gradients, {"H": dH_first}
 
 
-def _x_system_H_borders(s1, s2, s3, H_0, lead, size, dtype, device, size_d):
-    """A walk forwards over chunks, carrying H."""
-    x1 = to_chunks(s1, lead, size, 0)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    a0 = decay_all(x1)
-    a1 = decay_out(x1, True, 1)
-    a2 = (a1[..., :, None] * x2).mT @ x3
-    H_now = H_0
-    H_in = []
-    count = x1.shape[2]
+def _x_system_H_boundaries(log_lam, x, k, H, lead, size):
+    """An inter-chunk sweep forwards in time, which carries H."""
+    log_lam, x, k = chunks_of(lead, size, log_lam, x, k)
+    kept = decay_all(log_lam)
+    until = decay_out(log_lam, True, 1)
+    prod = (until[..., :, None] * x).mT @ k
+    H_0 = []
+    count = log_lam.shape[2]
     for n in range(count):
-        H_in.append(H_now)
-        H_now = (a0[:, :, n])[..., None, None] * H_now + a2[:, :, n]
-    H_in = torch.stack(H_in, 2)
-    return H_in, H_now
+        H_0.append(H)
+        H = kept[:, :, n][..., None, None] * H + prod[:, :, n]
+    H_0 = torch.stack(H_0, 2)
+    return H_0, H
 
 
 def torch_x_system_matrix(given, states, constants):
-    """The product with a vector [B, H, T, d], from H at the borders of chunks; last states."""
-    dtype = dtype_of(given)
-    some = given["k"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    """The product with a vector [B, H, T, d], from H at chunk boundaries; last states."""
+    dtype, device, lead = call_of(given, "k")
     size_d = given["k"].shape[-1]
-    H_first = (
-        states["H"].to(dtype)
-        if states.get("H") is not None
-        else torch.zeros(lead[0], lead[1], size_d, size_d, dtype=dtype, device=device)
-    )
+    H_first = or_zeros(states.get("H"), (*lead[:2], size_d, size_d), dtype, device)
     log_lam = steps_first(given["lam"], dtype)
     k = steps_first(given["k"], dtype)
     beta = steps_first(given["beta"], dtype)
-    H_edges, H_last = in_segments(
-        _x_system_H_borders, (log_lam, k * beta[..., None], k), (H_first,), lead, 1, CHUNK, dtype, device, size_d
-    )
-    t9 = k * beta[..., None]
-    chunks_1_1 = to_chunks(k, lead, CHUNK, 1)
-    chunks_1_2 = to_chunks(log_lam, lead, CHUNK, 0)
-    chunks_1_3 = to_chunks(t9, lead, CHUNK, 1)
-    fixed_1_0 = decay_mask(chunks_1_2, True, True, True, 1)
-    fixed_1_1 = decay_in(chunks_1_2, True, 1)
+    H_0, H_last = in_segments(_x_system_H_boundaries, (log_lam, k * beta[..., None], k), (H_first,), lead, 1, CHUNK)
+    t7 = k * beta[..., None]
+    k_chunks_, log_lam_chunks_, x_chunks_ = chunks_of(lead, CHUNK, k, log_lam, t7)
+    fixed_1_0 = decay_mask(log_lam_chunks_, True, True, True, 1)
+    fixed_1_1 = decay_in(log_lam_chunks_, True, 1)
     lamb = per_head(given["lamb"], dtype)
 
     def product(p):
         vector_1 = to_chunks(p, lead, CHUNK, 1)
-        made_1_0 = vector_1 @ chunks_1_1.mT
-        made_1_1 = (made_1_0 * fixed_1_0) @ chunks_1_3
-        made_1_2 = vector_1 @ H_edges.mT
+        made_1_0 = vector_1 @ k_chunks_.mT
+        made_1_1 = (made_1_0 * fixed_1_0) @ x_chunks_
+        made_1_2 = vector_1 @ H_0.mT
         y = from_chunks((made_1_1 + fixed_1_1[..., :, None] * made_1_2), lead, 1)
         return y + lamb * p
 
     return product, {"H": H_last}
 
 
-def _o_forward_sweep_1(s1, s2, s3, s4, S_0, lead, size, dtype, device, size_d, size_e):
-    """A walk forwards over chunks, carrying S."""
-    x1 = to_chunks(s1, lead, size, 0)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    a0 = decay_out(x1, True, 1)
-    a1 = x3.mT @ (a0[..., :, None] * x2)
-    a2 = decay_all(x1)
-    a3 = decay_mask(x1, True, True, True, 1)
-    a4 = x4 @ x3.mT
-    a5 = (a3 * a4) @ x2
-    a6 = decay_in(x1, True, 1)
-    S_now = S_0
-    S_in = []
-    count = x1.shape[2]
+def _o_forward_sweep_1(log_lam, v, x, x_, S, lead, size):
+    """An inter-chunk sweep forwards in time, which carries S."""
+    log_lam, v, x, x_ = chunks_of(lead, size, log_lam, v, x, x_)
+    until = decay_out(log_lam, True, 1)
+    prod = x.mT @ (until[..., :, None] * v)
+    kept = decay_all(log_lam)
+    decays = decay_mask(log_lam, True, True, True, 1)
+    prod2 = x_ @ x.mT
+    prod3 = (decays * prod2) @ v
+    since = decay_in(log_lam, True, 1)
+    S_0 = []
+    count = log_lam.shape[2]
     for n in range(count):
-        S_in.append(S_now)
-        S_now = a1[:, :, n] + S_now * (a2[:, :, n])[..., None, None]
-    S_in = torch.stack(S_in, 2)
-    c0 = x4 @ S_in
-    return from_chunks((a5 + c0 * a6[..., :, None]), lead, 1), S_now
+        S_0.append(S)
+        S = prod[:, :, n] + S * kept[:, :, n][..., None, None]
+    S_0 = torch.stack(S_0, 2)
+    prod4 = x_ @ S_0
+    return from_chunks((prod3 + prod4 * since[..., :, None]), lead, 1), S
 
 
 def torch_o_forward(given, states, constants, packed=None):
@@ -396,127 +340,101 @@ def torch_o_forward(given, states, constants, packed=None):
     if packed is not None:
         per_step = ["k", "v", "beta", "lam", "x"]
         return forward_by_length(torch_o_forward, per_step, given, states, constants, packed)
-    dtype = dtype_of(given)
-    some = given["k"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    dtype, device, lead = call_of(given, "k")
     size_d = given["k"].shape[-1]
     size_e = given["v"].shape[-1]
-    S_first = (
-        states["S"].to(dtype)
-        if states.get("S") is not None
-        else torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-    )
+    S_first = or_zeros(states.get("S"), (*lead[:2], size_d, size_e), dtype, device)
     log_lam = steps_first(given["lam"], dtype)
     v = steps_first(given["v"], dtype)
     k = steps_first(given["k"], dtype)
     beta = steps_first(given["beta"], dtype)
     x = steps_first(given["x"], dtype)
     # y: S_t^T x_t
-    y, S_last = in_segments(
-        _o_forward_sweep_1, (log_lam, v, k * beta[..., None], x), (S_first,), lead, 1, CHUNK, dtype,
-        device, size_d, size_e,
-    )
+    y, S_last = in_segments(_o_forward_sweep_1, (log_lam, v, k * beta[..., None], x), (S_first,), lead, 1, CHUNK)
     return {"y": from_steps(y, lead, 1, given["k"].dtype)}, {"S": S_last}, {}
 
 
-def _o_backward_sweep_1(s1, s2, s3, s4, S_0, lead, size, dtype, device, size_d, size_e):
-    """A walk forwards over chunks, carrying S."""
-    x1 = to_chunks(s1, lead, size, 0)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    a0 = decay_out(x1, True, 1)
-    a1 = x3.mT @ (a0[..., :, None] * x2)
-    a2 = decay_all(x1)
-    a3 = decay_mask(x1, True, True, True, 1)
-    a4 = x4 @ x2.mT
-    a5 = (a3 * a4) @ x3
-    a6 = decay_in(x1, True, 1)
-    S_now = S_0
-    S_in = []
-    count = x1.shape[2]
+def _o_backward_sweep_1(log_lam, v, x, dy, S, lead, size):
+    """An inter-chunk sweep forwards in time, which carries S."""
+    log_lam, v, x, dy = chunks_of(lead, size, log_lam, v, x, dy)
+    until = decay_out(log_lam, True, 1)
+    prod = x.mT @ (until[..., :, None] * v)
+    kept = decay_all(log_lam)
+    decays = decay_mask(log_lam, True, True, True, 1)
+    prod2 = dy @ v.mT
+    prod3 = (decays * prod2) @ x
+    since = decay_in(log_lam, True, 1)
+    S_0 = []
+    count = log_lam.shape[2]
     for n in range(count):
-        S_in.append(S_now)
-        S_now = a1[:, :, n] + S_now * (a2[:, :, n])[..., None, None]
-    S_in = torch.stack(S_in, 2)
-    c0 = x4 @ S_in.mT
-    return from_chunks((a5 + c0 * a6[..., :, None]), lead, 1), S_in, S_now
+        S_0.append(S)
+        S = prod[:, :, n] + S * kept[:, :, n][..., None, None]
+    S_0 = torch.stack(S_0, 2)
+    prod4 = dy @ S_0.mT
+    return from_chunks((prod3 + prod4 * since[..., :, None]), lead, 1), S_0, S
 
 
-def _o_backward_sweep_2(s1, s2, s3, s4, dS_0, lead, size, dtype, device, size_d, size_e):
-    """A walk backwards over chunks, carrying dS."""
-    x1 = to_chunks(s1, lead, size, 0)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    a0 = decay_all(x1)
-    a1 = decay_out(x1, False, -1)
-    a2 = x3.mT @ (a1[..., :, None] * x2)
-    a3 = decay_in(x1, False, -1)
-    a4 = decay_mask(x1, False, False, True, -1)
-    a5 = x4 @ x3.mT
-    a6 = (a4 * a5) @ x2
-    dS_now = dS_0
-    dS_in = []
-    count = x1.shape[2]
+def _o_backward_sweep_2(log_lam, dy, x, k, dS, lead, size):
+    """An inter-chunk sweep backwards in time, which carries dS."""
+    log_lam, dy, x, k = chunks_of(lead, size, log_lam, dy, x, k)
+    kept = decay_all(log_lam)
+    until = decay_out(log_lam, False, -1)
+    prod = x.mT @ (until[..., :, None] * dy)
+    since = decay_in(log_lam, False, -1)
+    decays = decay_mask(log_lam, False, False, True, -1)
+    prod3 = k @ x.mT
+    prod4 = (decays * prod3) @ dy
+    dS_C = []
+    count = log_lam.shape[2]
     for n in range(count - 1, -1, -1):
-        dS_in.append(dS_now)
-        dS_now = dS_now * (a0[:, :, n])[..., None, None] + a2[:, :, n]
-    dS_in = torch.stack(dS_in[::-1], 2)
-    c0 = x4 @ dS_in
-    return from_chunks((a3[..., :, None] * c0 + a6), lead, 1), dS_in, dS_now
+        dS_C.append(dS)
+        dS = dS * kept[:, :, n][..., None, None] + prod[:, :, n]
+    dS_C = torch.stack(dS_C[::-1], 2)
+    prod2 = k @ dS_C
+    return from_chunks((since[..., :, None] * prod2 + prod4), lead, 1), dS_C, dS
 
 
-def _o_backward_sweep_3(s1, s2, s3, s4, dS_0, lead, size, dtype, device, size_d, size_e):
-    """A walk backwards over chunks, carrying dS."""
-    x1 = to_chunks(s1, lead, size, 0)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    a0 = decay_all(x1)
-    a1 = decay_out(x1, False, -1)
-    a2 = x3.mT @ (a1[..., :, None] * x2)
-    a3 = decay_in(x1, False, -1)
-    a4 = decay_mask(x1, False, False, True, -1)
-    a5 = x4 @ x2.mT
-    a6 = (a4 * a5) @ x3
-    dS_now = dS_0
-    dS_in = []
-    count = x1.shape[2]
+def _o_backward_sweep_3(log_lam, dy, x, v, dS, lead, size):
+    """An inter-chunk sweep backwards in time, which carries dS."""
+    log_lam, dy, x, v = chunks_of(lead, size, log_lam, dy, x, v)
+    kept = decay_all(log_lam)
+    until = decay_out(log_lam, False, -1)
+    prod = x.mT @ (until[..., :, None] * dy)
+    since = decay_in(log_lam, False, -1)
+    decays = decay_mask(log_lam, False, False, True, -1)
+    prod3 = v @ dy.mT
+    prod4 = (decays * prod3) @ x
+    dS_C = []
+    count = log_lam.shape[2]
     for n in range(count - 1, -1, -1):
-        dS_in.append(dS_now)
-        dS_now = dS_now * (a0[:, :, n])[..., None, None] + a2[:, :, n]
-    dS_in = torch.stack(dS_in[::-1], 2)
-    c0 = x4 @ dS_in.mT
-    return from_chunks((a3[..., :, None] * c0 + a6), lead, 1), dS_now
+        dS_C.append(dS)
+        dS = dS * kept[:, :, n][..., None, None] + prod[:, :, n]
+    dS_C = torch.stack(dS_C[::-1], 2)
+    prod2 = v @ dS_C.mT
+    return from_chunks((since[..., :, None] * prod2 + prod4), lead, 1), dS
 
 
-def _o_backward_unroll_4(s1, s2, s3, s4, s5, s6, s7, S_edges, dS_edges, lead, size, dtype, device, size_d, size_e):
-    """Products of the states and their gradients at each step, from the states at the borders of chunks."""
-    x1 = to_chunks(s1, lead, size, 0)
-    x2 = to_chunks(s2, lead, size, 0)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    x5 = to_chunks(s5, lead, size, 1)
-    x6 = to_chunks(s6, lead, size, 1)
-    x7 = to_chunks(s7, lead, size, 0)
-    a0 = decay_mask(x2, False, True, False, 1)
-    a1 = x3 @ x4.mT
-    a2 = x5 @ x6.mT
-    a3 = (x1[..., None, :] * a0) @ (a1 * a2).mT
-    a4 = decay_mask(x2, False, False, True, -1)
-    a5 = (a3 * a4).sum(-1)
-    a6 = decay_in(x2, False, -1)
-    a7 = x6 @ dS_edges
-    a8 = (a7 * x4).sum(-1)
-    a9 = torch.einsum("...ab,...b->...a", a8[..., None, :] * a0, x1)
-    a10 = decay_in(x2, False, 1)
-    a11 = x5 @ S_edges
-    a12 = (x3 * a11).sum(-1)
-    a13 = torch.einsum("...b,...ab->...a", a12, a4)
-    a14 = (S_edges * dS_edges).sum(-2)
-    a15 = (a14).sum(-1)
-    return (from_chunks((a5 + a6 * a9 + a10 * a13 + a6 * a10 * a15[..., None]) * x7, lead, 0),)
+def _o_backward_state_adjoint_4(beta, log_lam, dy, v, x, k, lam, S_0, dS_C, lead, size):
+    """State-adjoint products at each step, from the states at chunk boundaries and their gradients."""
+    beta, log_lam, dy, v, x, k, lam = chunks_of(lead, size, beta, log_lam, dy, v, x, k, lam)
+    decays = decay_mask(log_lam, False, True, False, 1)
+    prod = dy @ v.mT
+    prod2 = x @ k.mT
+    prod3 = (beta[..., None, :] * decays) @ (prod * prod2).mT
+    decays2 = decay_mask(log_lam, False, False, True, -1)
+    prod4 = (prod3 * decays2).sum(-1)
+    since = decay_in(log_lam, False, -1)
+    prod5 = k @ dS_C
+    prod6 = (prod5 * v).sum(-1)
+    prod7 = torch.einsum("...ab,...b->...a", prod6[..., None, :] * decays, beta)
+    since2 = decay_in(log_lam, False, 1)
+    prod8 = x @ S_0
+    prod9 = (dy * prod8).sum(-1)
+    prod10 = torch.einsum("...b,...ab->...a", prod9, decays2)
+    prod11 = (S_0 * dS_C).sum(-2)
+    prod12 = (prod11).sum(-1)
+    t = prod4 + since * prod7 + since2 * prod10 + since * since2 * prod12[..., None]
+    return (from_chunks(t * lam, lead, 0),)
 
 
 def torch_o_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
@@ -526,59 +444,33 @@ def torch_o_backward(given, states, constants, saved, cotangents, final_cotangen
         return backward_by_length(
             torch_o_backward, per_step, given, states, constants, saved, cotangents, final_cotangents, needs, packed
         )
-    dtype = dtype_of(given)
-    some = given["k"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    dtype, device, lead = call_of(given, "k")
     size_d = given["k"].shape[-1]
     size_e = given["v"].shape[-1]
-    S_first = (
-        states["S"].to(dtype)
-        if states.get("S") is not None
-        else torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-    )
-    last_dS = final_cotangents.get("S")
-    dS_last = (
-        torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-        if last_dS is None
-        else last_dS.to(dtype)
-    )
+    S_first = or_zeros(states.get("S"), (*lead[:2], size_d, size_e), dtype, device)
+    dS_last = or_zeros(final_cotangents.get("S"), (*lead[:2], size_d, size_e), dtype, device)
     log_lam = steps_first(given["lam"], dtype)
     v = steps_first(given["v"], dtype)
     k = steps_first(given["k"], dtype)
     beta = steps_first(given["beta"], dtype)
-    dy = cotangents.get("y")
-    dy = (
-        torch.zeros(lead[0], lead[1], lead[2], size_e, dtype=dtype, device=device)
-        if dy is None
-        else steps_first(dy, dtype)
-    )
-    # y: S_t dy_t
-    y, S_edges, S_end = in_segments(
-        _o_backward_sweep_1, (log_lam, v, k * beta[..., None], dy), (S_first,), lead, 1, CHUNK,
-        dtype, device, size_d, size_e,
-    )
+    dy = steps_or_zeros(cotangents.get("y"), (*lead, size_e), dtype, device)
+    # dx: S_t dy_t
+    dx, S_0, S_end = in_segments(_o_backward_sweep_1, (log_lam, v, k * beta[..., None], dy), (S_first,), lead, 1, CHUNK)
     x = steps_first(given["x"], dtype)
-    # y_2: dS_t^T k_t
-    y_2, dS_edges, dS_first = in_segments(
-        _o_backward_sweep_2, (log_lam, dy, x, k), (dS_last,), lead, -1, CHUNK, dtype, device, size_d, size_e
-    )
-    # y_3: dS_t v_t
-    y_3, dS_first = in_segments(
-        _o_backward_sweep_3, (log_lam, dy, x, v), (dS_last,), lead, -1, CHUNK, dtype, device, size_d, size_e
-    )
+    # y: dS_t^T k_t
+    y, dS_C, dS_first = in_segments(_o_backward_sweep_2, (log_lam, dy, x, k), (dS_last,), lead, -1, CHUNK)
+    # y_2: dS_t v_t
+    y_2, dS_first = in_segments(_o_backward_sweep_3, (log_lam, dy, x, v), (dS_last,), lead, -1, CHUNK)
     lam = log_lam.exp()
-    # pairing_S: <S_(t-1), dS_t> at each step, with the scalars that multiply the state
-    (pairing_S,) = in_parts(
-        _o_backward_unroll_4, (beta, log_lam, dy, v, x, k, lam), (S_edges, dS_edges), lead, CHUNK,
-        dtype, device, size_d, size_e,
-    )
+    # paired_S: lam_t <S_{t-1}, dS_t>
+    (paired_S,) = in_parts(_o_backward_state_adjoint_4, (beta, log_lam, dy, v, x, k, lam), (S_0, dS_C), lead, CHUNK)
     gradients = {}
-    gradients["k"] = from_steps(beta[..., None] * y_3, lead, 1, given["k"].dtype)
-    gradients["v"] = from_steps(beta[..., None] * y_2, lead, 1, given["v"].dtype)
-    t27 = (k * y_3).sum(-1)
-    gradients["beta"] = from_steps(t27, lead, 0, given["beta"].dtype)
-    gradients["lam"] = from_steps(pairing_S, lead, 0, given["lam"].dtype)
-    gradients["x"] = from_steps(y, lead, 1, given["x"].dtype)
+    gradients["k"] = from_steps(beta[..., None] * y_2, lead, 1, given["k"].dtype)
+    gradients["v"] = from_steps(beta[..., None] * y, lead, 1, given["v"].dtype)
+    t23 = (k * y_2).sum(-1)
+    gradients["beta"] = from_steps(t23, lead, 0, given["beta"].dtype)
+    gradients["lam"] = from_steps(paired_S, lead, 0, given["lam"].dtype)
+    gradients["x"] = from_steps(dx, lead, 1, given["x"].dtype)
     return gradients, {"S": dS_first}
 
 
@@ -656,7 +548,7 @@ def x_system_forward_sweep_1(
     WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
     EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """A walk forwards over chunks, carrying a tile of H."""
+    """An inter-chunk sweep forwards in time, which carries a tile of H."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d_kept)
     sh = (tl.program_id(0) // tl.cdiv(D, block_d_kept)).to(tl.int64)
     h = sh % H
@@ -900,7 +792,7 @@ def x_system_backward_prepare_1(
         p3 = tl.dot(dy.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # dy k^T
         pairs = beta[None, :] * (
             m * p2 * tl.where(i[:, None] > i[None, :], 1.0, 0.0) * p3
-        )  # ([order_{mask}]_{i,j} . (p k^T) . (dy k^T) . m) diag(beta)
+        )  # ([i > j] . (p k^T) . (dy k^T) . m) diag(beta)
         sums = tl.sum(pairs, axis=1)
         sums2 = tl.sum(tl.reshape(pairs, [2, C // 2, C]), axis=1)
         tl.store(own1_out + (bh * 3 + 0) * T + t0 + i, sums, mask=i_ok)  # H: own.late, rows
@@ -918,7 +810,7 @@ def x_system_backward_sweep_1(
     WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
     EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """A walk forwards over chunks, carrying a tile of H."""
+    """An inter-chunk sweep forwards in time, which carries a tile of H."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d_kept)
     sh = (tl.program_id(0) // tl.cdiv(D, block_d_kept)).to(tl.int64)
     h = sh % H
@@ -1065,7 +957,7 @@ def x_system_backward_sweep_2(
     WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
     EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """A walk backwards over chunks, carrying a tile of dH."""
+    """An inter-chunk sweep backwards in time, which carries a tile of dH."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d_kept)
     sh = (tl.program_id(0) // tl.cdiv(D, block_d_kept)).to(tl.int64)
     h = sh % H
@@ -1213,7 +1105,7 @@ def x_system_backward_sweep_3(
     WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
     EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """A walk backwards over chunks, carrying a tile of dH."""
+    """An inter-chunk sweep backwards in time, which carries a tile of dH."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d_kept)
     sh = (tl.program_id(0) // tl.cdiv(D, block_d_kept)).to(tl.int64)
     h = sh % H
@@ -1549,7 +1441,7 @@ def x_system_borders(
     D: tl.constexpr, block_d: tl.constexpr, block_tile: tl.constexpr, C: tl.constexpr,
     DT: tl.constexpr, EXACT: tl.constexpr,
 ):
-    """A walk over chunks, which keeps H as it stands before each."""
+    """An inter-chunk sweep, which keeps H as it stands before each chunk."""
     tile = tl.program_id(0) % tl.cdiv(D, block_tile)
     bh = (tl.program_id(0) // tl.cdiv(D, block_tile)).to(tl.int64)
     b = bh // H
@@ -1774,7 +1666,7 @@ def o_forward_sweep_1(
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """A walk forwards over chunks, carrying a tile of S."""
+    """An inter-chunk sweep forwards in time, which carries a tile of S."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
     sh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
     h = sh % H
@@ -2000,7 +1892,7 @@ def o_backward_prepare_1(
         tl.store(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m * p))  # (dy v^T) . m
         pairs = beta[None, :] * (
             m * tl.where(i[:, None] > i[None, :], 1.0, 0.0) * p * p2
-        )  # ([order_{mask}]_{i,j} . (x k^T) . (dy v^T) . m) diag(beta)
+        )  # ([i > j] . (x k^T) . (dy v^T) . m) diag(beta)
         sums = tl.sum(pairs, axis=1)
         sums2 = tl.sum(tl.reshape(pairs, [2, C // 2, C]), axis=1)
         tl.store(own1_out + (bh * 3 + 0) * T + t0 + i, sums, mask=i_ok)  # S: own.late, rows
@@ -2019,7 +1911,7 @@ def o_backward_sweep_1(
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """A walk forwards over chunks, carrying a tile of S."""
+    """An inter-chunk sweep forwards in time, which carries a tile of S."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
     sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
     h = sh % H
@@ -2127,7 +2019,7 @@ def o_backward_sweep_2(
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """A walk backwards over chunks, carrying a tile of dS."""
+    """An inter-chunk sweep backwards in time, which carries a tile of dS."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
     sh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
     h = sh % H
@@ -2241,7 +2133,7 @@ def o_backward_sweep_3(
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """A walk backwards over chunks, carrying a tile of dS."""
+    """An inter-chunk sweep backwards in time, which carries a tile of dS."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
     sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
     h = sh % H

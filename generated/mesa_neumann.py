@@ -21,103 +21,103 @@ family: program
 #
 # Operation o2
 #     The recurrence
-#         H_t = lam_t H_{t-1} + u_t u_t^T
-#         y_t = 2 q_t - H_t q_t
-#         H_0 = lam_0 I
+#         (1) H_t = lam_t H_{t-1} + u_t u_t^T
+#         (2) y_t = 2 q_t - H_t q_t
+#         (3) H_0 = lam_0 I
 #
 #     Its adjoint
-#         dH_t = lam_{t+1} dH_{t+1} - dy_t q_t^T
-#         dq_t = 2 dy_t - H_t^T dy_t
-#         du_t = dH_t^T u_t + dH_t u_t
-#         dlog lam_t = lam_t <H_{t-1}, dH_t>
-#         dlam_0 = sum_t 0
-#         dH_0 = lam_1 dH_1
+#         (4) dH_t = lam_{t+1} dH_{t+1} - dy_t q_t^T
+#         (5) dq_t = 2 dy_t - H_t^T dy_t
+#         (6) du_t = dH_t^T u_t + dH_t u_t
+#         (7) dlog lam_t = lam_t <H_{t-1}, dH_t>
+#         (8) dlam_0 = sum_t 0
+#         (9) dH_0 = lam_1 dH_1
 #
 #     Read-write form
-#         H_t = lam_t H_{t-1} + u_t u_t^T
-#         y_t = 2 q_t - H_t q_t
+#         (10) H_t = lam_t H_{t-1} + u_t u_t^T
+#         (11) y_t = 2 q_t - H_t q_t
 #
 #     Read-write form of the adjoint
 #     dH_t^+ is the part of dH_t that comes from later steps.
-#         dH_t = dH_t^+ - dy_t q_t^T
-#         dH_{t-1}^+ = lam_t dH_t
-#         dq_t = 2 dy_t - H_t^T dy_t
-#         du_t = dH_t u_t + dH_t^T u_t
-#         dlog lam_t = lam_t <H_{t-1}, dH_t>
-#         dlam_0 = sum_t 0
-#         lam_t <H_{t-1}, dH_t> = <H_n, dH_n^+> + sum_{s >= t} (-q_s^T H_s^T dy_s - u_s^T dH_s u_s)
+#         (12) dH_t = dH_t^+ - dy_t q_t^T
+#         (13) dH_{t-1}^+ = lam_t dH_t
+#         (14) dq_t = 2 dy_t - H_t^T dy_t
+#         (15) du_t = dH_t u_t + dH_t^T u_t
+#         (16) dlog lam_t = lam_t <H_{t-1}, dH_t>
+#         (17) dlam_0 = sum_t 0
+#         (18) lam_t <H_{t-1}, dH_t> = <H_n, dH_n^+> + sum_{s >= t} (-q_s^T H_s^T dy_s - u_s^T dH_s u_s)
 #
 #     Products of decays in a chunk
 #     i, j and s run over the steps of the chunk.
-#         a_i = prod_{s <= i} lam_s
-#         M_{ij} = prod_{j < s <= i} lam_s  for j <= i, else 0
-#         a_C = prod_s lam_s
-#         b_j = prod_{s > j} lam_s
+#         (19) a_i = prod_{s <= i} lam_s
+#         (20) M_{ij} = prod_{j < s <= i} lam_s  for j <= i, else 0
+#         (21) a_C = prod_s lam_s
+#         (22) b_j = prod_{s > j} lam_s
 #
 #     Over a chunk of C steps, forward
 #     The only sweep goes from the first chunk to the last.
-#         Z_1 = diag(a) Q H_0^T + ((Q U^T) . M) U   (row t: H_t q_t)
-#         H_C = a_C H_0 + U^T diag(b) U
+#         (23) Z_1 = diag(a) Q H_0^T + ((Q U^T) . M) U   (row t: H_t q_t)
+#         (24) H_C = a_C H_0 + U^T diag(b) U
 #
 #     Over a chunk of C steps, backward
 #     Sweep 1 goes from the first chunk to the last.
-#         Z_2 = diag(a) dY H_0 + ((dY U^T) . M) U   (row t: H_t^T dy_t)
+#         (25) Z_2 = diag(a) dY H_0 + ((dY U^T) . M) U   (row t: H_t^T dy_t)
 #     Sweep 2 goes from the last chunk to the first.
-#         Z_3 = diag(b) U dH_C - ((U dY^T) . M^T) Q   (row t: dH_t^T u_t)
-#         dH_0 = a_C dH_C - dY^T diag(a) Q
+#         (26) Z_3 = diag(b) U dH_C - ((U dY^T) . M^T) Q   (row t: dH_t^T u_t)
+#         (27) dH_0 = a_C dH_C - dY^T diag(a) Q
 #     Sweep 3 goes from the last chunk to the first.
-#         Z_4 = diag(b) U dH_C^T - ((U Q^T) . M^T) dY   (row t: dH_t u_t)
+#         (28) Z_4 = diag(b) U dH_C^T - ((U Q^T) . M^T) dY   (row t: dH_t u_t)
 #
 # Operation o3
 #     The recurrence
-#         H_t = lam_t H_{t-1} + u_t u_t^T
-#         y_t = q_t + x_t - H_t x_t
-#         H_0 = lam_0 I
+#         (1) H_t = lam_t H_{t-1} + u_t u_t^T
+#         (2) y_t = q_t + x_t - H_t x_t
+#         (3) H_0 = lam_0 I
 #
 #     Its adjoint
-#         dH_t = lam_{t+1} dH_{t+1} - dy_t x_t^T
-#         dq_t = dy_t
-#         du_t = dH_t u_t + dH_t^T u_t
-#         dlog lam_t = lam_t <H_{t-1}, dH_t>
-#         dlam_0 = sum_t 0
-#         dx_t = dy_t - H_t^T dy_t
-#         dH_0 = lam_1 dH_1
+#         (4) dH_t = lam_{t+1} dH_{t+1} - dy_t x_t^T
+#         (5) dq_t = dy_t
+#         (6) du_t = dH_t u_t + dH_t^T u_t
+#         (7) dlog lam_t = lam_t <H_{t-1}, dH_t>
+#         (8) dlam_0 = sum_t 0
+#         (9) dx_t = dy_t - H_t^T dy_t
+#         (10) dH_0 = lam_1 dH_1
 #
 #     Read-write form
-#         H_t = lam_t H_{t-1} + u_t u_t^T
-#         y_t = q_t + x_t - H_t x_t
+#         (11) H_t = lam_t H_{t-1} + u_t u_t^T
+#         (12) y_t = q_t + x_t - H_t x_t
 #
 #     Read-write form of the adjoint
 #     dH_t^+ is the part of dH_t that comes from later steps.
-#         dH_t = dH_t^+ - dy_t x_t^T
-#         dH_{t-1}^+ = lam_t dH_t
-#         dq_t = dy_t
-#         du_t = dH_t u_t + dH_t^T u_t
-#         dlog lam_t = lam_t <H_{t-1}, dH_t>
-#         dlam_0 = sum_t 0
-#         dx_t = dy_t - H_t^T dy_t
-#         lam_t <H_{t-1}, dH_t> = <H_n, dH_n^+> + sum_{s >= t} (-x_s^T H_s^T dy_s - u_s^T dH_s u_s)
+#         (13) dH_t = dH_t^+ - dy_t x_t^T
+#         (14) dH_{t-1}^+ = lam_t dH_t
+#         (15) dq_t = dy_t
+#         (16) du_t = dH_t u_t + dH_t^T u_t
+#         (17) dlog lam_t = lam_t <H_{t-1}, dH_t>
+#         (18) dlam_0 = sum_t 0
+#         (19) dx_t = dy_t - H_t^T dy_t
+#         (20) lam_t <H_{t-1}, dH_t> = <H_n, dH_n^+> + sum_{s >= t} (-x_s^T H_s^T dy_s - u_s^T dH_s u_s)
 #
 #     Products of decays in a chunk
 #     i, j and s run over the steps of the chunk.
-#         a_i = prod_{s <= i} lam_s
-#         M_{ij} = prod_{j < s <= i} lam_s  for j <= i, else 0
-#         a_C = prod_s lam_s
-#         b_j = prod_{s > j} lam_s
+#         (21) a_i = prod_{s <= i} lam_s
+#         (22) M_{ij} = prod_{j < s <= i} lam_s  for j <= i, else 0
+#         (23) a_C = prod_s lam_s
+#         (24) b_j = prod_{s > j} lam_s
 #
 #     Over a chunk of C steps, forward
 #     The only sweep goes from the first chunk to the last.
-#         Z_1 = diag(a) X H_0^T + ((X U^T) . M) U   (row t: H_t x_t)
-#         H_C = a_C H_0 + U^T diag(b) U
+#         (25) Z_1 = diag(a) X H_0^T + ((X U^T) . M) U   (row t: H_t x_t)
+#         (26) H_C = a_C H_0 + U^T diag(b) U
 #
 #     Over a chunk of C steps, backward
 #     Sweep 1 goes from the first chunk to the last.
-#         Z_2 = diag(a) dY H_0 + ((dY U^T) . M) U   (row t: H_t^T dy_t)
+#         (27) Z_2 = diag(a) dY H_0 + ((dY U^T) . M) U   (row t: H_t^T dy_t)
 #     Sweep 2 goes from the last chunk to the first.
-#         Z_3 = diag(b) U dH_C - ((U dY^T) . M^T) X   (row t: dH_t^T u_t)
-#         dH_0 = a_C dH_C - dY^T diag(a) X
+#         (28) Z_3 = diag(b) U dH_C - ((U dY^T) . M^T) X   (row t: dH_t^T u_t)
+#         (29) dH_0 = a_C dH_C - dY^T diag(a) X
 #     Sweep 3 goes from the last chunk to the first.
-#         Z_4 = diag(b) U dH_C^T - ((U X^T) . M^T) dY   (row t: dH_t u_t)
+#         (30) Z_4 = diag(b) U dH_C^T - ((U X^T) . M^T) dY   (row t: dH_t u_t)
 
 import torch
 import triton
@@ -146,36 +146,32 @@ from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.solves.programs import Sums, kept, part, wanted
 from chunkform.runtime.solves.solves import through
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK, dtype_of, from_chunks, from_heads, from_steps, in_parts, in_segments, per_head,
-    steps_first, to_chunks,
+    CHUNK, call_of, chunks_of, from_chunks, from_heads, from_steps, in_parts, in_segments, or_zeros,
+    per_head, steps_first, steps_or_zeros, to_chunks,
 )
 from chunkform.runtime.torch_form.decays import decay_all, decay_in, decay_mask, decay_out
 
 ARGUMENTS = ("q", "u", "lam", "lam_0")
 
 
-def _o2_forward_sweep_1(s1, s2, s3, s4, H_0, lead, size, dtype, device, size_d):
-    """A walk forwards over chunks, carrying H."""
-    x1 = to_chunks(s1, lead, size, 0)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    a0 = decay_all(x1)
-    a1 = decay_out(x1, True, 1)
-    a2 = (a1[..., :, None] * x2).mT @ x3
-    a3 = decay_in(x1, True, 1)
-    a4 = x4 @ x3.mT
-    a5 = decay_mask(x1, True, True, True, 1)
-    a6 = (a4 * a5) @ x2
-    H_now = H_0
-    H_in = []
-    count = x1.shape[2]
+def _o2_forward_sweep_1(log_lam, u, u2, q, H, lead, size):
+    """An inter-chunk sweep forwards in time, which carries H."""
+    log_lam, u, u2, q = chunks_of(lead, size, log_lam, u, u2, q)
+    kept = decay_all(log_lam)
+    until = decay_out(log_lam, True, 1)
+    prod = (until[..., :, None] * u).mT @ u2
+    since = decay_in(log_lam, True, 1)
+    prod3 = q @ u2.mT
+    decays = decay_mask(log_lam, True, True, True, 1)
+    prod4 = (prod3 * decays) @ u
+    H_0 = []
+    count = log_lam.shape[2]
     for n in range(count):
-        H_in.append(H_now)
-        H_now = (a0[:, :, n])[..., None, None] * H_now + a2[:, :, n]
-    H_in = torch.stack(H_in, 2)
-    c0 = x4 @ H_in.mT
-    return from_chunks((a3[..., :, None] * c0 + a6), lead, 1), H_now
+        H_0.append(H)
+        H = kept[:, :, n][..., None, None] * H + prod[:, :, n]
+    H_0 = torch.stack(H_0, 2)
+    prod2 = q @ H_0.mT
+    return from_chunks((since[..., :, None] * prod2 + prod4), lead, 1), H
 
 
 def torch_o2_forward(given, states, constants, packed=None):
@@ -183,122 +179,104 @@ def torch_o2_forward(given, states, constants, packed=None):
     if packed is not None:
         per_step = ["q", "u", "lam"]
         return forward_by_length(torch_o2_forward, per_step, given, states, constants, packed)
-    dtype = dtype_of(given)
-    some = given["q"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    dtype, device, lead = call_of(given, "q")
     size_d = given["q"].shape[-1]
-    t4 = torch.eye(size_d, dtype=dtype, device=device)
+    t2 = torch.eye(size_d, dtype=dtype, device=device)
     lam_0 = per_head(given["lam_0"], dtype)
     H_first = (
         states["H"].to(dtype)
         if states.get("H") is not None
-        else (t4 * lam_0[..., None, None]).squeeze(2).expand(lead[0], lead[1], size_d, size_d)
+        else (t2 * lam_0[..., None, None]).squeeze(2).expand((*lead[:2], size_d, size_d))
     )
     log_lam = steps_first(given["lam"], dtype)
     u = steps_first(given["u"], dtype)
     q = steps_first(given["q"], dtype)
     # y: H_t q_t
-    y, H_last = in_segments(_o2_forward_sweep_1, (log_lam, u, u, q), (H_first,), lead, 1, CHUNK, dtype, device, size_d)
+    y, H_last = in_segments(_o2_forward_sweep_1, (log_lam, u, u, q), (H_first,), lead, 1, CHUNK)
     return {"y": from_steps((-y + 2.0 * q), lead, 1, given["q"].dtype)}, {"H": H_last}, {}
 
 
-def _o2_backward_sweep_1(s1, s2, s3, s4, H_0, lead, size, dtype, device, size_d):
-    """A walk forwards over chunks, carrying H."""
-    x1 = to_chunks(s1, lead, size, 0)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    a0 = decay_all(x1)
-    a1 = decay_out(x1, True, 1)
-    a2 = (a1[..., :, None] * x2).mT @ x3
-    a3 = decay_in(x1, True, 1)
-    a4 = decay_mask(x1, True, True, True, 1)
-    a5 = x4 @ x2.mT
-    a6 = (a4 * a5) @ x3
-    H_now = H_0
-    H_in = []
-    count = x1.shape[2]
+def _o2_backward_sweep_1(log_lam, u, u2, dy, H, lead, size):
+    """An inter-chunk sweep forwards in time, which carries H."""
+    log_lam, u, u2, dy = chunks_of(lead, size, log_lam, u, u2, dy)
+    kept = decay_all(log_lam)
+    until = decay_out(log_lam, True, 1)
+    prod = (until[..., :, None] * u).mT @ u2
+    since = decay_in(log_lam, True, 1)
+    decays = decay_mask(log_lam, True, True, True, 1)
+    prod3 = dy @ u.mT
+    prod4 = (decays * prod3) @ u2
+    H_0 = []
+    count = log_lam.shape[2]
     for n in range(count):
-        H_in.append(H_now)
-        H_now = (a0[:, :, n])[..., None, None] * H_now + a2[:, :, n]
-    H_in = torch.stack(H_in, 2)
-    c0 = x4 @ H_in
-    return from_chunks((a3[..., :, None] * c0 + a6), lead, 1), H_in, H_now
+        H_0.append(H)
+        H = kept[:, :, n][..., None, None] * H + prod[:, :, n]
+    H_0 = torch.stack(H_0, 2)
+    prod2 = dy @ H_0
+    return from_chunks((since[..., :, None] * prod2 + prod4), lead, 1), H_0, H
 
 
-def _o2_backward_sweep_2(s1, s2, s3, s4, dH_0, lead, size, dtype, device, size_d):
-    """A walk backwards over chunks, carrying dH."""
-    x1 = to_chunks(s1, lead, size, 0)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    a0 = decay_out(x1, False, -1)
-    a1 = (a0[..., :, None] * x2).mT @ x3
-    a2 = decay_all(x1)
-    a3 = decay_mask(x1, False, False, True, -1)
-    a4 = x4 @ x2.mT
-    a5 = (a3 * a4) @ x3
-    a6 = decay_in(x1, False, -1)
-    dH_now = dH_0
-    dH_in = []
-    count = x1.shape[2]
+def _o2_backward_sweep_2(log_lam, x, q, u, dH, lead, size):
+    """An inter-chunk sweep backwards in time, which carries dH."""
+    log_lam, x, q, u = chunks_of(lead, size, log_lam, x, q, u)
+    until = decay_out(log_lam, False, -1)
+    prod = (until[..., :, None] * x).mT @ q
+    kept = decay_all(log_lam)
+    decays = decay_mask(log_lam, False, False, True, -1)
+    prod2 = u @ x.mT
+    prod3 = (decays * prod2) @ q
+    since = decay_in(log_lam, False, -1)
+    dH_C = []
+    count = log_lam.shape[2]
     for n in range(count - 1, -1, -1):
-        dH_in.append(dH_now)
-        dH_now = a1[:, :, n] + dH_now * (a2[:, :, n])[..., None, None]
-    dH_in = torch.stack(dH_in[::-1], 2)
-    c0 = x4 @ dH_in
-    return from_chunks((a5 + a6[..., :, None] * c0), lead, 1), dH_in, dH_now
+        dH_C.append(dH)
+        dH = prod[:, :, n] + dH * kept[:, :, n][..., None, None]
+    dH_C = torch.stack(dH_C[::-1], 2)
+    prod4 = u @ dH_C
+    return from_chunks((prod3 + since[..., :, None] * prod4), lead, 1), dH_C, dH
 
 
-def _o2_backward_sweep_3(s1, s2, s3, s4, dH_0, lead, size, dtype, device, size_d):
-    """A walk backwards over chunks, carrying dH."""
-    x1 = to_chunks(s1, lead, size, 0)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    a0 = decay_out(x1, False, -1)
-    a1 = (a0[..., :, None] * x2).mT @ x3
-    a2 = decay_all(x1)
-    a3 = decay_in(x1, False, -1)
-    a4 = decay_mask(x1, False, False, True, -1)
-    a5 = x4 @ x3.mT
-    a6 = (a4 * a5) @ x2
-    dH_now = dH_0
-    dH_in = []
-    count = x1.shape[2]
+def _o2_backward_sweep_3(log_lam, x, q, u, dH, lead, size):
+    """An inter-chunk sweep backwards in time, which carries dH."""
+    log_lam, x, q, u = chunks_of(lead, size, log_lam, x, q, u)
+    until = decay_out(log_lam, False, -1)
+    prod = (until[..., :, None] * x).mT @ q
+    kept = decay_all(log_lam)
+    since = decay_in(log_lam, False, -1)
+    decays = decay_mask(log_lam, False, False, True, -1)
+    prod3 = u @ q.mT
+    prod4 = (decays * prod3) @ x
+    dH_C = []
+    count = log_lam.shape[2]
     for n in range(count - 1, -1, -1):
-        dH_in.append(dH_now)
-        dH_now = a1[:, :, n] + dH_now * (a2[:, :, n])[..., None, None]
-    dH_in = torch.stack(dH_in[::-1], 2)
-    c0 = x4 @ dH_in.mT
-    return from_chunks((a3[..., :, None] * c0 + a6), lead, 1), dH_now
+        dH_C.append(dH)
+        dH = prod[:, :, n] + dH * kept[:, :, n][..., None, None]
+    dH_C = torch.stack(dH_C[::-1], 2)
+    prod2 = u @ dH_C.mT
+    return from_chunks((since[..., :, None] * prod2 + prod4), lead, 1), dH
 
 
-def _o2_backward_unroll_4(s1, s2, s3, s4, s5, s6, H_edges, dH_edges, lead, size, dtype, device, size_d):
-    """Products of the states and their gradients at each step, from the states at the borders of chunks."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 0)
-    x4 = to_chunks(s4, lead, size, 1)
-    x5 = to_chunks(s5, lead, size, 1)
-    x6 = to_chunks(s6, lead, size, 0)
-    a0 = x1 @ (H_edges.mT).mT
-    a1 = (a0 * x2).sum(-1)
-    a2 = decay_mask(x3, False, False, True, -1)
-    a3 = torch.einsum("...b,...ab->...a", a1, a2)
-    a4 = decay_in(x3, False, 1)
-    a5 = decay_in(x3, False, -1)
-    a6 = decay_mask(x3, False, True, False, 1)
-    a7 = x4 @ (dH_edges.mT).mT
-    a8 = (a7 * x5).sum(-1)
-    a9 = torch.einsum("...ab,...b->...a", a6, a8)
-    a10 = x2 @ x5.mT
-    a11 = x1 @ x4.mT
-    a12 = a6 @ (a10 * a11).mT
-    a13 = (a12 * a2).sum(-1)
-    a14 = (H_edges.mT * dH_edges.mT).sum(-1)
-    a15 = (a14).sum(-1)
-    return (from_chunks((-a3 * a4 + a5 * a9 - a13 + a5 * a15[..., None] * a4) * x6, lead, 0),)
+def _o2_backward_state_adjoint_4(dy, q, log_lam, u, u2, lam, H_0, dH_C, lead, size):
+    """State-adjoint products at each step, from the states at chunk boundaries and their gradients."""
+    dy, q, log_lam, u, u2, lam = chunks_of(lead, size, dy, q, log_lam, u, u2, lam)
+    prod = dy @ H_0.mT.mT
+    prod2 = (prod * q).sum(-1)
+    decays = decay_mask(log_lam, False, False, True, -1)
+    prod3 = torch.einsum("...b,...ab->...a", prod2, decays)
+    since = decay_in(log_lam, False, 1)
+    since2 = decay_in(log_lam, False, -1)
+    decays2 = decay_mask(log_lam, False, True, False, 1)
+    prod4 = u @ dH_C.mT.mT
+    prod5 = (prod4 * u2).sum(-1)
+    prod6 = torch.einsum("...ab,...b->...a", decays2, prod5)
+    prod7 = q @ u2.mT
+    prod8 = dy @ u.mT
+    prod9 = decays2 @ (prod7 * prod8).mT
+    prod10 = (prod9 * decays).sum(-1)
+    prod11 = (H_0.mT * dH_C.mT).sum(-1)
+    prod12 = (prod11).sum(-1)
+    t = -prod3 * since + since2 * prod6 - prod10 + since2 * prod12[..., None] * since
+    return (from_chunks(t * lam, lead, 0),)
 
 
 def torch_o2_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
@@ -308,54 +286,34 @@ def torch_o2_backward(given, states, constants, saved, cotangents, final_cotange
         return backward_by_length(
             torch_o2_backward, per_step, given, states, constants, saved, cotangents, final_cotangents, needs, packed
         )
-    dtype = dtype_of(given)
-    some = given["q"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    dtype, device, lead = call_of(given, "q")
     size_d = given["q"].shape[-1]
-    t4 = torch.eye(size_d, dtype=dtype, device=device)
+    t2 = torch.eye(size_d, dtype=dtype, device=device)
     lam_0 = per_head(given["lam_0"], dtype)
     H_first = (
         states["H"].to(dtype)
         if states.get("H") is not None
-        else (t4 * lam_0[..., None, None]).squeeze(2).expand(lead[0], lead[1], size_d, size_d)
+        else (t2 * lam_0[..., None, None]).squeeze(2).expand((*lead[:2], size_d, size_d))
     )
-    last_dH = final_cotangents.get("H")
-    dH_last = (
-        torch.zeros(lead[0], lead[1], size_d, size_d, dtype=dtype, device=device)
-        if last_dH is None
-        else last_dH.to(dtype)
-    )
+    dH_last = or_zeros(final_cotangents.get("H"), (*lead[:2], size_d, size_d), dtype, device)
     log_lam = steps_first(given["lam"], dtype)
     u = steps_first(given["u"], dtype)
-    dy = cotangents.get("y")
-    dy = (
-        torch.zeros(lead[0], lead[1], lead[2], size_d, dtype=dtype, device=device)
-        if dy is None
-        else steps_first(dy, dtype)
-    )
+    dy = steps_or_zeros(cotangents.get("y"), (*lead, size_d), dtype, device)
     # y: H_t^T dy_t
-    y, H_edges, H_end = in_segments(
-        _o2_backward_sweep_1, (log_lam, u, u, dy), (H_first,), lead, 1, CHUNK, dtype, device, size_d
-    )
+    y, H_0, H_end = in_segments(_o2_backward_sweep_1, (log_lam, u, u, dy), (H_first,), lead, 1, CHUNK)
     q = steps_first(given["q"], dtype)
     # y_2: dH_t^T u_t
-    y_2, dH_edges, dH_first = in_segments(
-        _o2_backward_sweep_2, (log_lam, -dy, q, u), (dH_last,), lead, -1, CHUNK, dtype, device, size_d
-    )
-    t18 = -dy
+    y_2, dH_C, dH_first = in_segments(_o2_backward_sweep_2, (log_lam, -dy, q, u), (dH_last,), lead, -1, CHUNK)
+    t14 = -dy
     # y_3: dH_t u_t
-    y_3, dH_first = in_segments(
-        _o2_backward_sweep_3, (log_lam, t18, q, u), (dH_last,), lead, -1, CHUNK, dtype, device, size_d
-    )
+    y_3, dH_first = in_segments(_o2_backward_sweep_3, (log_lam, t14, q, u), (dH_last,), lead, -1, CHUNK)
     lam = log_lam.exp()
-    # pairing_H: <H_(t-1), dH_t> at each step, with the scalars that multiply the state
-    (pairing_H,) = in_parts(
-        _o2_backward_unroll_4, (dy, q, log_lam, u, u, lam), (H_edges, dH_edges), lead, CHUNK, dtype, device, size_d
-    )
+    # paired_H: lam_t <H_{t-1}, dH_t>
+    (paired_H,) = in_parts(_o2_backward_state_adjoint_4, (dy, q, log_lam, u, u, lam), (H_0, dH_C), lead, CHUNK)
     gradients = {}
     gradients["q"] = from_steps((-y + 2.0 * dy), lead, 1, given["q"].dtype)
     gradients["u"] = from_steps((y_2 + y_3), lead, 1, given["u"].dtype)
-    gradients["lam"] = from_steps(pairing_H, lead, 0, given["lam"].dtype)
+    gradients["lam"] = from_steps(paired_H, lead, 0, given["lam"].dtype)
     gradients["lam_0"] = from_heads(
         torch.full((*lead,), 0.0, dtype=dtype, device=device), lead, 0, given["lam_0"].dtype
     )
@@ -367,103 +325,87 @@ def torch_o2_backward(given, states, constants, saved, cotangents, final_cotange
     return gradients, {"H": dH_first}
 
 
-def _o3_backward_sweep_1(s1, s2, s3, s4, H_0, lead, size, dtype, device, size_d):
-    """A walk forwards over chunks, carrying H."""
-    x1 = to_chunks(s1, lead, size, 0)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    a0 = decay_all(x1)
-    a1 = decay_out(x1, True, 1)
-    a2 = (a1[..., :, None] * x2).mT @ x3
-    a3 = decay_in(x1, True, 1)
-    a4 = decay_mask(x1, True, True, True, 1)
-    a5 = x4 @ x2.mT
-    a6 = (a4 * a5) @ x3
-    H_now = H_0
-    H_in = []
-    count = x1.shape[2]
+def _o3_backward_sweep_1(log_lam, u, u2, dy, H, lead, size):
+    """An inter-chunk sweep forwards in time, which carries H."""
+    log_lam, u, u2, dy = chunks_of(lead, size, log_lam, u, u2, dy)
+    kept = decay_all(log_lam)
+    until = decay_out(log_lam, True, 1)
+    prod = (until[..., :, None] * u).mT @ u2
+    since = decay_in(log_lam, True, 1)
+    decays = decay_mask(log_lam, True, True, True, 1)
+    prod3 = dy @ u.mT
+    prod4 = (decays * prod3) @ u2
+    H_0 = []
+    count = log_lam.shape[2]
     for n in range(count):
-        H_in.append(H_now)
-        H_now = (a0[:, :, n])[..., None, None] * H_now + a2[:, :, n]
-    H_in = torch.stack(H_in, 2)
-    c0 = x4 @ H_in
-    return from_chunks((a3[..., :, None] * c0 + a6), lead, 1), H_in, H_now
+        H_0.append(H)
+        H = kept[:, :, n][..., None, None] * H + prod[:, :, n]
+    H_0 = torch.stack(H_0, 2)
+    prod2 = dy @ H_0
+    return from_chunks((since[..., :, None] * prod2 + prod4), lead, 1), H_0, H
 
 
-def _o3_backward_sweep_2(s1, s2, s3, s4, dH_0, lead, size, dtype, device, size_d):
-    """A walk backwards over chunks, carrying dH."""
-    x1 = to_chunks(s1, lead, size, 0)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    a0 = decay_out(x1, False, -1)
-    a1 = (a0[..., :, None] * x2).mT @ x3
-    a2 = decay_all(x1)
-    a3 = decay_in(x1, False, -1)
-    a4 = decay_mask(x1, False, False, True, -1)
-    a5 = x4 @ x2.mT
-    a6 = (a4 * a5) @ x3
-    dH_now = dH_0
-    dH_in = []
-    count = x1.shape[2]
+def _o3_backward_sweep_2(log_lam, x, x_, u, dH, lead, size):
+    """An inter-chunk sweep backwards in time, which carries dH."""
+    log_lam, x, x_, u = chunks_of(lead, size, log_lam, x, x_, u)
+    until = decay_out(log_lam, False, -1)
+    prod = (until[..., :, None] * x).mT @ x_
+    kept = decay_all(log_lam)
+    since = decay_in(log_lam, False, -1)
+    decays = decay_mask(log_lam, False, False, True, -1)
+    prod3 = u @ x.mT
+    prod4 = (decays * prod3) @ x_
+    dH_C = []
+    count = log_lam.shape[2]
     for n in range(count - 1, -1, -1):
-        dH_in.append(dH_now)
-        dH_now = a1[:, :, n] + dH_now * (a2[:, :, n])[..., None, None]
-    dH_in = torch.stack(dH_in[::-1], 2)
-    c0 = x4 @ dH_in
-    return from_chunks((a3[..., :, None] * c0 + a6), lead, 1), dH_in, dH_now
+        dH_C.append(dH)
+        dH = prod[:, :, n] + dH * kept[:, :, n][..., None, None]
+    dH_C = torch.stack(dH_C[::-1], 2)
+    prod2 = u @ dH_C
+    return from_chunks((since[..., :, None] * prod2 + prod4), lead, 1), dH_C, dH
 
 
-def _o3_backward_sweep_3(s1, s2, s3, s4, dH_0, lead, size, dtype, device, size_d):
-    """A walk backwards over chunks, carrying dH."""
-    x1 = to_chunks(s1, lead, size, 0)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    a0 = decay_out(x1, False, -1)
-    a1 = (a0[..., :, None] * x2).mT @ x3
-    a2 = decay_all(x1)
-    a3 = decay_in(x1, False, -1)
-    a4 = decay_mask(x1, False, False, True, -1)
-    a5 = x4 @ x3.mT
-    a6 = (a4 * a5) @ x2
-    dH_now = dH_0
-    dH_in = []
-    count = x1.shape[2]
+def _o3_backward_sweep_3(log_lam, x, x_, u, dH, lead, size):
+    """An inter-chunk sweep backwards in time, which carries dH."""
+    log_lam, x, x_, u = chunks_of(lead, size, log_lam, x, x_, u)
+    until = decay_out(log_lam, False, -1)
+    prod = (until[..., :, None] * x).mT @ x_
+    kept = decay_all(log_lam)
+    since = decay_in(log_lam, False, -1)
+    decays = decay_mask(log_lam, False, False, True, -1)
+    prod3 = u @ x_.mT
+    prod4 = (decays * prod3) @ x
+    dH_C = []
+    count = log_lam.shape[2]
     for n in range(count - 1, -1, -1):
-        dH_in.append(dH_now)
-        dH_now = a1[:, :, n] + dH_now * (a2[:, :, n])[..., None, None]
-    dH_in = torch.stack(dH_in[::-1], 2)
-    c0 = x4 @ dH_in.mT
-    return from_chunks((a3[..., :, None] * c0 + a6), lead, 1), dH_now
+        dH_C.append(dH)
+        dH = prod[:, :, n] + dH * kept[:, :, n][..., None, None]
+    dH_C = torch.stack(dH_C[::-1], 2)
+    prod2 = u @ dH_C.mT
+    return from_chunks((since[..., :, None] * prod2 + prod4), lead, 1), dH
 
 
-def _o3_backward_unroll_4(s1, s2, s3, s4, s5, s6, H_edges, dH_edges, lead, size, dtype, device, size_d):
-    """Products of the states and their gradients at each step, from the states at the borders of chunks."""
-    x1 = to_chunks(s1, lead, size, 0)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    x5 = to_chunks(s5, lead, size, 1)
-    x6 = to_chunks(s6, lead, size, 0)
-    a0 = decay_in(x1, False, -1)
-    a1 = decay_mask(x1, False, True, False, 1)
-    a2 = x2 @ (dH_edges.mT).mT
-    a3 = (a2 * x3).sum(-1)
-    a4 = torch.einsum("...ab,...b->...a", a1, a3)
-    a5 = x5 @ (H_edges.mT).mT
-    a6 = (x4 * a5).sum(-1)
-    a7 = decay_mask(x1, False, False, True, -1)
-    a8 = torch.einsum("...b,...ab->...a", a6, a7)
-    a9 = decay_in(x1, False, 1)
-    a10 = x4 @ x3.mT
-    a11 = x5 @ x2.mT
-    a12 = a1 @ (a10 * a11).mT
-    a13 = (a12 * a7).sum(-1)
-    a14 = (H_edges.mT * dH_edges.mT).sum(-1)
-    a15 = (a14).sum(-1)
-    return (from_chunks((a0 * a4 - a8 * a9 - a13 + a0 * a15[..., None] * a9) * x6, lead, 0),)
+def _o3_backward_state_adjoint_4(log_lam, u, u2, x, dy, lam, H_0, dH_C, lead, size):
+    """State-adjoint products at each step, from the states at chunk boundaries and their gradients."""
+    log_lam, u, u2, x, dy, lam = chunks_of(lead, size, log_lam, u, u2, x, dy, lam)
+    since = decay_in(log_lam, False, -1)
+    decays = decay_mask(log_lam, False, True, False, 1)
+    prod = u @ dH_C.mT.mT
+    prod2 = (prod * u2).sum(-1)
+    prod3 = torch.einsum("...ab,...b->...a", decays, prod2)
+    prod4 = dy @ H_0.mT.mT
+    prod5 = (x * prod4).sum(-1)
+    decays2 = decay_mask(log_lam, False, False, True, -1)
+    prod6 = torch.einsum("...b,...ab->...a", prod5, decays2)
+    since2 = decay_in(log_lam, False, 1)
+    prod7 = x @ u2.mT
+    prod8 = dy @ u.mT
+    prod9 = decays @ (prod7 * prod8).mT
+    prod10 = (prod9 * decays2).sum(-1)
+    prod11 = (H_0.mT * dH_C.mT).sum(-1)
+    prod12 = (prod11).sum(-1)
+    t = since * prod3 - prod6 * since2 - prod10 + since * prod12[..., None] * since2
+    return (from_chunks(t * lam, lead, 0),)
 
 
 def torch_o3_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
@@ -473,54 +415,34 @@ def torch_o3_backward(given, states, constants, saved, cotangents, final_cotange
         return backward_by_length(
             torch_o3_backward, per_step, given, states, constants, saved, cotangents, final_cotangents, needs, packed
         )
-    dtype = dtype_of(given)
-    some = given["q"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    dtype, device, lead = call_of(given, "q")
     size_d = given["q"].shape[-1]
-    t4 = torch.eye(size_d, dtype=dtype, device=device)
+    t2 = torch.eye(size_d, dtype=dtype, device=device)
     lam_0 = per_head(given["lam_0"], dtype)
     H_first = (
         states["H"].to(dtype)
         if states.get("H") is not None
-        else (t4 * lam_0[..., None, None]).squeeze(2).expand(lead[0], lead[1], size_d, size_d)
+        else (t2 * lam_0[..., None, None]).squeeze(2).expand((*lead[:2], size_d, size_d))
     )
-    last_dH = final_cotangents.get("H")
-    dH_last = (
-        torch.zeros(lead[0], lead[1], size_d, size_d, dtype=dtype, device=device)
-        if last_dH is None
-        else last_dH.to(dtype)
-    )
+    dH_last = or_zeros(final_cotangents.get("H"), (*lead[:2], size_d, size_d), dtype, device)
     log_lam = steps_first(given["lam"], dtype)
     u = steps_first(given["u"], dtype)
-    dy = cotangents.get("y")
-    dy = (
-        torch.zeros(lead[0], lead[1], lead[2], size_d, dtype=dtype, device=device)
-        if dy is None
-        else steps_first(dy, dtype)
-    )
+    dy = steps_or_zeros(cotangents.get("y"), (*lead, size_d), dtype, device)
     # y: H_t^T dy_t
-    y, H_edges, H_end = in_segments(
-        _o3_backward_sweep_1, (log_lam, u, u, dy), (H_first,), lead, 1, CHUNK, dtype, device, size_d
-    )
+    y, H_0, H_end = in_segments(_o3_backward_sweep_1, (log_lam, u, u, dy), (H_first,), lead, 1, CHUNK)
     x = steps_first(given["x"], dtype)
     # y_2: dH_t^T u_t
-    y_2, dH_edges, dH_first = in_segments(
-        _o3_backward_sweep_2, (log_lam, -dy, x, u), (dH_last,), lead, -1, CHUNK, dtype, device, size_d
-    )
-    t18 = -dy
+    y_2, dH_C, dH_first = in_segments(_o3_backward_sweep_2, (log_lam, -dy, x, u), (dH_last,), lead, -1, CHUNK)
+    t14 = -dy
     # y_3: dH_t u_t
-    y_3, dH_first = in_segments(
-        _o3_backward_sweep_3, (log_lam, t18, x, u), (dH_last,), lead, -1, CHUNK, dtype, device, size_d
-    )
+    y_3, dH_first = in_segments(_o3_backward_sweep_3, (log_lam, t14, x, u), (dH_last,), lead, -1, CHUNK)
     lam = log_lam.exp()
-    # pairing_H: <H_(t-1), dH_t> at each step, with the scalars that multiply the state
-    (pairing_H,) = in_parts(
-        _o3_backward_unroll_4, (log_lam, u, u, x, dy, lam), (H_edges, dH_edges), lead, CHUNK, dtype, device, size_d
-    )
+    # paired_H: lam_t <H_{t-1}, dH_t>
+    (paired_H,) = in_parts(_o3_backward_state_adjoint_4, (log_lam, u, u, x, dy, lam), (H_0, dH_C), lead, CHUNK)
     gradients = {}
     gradients["q"] = from_steps(dy, lead, 1, given["q"].dtype)
     gradients["u"] = from_steps((y_2 + y_3), lead, 1, given["u"].dtype)
-    gradients["lam"] = from_steps(pairing_H, lead, 0, given["lam"].dtype)
+    gradients["lam"] = from_steps(paired_H, lead, 0, given["lam"].dtype)
     gradients["lam_0"] = from_heads(
         torch.full((*lead,), 0.0, dtype=dtype, device=device), lead, 0, given["lam_0"].dtype
     )
@@ -533,52 +455,45 @@ def torch_o3_backward(given, states, constants, saved, cotangents, final_cotange
     return gradients, {"H": dH_first}
 
 
-def _o3_H_borders(s1, s2, s3, H_0, lead, size, dtype, device, size_d):
-    """A walk forwards over chunks, carrying H."""
-    x1 = to_chunks(s1, lead, size, 0)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    a0 = decay_all(x1)
-    a1 = decay_out(x1, True, 1)
-    a2 = (a1[..., :, None] * x2).mT @ x3
-    H_now = H_0
-    H_in = []
-    count = x1.shape[2]
+def _o3_H_boundaries(log_lam, u, u2, H, lead, size):
+    """An inter-chunk sweep forwards in time, which carries H."""
+    log_lam, u, u2 = chunks_of(lead, size, log_lam, u, u2)
+    kept = decay_all(log_lam)
+    until = decay_out(log_lam, True, 1)
+    prod = (until[..., :, None] * u).mT @ u2
+    H_0 = []
+    count = log_lam.shape[2]
     for n in range(count):
-        H_in.append(H_now)
-        H_now = (a0[:, :, n])[..., None, None] * H_now + a2[:, :, n]
-    H_in = torch.stack(H_in, 2)
-    return H_in, H_now
+        H_0.append(H)
+        H = kept[:, :, n][..., None, None] * H + prod[:, :, n]
+    H_0 = torch.stack(H_0, 2)
+    return H_0, H
 
 
 def torch_o3_matrix(given, states, constants):
-    """The product with a vector [B, H, T, d], from H at the borders of chunks; last states."""
-    dtype = dtype_of(given)
-    some = given["q"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    """The product with a vector [B, H, T, d], from H at chunk boundaries; last states."""
+    dtype, device, lead = call_of(given, "q")
     size_d = given["q"].shape[-1]
-    t4 = torch.eye(size_d, dtype=dtype, device=device)
+    t2 = torch.eye(size_d, dtype=dtype, device=device)
     lam_0 = per_head(given["lam_0"], dtype)
     H_first = (
         states["H"].to(dtype)
         if states.get("H") is not None
-        else (t4 * lam_0[..., None, None]).squeeze(2).expand(lead[0], lead[1], size_d, size_d)
+        else (t2 * lam_0[..., None, None]).squeeze(2).expand((*lead[:2], size_d, size_d))
     )
     log_lam = steps_first(given["lam"], dtype)
     u = steps_first(given["u"], dtype)
-    H_edges, H_last = in_segments(_o3_H_borders, (log_lam, u, u), (H_first,), lead, 1, CHUNK, dtype, device, size_d)
-    chunks_1_1 = to_chunks(log_lam, lead, CHUNK, 0)
-    chunks_1_2 = to_chunks(u, lead, CHUNK, 1)
-    chunks_1_3 = to_chunks(u, lead, CHUNK, 1)
-    fixed_1_0 = decay_in(chunks_1_1, True, 1)
-    fixed_1_1 = decay_mask(chunks_1_1, True, True, True, 1)
+    H_0, H_last = in_segments(_o3_H_boundaries, (log_lam, u, u), (H_first,), lead, 1, CHUNK)
+    log_lam_chunks_, u_chunks_, u_chunks_2 = chunks_of(lead, CHUNK, log_lam, u, u)
+    fixed_1_0 = decay_in(log_lam_chunks_, True, 1)
+    fixed_1_1 = decay_mask(log_lam_chunks_, True, True, True, 1)
     q = steps_first(given["q"], dtype)
 
     def product(x):
         vector_1 = to_chunks(x, lead, CHUNK, 1)
-        made_1_0 = vector_1 @ H_edges.mT
-        made_1_1 = vector_1 @ chunks_1_2.mT
-        made_1_2 = (fixed_1_1 * made_1_1) @ chunks_1_3
+        made_1_0 = vector_1 @ H_0.mT
+        made_1_1 = vector_1 @ u_chunks_.mT
+        made_1_2 = (fixed_1_1 * made_1_1) @ u_chunks_2
         y = from_chunks((fixed_1_0[..., :, None] * made_1_0 + made_1_2), lead, 1)
         return q - y + x
 
@@ -656,7 +571,7 @@ def o2_forward_sweep_1(
     WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
     EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """A walk forwards over chunks, carrying a tile of H."""
+    """An inter-chunk sweep forwards in time, which carries a tile of H."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d_kept)
     sh = (tl.program_id(0) // tl.cdiv(D, block_d_kept)).to(tl.int64)
     h = sh % H
@@ -892,7 +807,7 @@ def o2_forward_sweep_1_roles(
     EVEN: gl.constexpr, EXACT: gl.constexpr, DT: gl.constexpr,
     LOADER_REGISTERS: gl.constexpr,
 ):
-    """A walk forwards over chunks, carrying a tile of H. Its warps have roles: consumer, loader."""
+    """An inter-chunk sweep forwards in time, which carries a tile of H. Its warps have roles: consumer, loader."""
     tile = gl.program_id(0) % gl.cdiv(D, block_d_kept)
     sh = (gl.program_id(0) // gl.cdiv(D, block_d_kept)).to(gl.int64)
     h = sh % H
@@ -1089,9 +1004,7 @@ def o2_backward_prepare_1(
         tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m * p))  # (dy u^T) . m
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p2 = tl.dot(q.to(DT), tl.trans(u.to(DT)), input_precision="tf32x3")  # q u^T
-        pairs = -(
-            p2 * m * p * tl.where(i[:, None] > i[None, :], 1.0, 0.0)
-        )  # -[order_{mask}]_{i,j} . (q u^T) . (dy u^T) . m
+        pairs = -(p2 * m * p * tl.where(i[:, None] > i[None, :], 1.0, 0.0))  # -[i > j] . (q u^T) . (dy u^T) . m
         sums = tl.sum(pairs, axis=1)
         sums2 = tl.sum(tl.reshape(pairs, [2, C // 2, C]), axis=1)
         tl.store(own1_out + (bh * 3 + 0) * T + t0 + i, sums, mask=i_ok)  # H: own.late, rows
@@ -1109,7 +1022,7 @@ def o2_backward_sweep_1(
     WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """A walk forwards over chunks, carrying a tile of H."""
+    """An inter-chunk sweep forwards in time, which carries a tile of H."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d_kept)
     sh = (tl.program_id(0) // tl.cdiv(D, block_d_kept)).to(tl.int64)
     h = sh % H
@@ -1265,7 +1178,7 @@ def o2_backward_sweep_2(
     WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """A walk backwards over chunks, carrying a tile of dH."""
+    """An inter-chunk sweep backwards in time, which carries a tile of dH."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d_kept)
     sh = (tl.program_id(0) // tl.cdiv(D, block_d_kept)).to(tl.int64)
     h = sh % H
@@ -1435,7 +1348,7 @@ def o2_backward_sweep_3(
     WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """A walk backwards over chunks, carrying a tile of dH."""
+    """An inter-chunk sweep backwards in time, which carries a tile of dH."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d_kept)
     sh = (tl.program_id(0) // tl.cdiv(D, block_d_kept)).to(tl.int64)
     h = sh % H
@@ -1754,7 +1667,7 @@ def o3_forward_sweep_1(
     WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
     EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """A walk forwards over chunks, carrying a tile of H."""
+    """An inter-chunk sweep forwards in time, which carries a tile of H."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d_kept)
     sh = (tl.program_id(0) // tl.cdiv(D, block_d_kept)).to(tl.int64)
     h = sh % H
@@ -1990,7 +1903,7 @@ def o3_forward_sweep_1_roles(
     EVEN: gl.constexpr, EXACT: gl.constexpr, DT: gl.constexpr,
     LOADER_REGISTERS: gl.constexpr,
 ):
-    """A walk forwards over chunks, carrying a tile of H. Its warps have roles: consumer, loader."""
+    """An inter-chunk sweep forwards in time, which carries a tile of H. Its warps have roles: consumer, loader."""
     tile = gl.program_id(0) % gl.cdiv(D, block_d_kept)
     sh = (gl.program_id(0) // gl.cdiv(D, block_d_kept)).to(gl.int64)
     h = sh % H
@@ -2192,9 +2105,7 @@ def o3_backward_prepare_1(
         tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m * p))  # (dy u^T) . m
         x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p2 = tl.dot(x.to(DT), tl.trans(u.to(DT)), input_precision="tf32x3")  # x u^T
-        pairs = -(
-            m * p * tl.where(i[:, None] > i[None, :], 1.0, 0.0) * p2
-        )  # -[order_{mask}]_{i,j} . (x u^T) . (dy u^T) . m
+        pairs = -(m * p * tl.where(i[:, None] > i[None, :], 1.0, 0.0) * p2)  # -[i > j] . (x u^T) . (dy u^T) . m
         sums = tl.sum(pairs, axis=1)
         sums2 = tl.sum(tl.reshape(pairs, [2, C // 2, C]), axis=1)
         tl.store(own1_out + (bh * 3 + 0) * T + t0 + i, sums, mask=i_ok)  # H: own.late, rows
@@ -2212,7 +2123,7 @@ def o3_backward_sweep_1(
     WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """A walk forwards over chunks, carrying a tile of H."""
+    """An inter-chunk sweep forwards in time, which carries a tile of H."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d_kept)
     sh = (tl.program_id(0) // tl.cdiv(D, block_d_kept)).to(tl.int64)
     h = sh % H
@@ -2368,7 +2279,7 @@ def o3_backward_sweep_2(
     WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """A walk backwards over chunks, carrying a tile of dH."""
+    """An inter-chunk sweep backwards in time, which carries a tile of dH."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d_kept)
     sh = (tl.program_id(0) // tl.cdiv(D, block_d_kept)).to(tl.int64)
     h = sh % H
@@ -2538,7 +2449,7 @@ def o3_backward_sweep_3(
     WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """A walk backwards over chunks, carrying a tile of dH."""
+    """An inter-chunk sweep backwards in time, which carries a tile of dH."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d_kept)
     sh = (tl.program_id(0) // tl.cdiv(D, block_d_kept)).to(tl.int64)
     h = sh % H

@@ -56,7 +56,7 @@ def features(given, constants, at):
     size_M = at.sizes["M"]
     mu_k = given["mu"]
     x_j = at.rows(given["x"])
-    return {"query1": at.wide(((mu_k.mT).mT).to(low)), "key1": at.wide(x_j), "value": at.wide(x_j)}
+    return {"query1": at.wide(mu_k.mT.mT.to(low)), "key1": at.wide(x_j), "value": at.wide(x_j)}
 
 
 def feature_gradients(given, constants, at, cotangents, features, needs):
@@ -72,7 +72,7 @@ def feature_gradients(given, constants, at, cotangents, features, needs):
     if "x" in needs:
         found["x_j"] = [dkey1_1, dvalue1]
     if "mu" in needs:
-        found["mu_k"] = over_batch(((dquery1_1.mT).to(dtype)).mT, 2)
+        found["mu_k"] = over_batch(dquery1_1.mT.to(dtype).mT, 2)
     return found
 
 
@@ -86,9 +86,9 @@ def outputs(given, constants, at, averaged):
     t_0 = contract("ac,bc->ab", value1.mT, W.mT, low)
     t_1 = inner(value1.mT, t_0, dtype)
     t_2 = t_1.sum(-1)
-    t_3 = ((-(value1.mT).to(dtype) + t_0).square()).sum(-1)
+    t_3 = (-value1.mT.to(dtype) + t_0).square().sum(-1)
     t_4 = t_3.sum(-1)
-    return {"B": (value1.mT).mT, "pairwise": t_2, "distance": -t_4}
+    return {"B": value1.mT.mT, "pairwise": t_2, "distance": -t_4}
 
 
 def output_gradients(given, constants, at, averaged, cotangents, needs):
@@ -102,7 +102,7 @@ def output_gradients(given, constants, at, averaged, cotangents, needs):
     dpairwise = cotangents["pairwise"]
     W = given["W"]
     t_0 = contract("bc,ab->ac", W, value1.mT, low)
-    t_1 = -(value1.mT).to(dtype)
+    t_1 = -value1.mT.to(dtype)
     t_2 = t_1 + t_0
     t_3 = -2.0 * ddistance[..., None, None] * t_2
     t_4 = dpairwise[..., None, None] * value1.mT
@@ -112,10 +112,10 @@ def output_gradients(given, constants, at, averaged, cotangents, needs):
         t_7 = contract("ab,ac->bc", value1.mT, t_6, low)
     t_8 = contract("bc,ac->ab", W, t_6, low)
     t_9 = contract("ac,bc->ab", value1.mT, W.mT, low)
-    t_10 = 2.0 * (-(value1.mT).to(dtype) + t_9) * ddistance[..., None, None]
+    t_10 = 2.0 * (-value1.mT.to(dtype) + t_9) * ddistance[..., None, None]
     found = {}
     if "W" in needs:
-        found["W"] = over_batch((t_7.to(dtype)), 2)
+        found["W"] = over_batch(t_7.to(dtype), 2)
     found["value1"] = (dB.mT + t_10 + dpairwise[..., None, None] * t_9 + t_8).mT
     return found
 

@@ -6,51 +6,55 @@ family: chunk-parallel
 """
 
 # The recurrence
-#     S_t = gamma S_{t-1} + k_t v_t^T
-#     o_t = S_t^T q_t
+#     (1) S_t = gamma S_{t-1} + k_t v_t^T
+#     (2) o_t = S_t^T q_t
 #
 # Its adjoint
-#     dS_t = gamma dS_{t+1} + q_t do_t^T
-#     dq_t = S_t do_t
-#     dk_t = dS_t v_t
-#     dv_t = dS_t^T k_t
-#     dlog gamma = sum_t gamma <S_{t-1}, dS_t>
-#     dS_0 = gamma dS_1
+#     (3) dS_t = gamma dS_{t+1} + q_t do_t^T
+#     (4) dq_t = S_t do_t
+#     (5) dk_t = dS_t v_t
+#     (6) dv_t = dS_t^T k_t
+#     (7) dlog gamma = sum_t gamma <S_{t-1}, dS_t>
+#     (8) dS_0 = gamma dS_1
 #
 # Read-write form
-#     S_t = gamma S_{t-1} + k_t v_t^T
-#     o_t = S_t^T q_t
+#     (9) S_t = gamma S_{t-1} + k_t v_t^T
+#     (10) o_t = S_t^T q_t
 #
 # Read-write form of the adjoint
 # dS_t^+ is the part of dS_t that comes from later steps.
-#     dS_t = dS_t^+ + q_t do_t^T
-#     dS_{t-1}^+ = gamma dS_t
-#     dq_t = S_t do_t
-#     dk_t = dS_t v_t
-#     dv_t = dS_t^T k_t
-#     dlog gamma = sum_t gamma <S_{t-1}, dS_t>
-#     gamma <S_{t-1}, dS_t> = <S_n, dS_n^+> + sum_{s >= t} (q_s^T S_s do_s - k_s^T dS_s v_s)
+#     (11) dS_t = dS_t^+ + q_t do_t^T
+#     (12) dS_{t-1}^+ = gamma dS_t
+#     (13) dq_t = S_t do_t
+#     (14) dk_t = dS_t v_t
+#     (15) dv_t = dS_t^T k_t
+#     (16) dlog gamma = sum_t gamma <S_{t-1}, dS_t>
+#     (17) gamma <S_{t-1}, dS_t> = <S_n, dS_n^+> + sum_{s >= t} (q_s^T S_s do_s - k_s^T dS_s v_s)
 #
 # Products of decays in a chunk
 # i, j and s run over the steps of the chunk.
-#     a_i = prod_{s <= i} gamma
-#     M_{ij} = prod_{j < s <= i} gamma  for j <= i, else 0
-#     b_j = prod_{s > j} gamma
-#     a_C = prod_s gamma
+#     (18) a_i = prod_{s <= i} gamma
+#     (19) M_{ij} = prod_{j < s <= i} gamma  for j <= i, else 0
+#     (20) b_j = prod_{s > j} gamma
+#     (21) a_C = prod_s gamma
 #
 # Over a chunk of C steps, forward
 # The only sweep goes from the first chunk to the last.
-#     O = diag(a) Q S_0 + ((Q K^T) . M) V
-#     S_C = a_C S_0 + K^T diag(b) V
+#     (22) O = diag(a) Q S_0 + ((Q K^T) . M) V
+#     (23) S_C = a_C S_0 + K^T diag(b) V
 #
 # Over a chunk of C steps, backward
 # Sweep 1 goes from the first chunk to the last.
-#     dQ = diag(a) dO S_0^T + ((dO V^T) . M) K
+#     (24) dQ = diag(a) dO S_0^T + ((dO V^T) . M) K
 # Sweep 2 goes from the last chunk to the first.
-#     dV = diag(b) K dS_C + ((K Q^T) . M^T) dO
-#     dS_0 = a_C dS_C + Q^T diag(a) dO
+#     (25) dV = diag(b) K dS_C + ((K Q^T) . M^T) dO
+#     (26) dS_0 = a_C dS_C + Q^T diag(a) dO
 # Sweep 3 goes from the last chunk to the first.
-#     dK = diag(b) V dS_C^T + ((V dO^T) . M^T) Q
+#     (27) dK = diag(b) V dS_C^T + ((V dO^T) . M^T) Q
+#
+# In code, products of decays are called by what lies at their ends: m (in torch, decays) is from a write to a read,
+#     since from what enters the chunk to a read, until from a write to what leaves it, kept from what enters to what
+#     leaves. Statements cite the formulas above by their numbers.
 
 import torch
 import triton
@@ -84,35 +88,31 @@ from chunkform.runtime.op.decode import Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import OVERWRITE, Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK, dtype_of, from_chunks, from_heads, from_steps, in_parts, in_segments, per_head,
-    steps_first, to_chunks,
+    CHUNK, call_of, chunks_of, dtype_of, from_chunks, from_heads, from_steps, in_parts, in_segments,
+    or_zeros, per_head, steps_first, steps_or_zeros,
 )
 from chunkform.runtime.torch_form.decays import decay_all, decay_in, decay_mask, decay_out
-from chunkform.runtime.torch_form.segment_maps import PIECE, Segment, in_pieces, over_chunks
+from chunkform.runtime.torch_form.segment_maps import LONG_CHUNK, Segment, map_of_segment, over_chunks
 
 
-def _forward_sweep_1(s1, s2, s3, s4, S_0, lead, size, dtype, device, size_d, size_e):
-    """A walk forwards over chunks, carrying S."""
-    x1 = to_chunks(s1, lead, size, 0)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    a0 = decay_out(x1, True, 1)
-    a1 = (a0[..., :, None] * x2).mT @ x3
-    a2 = decay_all(x1)
-    a3 = decay_in(x1, True, 1)
-    a4 = x4 @ x2.mT
-    a5 = decay_mask(x1, True, True, True, 1)
-    a6 = (a4 * a5) @ x3
-    S_now = S_0
-    S_in = []
-    count = x1.shape[2]
+def _forward_sweep_1(log_gamma, k, v, q, S, lead, size):
+    """An inter-chunk sweep forwards in time, which carries S."""
+    log_gamma, k, v, q = chunks_of(lead, size, log_gamma, k, v, q)
+    until = decay_out(log_gamma, True, 1)
+    prod = (until[..., :, None] * k).mT @ v
+    kept = decay_all(log_gamma)
+    since = decay_in(log_gamma, True, 1)
+    prod3 = q @ k.mT
+    decays = decay_mask(log_gamma, True, True, True, 1)
+    prod4 = (prod3 * decays) @ v
+    S_0 = []
+    count = log_gamma.shape[2]
     for n in range(count):
-        S_in.append(S_now)
-        S_now = a1[:, :, n] + S_now * (a2[:, :, n])[..., None, None]
-    S_in = torch.stack(S_in, 2)
-    c0 = x4 @ S_in
-    return from_chunks((c0 * a3[..., :, None] + a6), lead, 1), S_now
+        S_0.append(S)
+        S = prod[:, :, n] + S * kept[:, :, n][..., None, None]
+    S_0 = torch.stack(S_0, 2)
+    prod2 = q @ S_0
+    return from_chunks((prod2 * since[..., :, None] + prod4), lead, 1), S
 
 
 def torch_forward(given, states, constants, packed=None):
@@ -120,124 +120,100 @@ def torch_forward(given, states, constants, packed=None):
     if packed is not None:
         per_step = ["q", "k", "v"]
         return forward_by_length(torch_forward, per_step, given, states, constants, packed)
-    dtype = dtype_of(given)
-    some = given["q"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    dtype, device, lead = call_of(given, "q")
     size_d = given["q"].shape[-1]
     size_e = given["v"].shape[-1]
-    S_first = (
-        states["S"].to(dtype)
-        if states.get("S") is not None
-        else torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-    )
+    S_first = or_zeros(states.get("S"), (*lead[:2], size_d, size_e), dtype, device)
     log_gamma = per_head(given["gamma"], dtype)
     k = steps_first(given["k"], dtype)
     v = steps_first(given["v"], dtype)
     q = steps_first(given["q"], dtype)
-    # y: S_t^T q_t
-    y, S_last = in_segments(
-        _forward_sweep_1, (log_gamma, k, v, q), (S_first,), lead, 1, CHUNK, dtype, device, size_d, size_e
-    )
-    return {"o": from_steps(y, lead, 1, given["q"].dtype)}, {"S": S_last}, {}
+    # (22) o: S_t^T q_t
+    o, S_last = in_segments(_forward_sweep_1, (log_gamma, k, v, q), (S_first,), lead, 1, CHUNK)
+    return {"o": from_steps(o, lead, 1, given["q"].dtype)}, {"S": S_last}, {}
 
 
-def _backward_sweep_1(s1, s2, s3, s4, S_0, lead, size, dtype, device, size_d, size_e):
-    """A walk forwards over chunks, carrying S."""
-    x1 = to_chunks(s1, lead, size, 0)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    a0 = decay_out(x1, True, 1)
-    a1 = (a0[..., :, None] * x2).mT @ x3
-    a2 = decay_all(x1)
-    a3 = decay_in(x1, True, 1)
-    a4 = decay_mask(x1, True, True, True, 1)
-    a5 = x4 @ x3.mT
-    a6 = (a4 * a5) @ x2
-    S_now = S_0
-    S_in = []
-    count = x1.shape[2]
+def _backward_sweep_1(log_gamma, k, v, do, S, lead, size):
+    """An inter-chunk sweep forwards in time, which carries S."""
+    log_gamma, k, v, do = chunks_of(lead, size, log_gamma, k, v, do)
+    until = decay_out(log_gamma, True, 1)
+    prod = (until[..., :, None] * k).mT @ v
+    kept = decay_all(log_gamma)
+    since = decay_in(log_gamma, True, 1)
+    decays = decay_mask(log_gamma, True, True, True, 1)
+    prod3 = do @ v.mT
+    prod4 = (decays * prod3) @ k
+    S_0 = []
+    count = log_gamma.shape[2]
     for n in range(count):
-        S_in.append(S_now)
-        S_now = a1[:, :, n] + S_now * (a2[:, :, n])[..., None, None]
-    S_in = torch.stack(S_in, 2)
-    c0 = x4 @ S_in.mT
-    return from_chunks((c0 * a3[..., :, None] + a6), lead, 1), S_in, S_now
+        S_0.append(S)
+        S = prod[:, :, n] + S * kept[:, :, n][..., None, None]
+    S_0 = torch.stack(S_0, 2)
+    prod2 = do @ S_0.mT
+    return from_chunks((prod2 * since[..., :, None] + prod4), lead, 1), S_0, S
 
 
-def _backward_sweep_2(s1, s2, s3, s4, dS_0, lead, size, dtype, device, size_d, size_e):
-    """A walk backwards over chunks, carrying dS."""
-    x1 = to_chunks(s1, lead, size, 0)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    a0 = decay_out(x1, False, -1)
-    a1 = (a0[..., :, None] * x2).mT @ x3
-    a2 = decay_all(x1)
-    a3 = decay_in(x1, False, -1)
-    a4 = x4 @ x2.mT
-    a5 = decay_mask(x1, False, False, True, -1)
-    a6 = (a4 * a5) @ x3
-    dS_now = dS_0
-    dS_in = []
-    count = x1.shape[2]
+def _backward_sweep_2(log_gamma, q, do, k, dS, lead, size):
+    """An inter-chunk sweep backwards in time, which carries dS."""
+    log_gamma, q, do, k = chunks_of(lead, size, log_gamma, q, do, k)
+    until = decay_out(log_gamma, False, -1)
+    prod = (until[..., :, None] * q).mT @ do
+    kept = decay_all(log_gamma)
+    since = decay_in(log_gamma, False, -1)
+    prod3 = k @ q.mT
+    decays = decay_mask(log_gamma, False, False, True, -1)
+    prod4 = (prod3 * decays) @ do
+    dS_C = []
+    count = log_gamma.shape[2]
     for n in range(count - 1, -1, -1):
-        dS_in.append(dS_now)
-        dS_now = a1[:, :, n] + dS_now * (a2[:, :, n])[..., None, None]
-    dS_in = torch.stack(dS_in[::-1], 2)
-    c0 = x4 @ dS_in
-    return from_chunks((c0 * a3[..., :, None] + a6), lead, 1), dS_in, dS_now
+        dS_C.append(dS)
+        dS = prod[:, :, n] + dS * kept[:, :, n][..., None, None]
+    dS_C = torch.stack(dS_C[::-1], 2)
+    prod2 = k @ dS_C
+    return from_chunks((prod2 * since[..., :, None] + prod4), lead, 1), dS_C, dS
 
 
-def _backward_sweep_3(s1, s2, s3, s4, dS_0, lead, size, dtype, device, size_d, size_e):
-    """A walk backwards over chunks, carrying dS."""
-    x1 = to_chunks(s1, lead, size, 0)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    a0 = decay_out(x1, False, -1)
-    a1 = (a0[..., :, None] * x2).mT @ x3
-    a2 = decay_all(x1)
-    a3 = x4 @ x3.mT
-    a4 = decay_mask(x1, False, False, True, -1)
-    a5 = (a3 * a4) @ x2
-    a6 = decay_in(x1, False, -1)
-    dS_now = dS_0
-    dS_in = []
-    count = x1.shape[2]
+def _backward_sweep_3(log_gamma, q, do, v, dS, lead, size):
+    """An inter-chunk sweep backwards in time, which carries dS."""
+    log_gamma, q, do, v = chunks_of(lead, size, log_gamma, q, do, v)
+    until = decay_out(log_gamma, False, -1)
+    prod = (until[..., :, None] * q).mT @ do
+    kept = decay_all(log_gamma)
+    prod2 = v @ do.mT
+    decays = decay_mask(log_gamma, False, False, True, -1)
+    prod3 = (prod2 * decays) @ q
+    since = decay_in(log_gamma, False, -1)
+    dS_C = []
+    count = log_gamma.shape[2]
     for n in range(count - 1, -1, -1):
-        dS_in.append(dS_now)
-        dS_now = a1[:, :, n] + dS_now * (a2[:, :, n])[..., None, None]
-    dS_in = torch.stack(dS_in[::-1], 2)
-    c0 = x4 @ dS_in.mT
-    return from_chunks((a5 + a6[..., :, None] * c0), lead, 1), dS_now
+        dS_C.append(dS)
+        dS = prod[:, :, n] + dS * kept[:, :, n][..., None, None]
+    dS_C = torch.stack(dS_C[::-1], 2)
+    prod4 = v @ dS_C.mT
+    return from_chunks((prod3 + since[..., :, None] * prod4), lead, 1), dS
 
 
-def _backward_unroll_4(s1, s2, s3, s4, s5, s6, S_edges, dS_edges, lead, size, dtype, device, size_d, size_e):
-    """Products of the states and their gradients at each step, from the states at the borders of chunks."""
-    x1 = to_chunks(s1, lead, size, 0)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    x5 = to_chunks(s5, lead, size, 1)
-    x6 = to_chunks(s6, lead, size, 0)
-    a0 = decay_in(x1, False, -1)
-    a1 = (S_edges * dS_edges).sum(-2)
-    a2 = (a1).sum(-1)
-    a3 = decay_in(x1, False, 1)
-    a4 = decay_mask(x1, False, True, False, 1)
-    a5 = x2 @ x3.mT
-    a6 = x5 @ x4.mT
-    a7 = a4 @ (a5 * a6).mT
-    a8 = decay_mask(x1, False, False, True, -1)
-    a9 = (a7 * a8).sum(-1)
-    a10 = x4 @ dS_edges
-    a11 = (a10 * x3).sum(-1)
-    a12 = torch.einsum("...b,...ab->...a", a11, a4)
-    a13 = x5 @ S_edges
-    a14 = (x2 * a13).sum(-1)
-    a15 = torch.einsum("...b,...ab->...a", a14, a8)
-    return (from_chunks((a0 * a2[..., None] * a3 + a9 + a0 * a12 + a15 * a3) * x6, lead, 0),)
+def _backward_state_adjoint_4(log_gamma, do, v, k, q, gamma, S_0, dS_C, lead, size):
+    """State-adjoint products at each step, from the states at chunk boundaries and their gradients."""
+    log_gamma, do, v, k, q, gamma = chunks_of(lead, size, log_gamma, do, v, k, q, gamma)
+    since = decay_in(log_gamma, False, -1)
+    prod = (S_0 * dS_C).sum(-2)
+    prod2 = (prod).sum(-1)
+    since2 = decay_in(log_gamma, False, 1)
+    decays = decay_mask(log_gamma, False, True, False, 1)
+    prod3 = do @ v.mT
+    prod4 = q @ k.mT
+    prod5 = decays @ (prod3 * prod4).mT
+    decays2 = decay_mask(log_gamma, False, False, True, -1)
+    prod6 = (prod5 * decays2).sum(-1)
+    prod7 = k @ dS_C
+    prod8 = (prod7 * v).sum(-1)
+    prod9 = torch.einsum("...b,...ab->...a", prod8, decays)
+    prod10 = q @ S_0
+    prod11 = (do * prod10).sum(-1)
+    prod12 = torch.einsum("...b,...ab->...a", prod11, decays2)
+    t = since * prod2[..., None] * since2 + prod6 + since * prod9 + prod12 * since2
+    return (from_chunks(t * gamma, lead, 0),)
 
 
 def torch_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
@@ -247,167 +223,116 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
         return backward_by_length(
             torch_backward, per_step, given, states, constants, saved, cotangents, final_cotangents, needs, packed
         )
-    dtype = dtype_of(given)
-    some = given["q"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    dtype, device, lead = call_of(given, "q")
     size_d = given["q"].shape[-1]
     size_e = given["v"].shape[-1]
-    S_first = (
-        states["S"].to(dtype)
-        if states.get("S") is not None
-        else torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-    )
-    last_dS = final_cotangents.get("S")
-    dS_last = (
-        torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-        if last_dS is None
-        else last_dS.to(dtype)
-    )
+    S_first = or_zeros(states.get("S"), (*lead[:2], size_d, size_e), dtype, device)
+    dS_last = or_zeros(final_cotangents.get("S"), (*lead[:2], size_d, size_e), dtype, device)
     log_gamma = per_head(given["gamma"], dtype)
     k = steps_first(given["k"], dtype)
     v = steps_first(given["v"], dtype)
-    do = cotangents.get("o")
-    do = (
-        torch.zeros(lead[0], lead[1], lead[2], size_e, dtype=dtype, device=device)
-        if do is None
-        else steps_first(do, dtype)
-    )
-    # y: S_t do_t
-    y, S_edges, S_end = in_segments(
-        _backward_sweep_1, (log_gamma, k, v, do), (S_first,), lead, 1, CHUNK, dtype, device, size_d, size_e
-    )
+    do = steps_or_zeros(cotangents.get("o"), (*lead, size_e), dtype, device)
+    # (24) dq: S_t do_t
+    dq, S_0, S_end = in_segments(_backward_sweep_1, (log_gamma, k, v, do), (S_first,), lead, 1, CHUNK)
     q = steps_first(given["q"], dtype)
-    # y_2: dS_t^T k_t
-    y_2, dS_edges, dS_first = in_segments(
-        _backward_sweep_2, (log_gamma, q, do, k), (dS_last,), lead, -1, CHUNK, dtype, device, size_d, size_e
-    )
-    # y_3: dS_t v_t
-    y_3, dS_first = in_segments(
-        _backward_sweep_3, (log_gamma, q, do, v), (dS_last,), lead, -1, CHUNK, dtype, device, size_d, size_e
-    )
+    # (25) dv: dS_t^T k_t
+    dv, dS_C, dS_first = in_segments(_backward_sweep_2, (log_gamma, q, do, k), (dS_last,), lead, -1, CHUNK)
+    # (27) dk: dS_t v_t
+    dk, dS_first = in_segments(_backward_sweep_3, (log_gamma, q, do, v), (dS_last,), lead, -1, CHUNK)
     gamma = log_gamma.exp()
-    # pairing_S: <S_(t-1), dS_t> at each step, with the scalars that multiply the state
-    (pairing_S,) = in_parts(
-        _backward_unroll_4, (log_gamma, do, v, k, q, gamma), (S_edges, dS_edges), lead, CHUNK,
-        dtype, device, size_d, size_e,
-    )
+    # paired_S: gamma <S_{t-1}, dS_t>
+    (paired_S,) = in_parts(_backward_state_adjoint_4, (log_gamma, do, v, k, q, gamma), (S_0, dS_C), lead, CHUNK)
     gradients = {}
-    gradients["q"] = from_steps(y, lead, 1, given["q"].dtype)
-    gradients["k"] = from_steps(y_3, lead, 1, given["k"].dtype)
-    gradients["v"] = from_steps(y_2, lead, 1, given["v"].dtype)
-    gradients["gamma"] = from_heads(pairing_S, lead, 0, given["gamma"].dtype)
+    gradients["q"] = from_steps(dq, lead, 1, given["q"].dtype)
+    gradients["k"] = from_steps(dk, lead, 1, given["k"].dtype)
+    gradients["v"] = from_steps(dv, lead, 1, given["v"].dtype)
+    gradients["gamma"] = from_heads(paired_S, lead, 0, given["gamma"].dtype)
     return gradients, {"S": dS_first}
 
 
-def _forward_states_1_chunks(s1, s2, s3, lead, size, dtype, device, size_d, size_e):
-    """What each chunk, walked forwards, makes of S: linear parts, then local parts."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 0)
-    x3 = to_chunks(s3, lead, size, 1)
-    count = x1.shape[2]
-    a0 = decay_all(x2)
-    a1 = decay_out(x2, True, 1)
-    a2 = (a1[..., :, None] * x1).mT @ x3
+def _forward_states_1_chunks(k, log_gamma, v, lead, size, dtype, device, size_d, size_e):
+    """The map of each chunk, forwards in time, for S: linear parts, then local parts."""
+    k, log_gamma, v = chunks_of(lead, size, k, log_gamma, v)
+    count = k.shape[2]
+    kept = decay_all(log_gamma)
+    until = decay_out(log_gamma, True, 1)
+    prod = (until[..., :, None] * k).mT @ v
     return (
-        over_chunks(a0, (lead[0], lead[1], count), dtype, device),
-        over_chunks(a2, (lead[0], lead[1], count, size_d, size_e), dtype, device),
+        over_chunks(kept, (*lead[:2], count), dtype, device),
+        over_chunks(prod, (*lead[:2], count, size_d, size_e), dtype, device),
     )
 
 
-def _forward_states_1_law(later, earlier):
+def _forward_states_1_composed(later, earlier):
     """The map of two segments from the map of each."""
-    return (earlier[0] * later[0], (later[1] + (later[0])[..., None, None] * earlier[1]))
+    return (earlier[0] * later[0], (later[1] + later[0][..., None, None] * earlier[1]))
 
 
-def _forward_states_1_apply(parts, states):
+def _forward_states_1_applied(parts, states):
     """The states that leave a segment, from those that enter it."""
-    return ((states[0] * (parts[0])[..., None, None] + parts[1]),)
+    return ((states[0] * parts[0][..., None, None] + parts[1]),)
 
 
 def torch_forward_states(given, states, constants, exchange):
-    """The states that enter this part of a sequence, by what comes before it."""
-    dtype = dtype_of(given)
-    some = given["q"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    """The states that enter this segment of a sequence, by what comes before it."""
+    dtype, device, lead = call_of(given, "q")
     size_d = given["q"].shape[-1]
     size_e = given["v"].shape[-1]
-    S_first = (
-        states["S"].to(dtype)
-        if states.get("S") is not None
-        else torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-    )
+    S_first = or_zeros(states.get("S"), (*lead[:2], size_d, size_e), dtype, device)
     k = steps_first(given["k"], dtype)
     log_gamma = per_head(given["gamma"], dtype)
     v = steps_first(given["v"], dtype)
-    map_3 = in_pieces(
-        _forward_states_1_chunks, _forward_states_1_law, (k, log_gamma, v), lead, 1, PIECE, dtype,
-        device, size_d, size_e,
+    map_3 = map_of_segment(
+        _forward_states_1_chunks, _forward_states_1_composed, (k, log_gamma, v), lead, 1,
+        LONG_CHUNK, dtype, device, size_d, size_e,
     )
     # what enters, of S
     ((S_first,),) = exchange(
-        (Segment(("S",), _forward_states_1_law, _forward_states_1_apply, map_3[:1], map_3[1:], (S_first,)),)
+        (Segment(("S",), _forward_states_1_composed, _forward_states_1_applied, map_3[:1], map_3[1:], (S_first,)),)
     )
     return {"S": S_first}
 
 
-def _backward_states_1_chunks(s1, s2, s3, lead, size, dtype, device, size_d, size_e):
-    """What each chunk, walked backwards, makes of dS: linear parts, then local parts."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 0)
-    x3 = to_chunks(s3, lead, size, 1)
-    count = x1.shape[2]
-    a0 = decay_all(x2)
-    a1 = decay_out(x2, False, -1)
-    a2 = (a1[..., :, None] * x1).mT @ x3
+def _backward_states_1_chunks(q, log_gamma, do, lead, size, dtype, device, size_d, size_e):
+    """The map of each chunk, backwards in time, for dS: linear parts, then local parts."""
+    q, log_gamma, do = chunks_of(lead, size, q, log_gamma, do)
+    count = q.shape[2]
+    kept = decay_all(log_gamma)
+    until = decay_out(log_gamma, False, -1)
+    prod = (until[..., :, None] * q).mT @ do
     return (
-        over_chunks(a0, (lead[0], lead[1], count), dtype, device),
-        over_chunks(a2, (lead[0], lead[1], count, size_d, size_e), dtype, device),
+        over_chunks(kept, (*lead[:2], count), dtype, device),
+        over_chunks(prod, (*lead[:2], count, size_d, size_e), dtype, device),
     )
 
 
-def _backward_states_1_law(later, earlier):
+def _backward_states_1_composed(later, earlier):
     """The map of two segments from the map of each."""
-    return (later[0] * earlier[0], (later[1] + (later[0])[..., None, None] * earlier[1]))
+    return (later[0] * earlier[0], (later[1] + later[0][..., None, None] * earlier[1]))
 
 
-def _backward_states_1_apply(parts, states):
+def _backward_states_1_applied(parts, states):
     """The states that leave a segment, from those that enter it."""
-    return (((parts[0])[..., None, None] * states[0] + parts[1]),)
+    return ((parts[0][..., None, None] * states[0] + parts[1]),)
 
 
 def torch_backward_states(given, states, constants, saved, cotangents, final_cotangents, exchange):
-    """The gradients of the states that leave this part of a sequence, by what comes after it."""
-    dtype = dtype_of(given)
-    some = given["q"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    """The gradients of the states that leave this segment of a sequence, by what comes after it."""
+    dtype, device, lead = call_of(given, "q")
     size_d = given["q"].shape[-1]
     size_e = given["v"].shape[-1]
-    S_first = (
-        states["S"].to(dtype)
-        if states.get("S") is not None
-        else torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-    )
-    last_dS = final_cotangents.get("S")
-    dS_last = (
-        torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-        if last_dS is None
-        else last_dS.to(dtype)
-    )
+    S_first = or_zeros(states.get("S"), (*lead[:2], size_d, size_e), dtype, device)
+    dS_last = or_zeros(final_cotangents.get("S"), (*lead[:2], size_d, size_e), dtype, device)
     q = steps_first(given["q"], dtype)
     log_gamma = per_head(given["gamma"], dtype)
-    do = cotangents.get("o")
-    do = (
-        torch.zeros(lead[0], lead[1], lead[2], size_e, dtype=dtype, device=device)
-        if do is None
-        else steps_first(do, dtype)
-    )
-    map_3 = in_pieces(
-        _backward_states_1_chunks, _backward_states_1_law, (q, log_gamma, do), lead, -1, PIECE,
-        dtype, device, size_d, size_e,
+    do = steps_or_zeros(cotangents.get("o"), (*lead, size_e), dtype, device)
+    map_3 = map_of_segment(
+        _backward_states_1_chunks, _backward_states_1_composed, (q, log_gamma, do), lead, -1,
+        LONG_CHUNK, dtype, device, size_d, size_e,
     )
     # what enters, of dS
     ((dS_last,),) = exchange(
-        (Segment(("S",), _backward_states_1_law, _backward_states_1_apply, map_3[:1], map_3[1:], (dS_last,)),)
+        (Segment(("S",), _backward_states_1_composed, _backward_states_1_applied, map_3[:1], map_3[1:], (dS_last,)),)
     )
     return {"S": dS_last}
 
@@ -422,7 +347,7 @@ def forward_sweep_1(
     ROWS: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """A walk forwards over chunks, carrying a tile of S."""
+    """An inter-chunk sweep forwards in time, which carries a tile of S."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
     sh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
     h = sh % H
@@ -497,7 +422,7 @@ def forward_sweep_1(
             p4 = tl.dot(
                 (until[None, :] * v_each.to(tl.float32)).to(DT), k.to(DT), (kept * S[n_d]), input_precision="tf32x3"
             )  # ... + k^T diag(until) v
-            S_slice2 = p4  # kept S + k^T diag(until) v
+            S_slice2 = p4  # (23) kept S + k^T diag(until) v
             S_next = S_next + (S_slice2,)
         S = S_next
         since = span(gamma_a, gamma_n, 0.0, 0)
@@ -510,7 +435,9 @@ def forward_sweep_1(
             v.to(DT), tl.trans((p2 * m).to(DT)), (since[None, :] * p), input_precision="tf32x3"
         )  # ... + ((q k^T) . m) v
         if YIELD:
-            tl.store(o_out + step * E + i[None, :] * (H * E) + e[:, None], p3, mask=e_ok[:, None] & i_ok[None, :])  # o
+            tl.store(
+                o_out + step * E + i[None, :] * (H * E) + e[:, None], p3, mask=e_ok[:, None] & i_ok[None, :]
+            )  # (22) o
     for n_d in tl.static_range((D + block_d - 1) // block_d):
         if YIELD:
             if S_last is not None:
@@ -673,7 +600,7 @@ def forward_sweep_1_roles(
     EXACT: gl.constexpr, DT: gl.constexpr,
     LOADER_REGISTERS: gl.constexpr,
 ):
-    """A walk forwards over chunks, carrying a tile of S. Its warps have roles: consumer, loader."""
+    """An inter-chunk sweep forwards in time, which carries a tile of S. Its warps have roles: consumer, loader."""
     tile = gl.program_id(0) % gl.cdiv(E, block_e)
     sh = (gl.program_id(0) // gl.cdiv(E, block_e)).to(gl.int64)
     h = sh % H
@@ -771,7 +698,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
             num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
         )
-        if exchange is not None:  # other parts of the sequence are elsewhere
+        if exchange is not None:  # other segments of the sequence are elsewhere
             S_coming = exchange.begin(
                 (
                     map_of_all(
@@ -826,7 +753,7 @@ def backward_whole_ends(
     C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
-    """A walk backwards over chunks, carrying a tile of dS."""
+    """An inter-chunk sweep backwards in time, which carries a tile of dS."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
     sh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
     h = sh % H
@@ -889,7 +816,7 @@ def backward_whole_ends(
             p = tl.dot(
                 (until[None, :] * do_each.to(tl.float32)).to(DT), q.to(DT), (kept * dS[n_d]), input_precision="tf32x3"
             )  # ... + q^T diag(until) do
-            dS_slice2 = p  # kept dS + q^T diag(until) do
+            dS_slice2 = p  # (26) kept dS + q^T diag(until) do
             dS_next = dS_next + (dS_slice2,)
         dS = dS_next
     for n_d in tl.static_range((D + block_d - 1) // block_d):
@@ -918,7 +845,7 @@ def backward_whole(
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """All of the backward pass on one walk backwards over blocks, carrying dS."""
+    """The fused backward pass: one sweep backwards in time over intervals, which carries dS."""
     sh = tl.program_id(0).to(tl.int64)
     h = sh % H
     b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
@@ -964,7 +891,7 @@ def backward_whole(
         gamma_a_end = tl.load(gamma_sums + at + last)
         gamma_n_end = tl.load(gamma_rests + at + last) if EXACT else 0
         kept = span(gamma_a_end, gamma_n_end, 0.0, 0)
-        S_spans = kept * paired_states(S, dS, WARPS if APART else 1)  # the decays of the block times <S, dS>
+        S_spans = kept * paired_states(S, dS, WARPS if APART else 1)  # the decays of the interval times <S, dS>
         if APART:
             tl.store(S_spans_out + (bh * chunks + c) * WARPS + tl.arange(0, WARPS), S_spans)
         do = do_rows.load([first_row, 0])
@@ -987,9 +914,7 @@ def backward_whole(
         p2 = tl.zeros([C, C], tl.float32)
         if T > 0:
             p2 = tl.dot(q.to(DT), tl.trans(k.to(DT)), p2, input_precision="tf32x3")  # q k^T
-        pairs = tl.where(
-            i[:, None] > i[None, :], (t.to(tl.float32) * p2), 0.0
-        )  # [order_{mask}]_{i,j} . (q k^T) . matrix1
+        pairs = tl.where(i[:, None] > i[None, :], (t.to(tl.float32) * p2), 0.0)  # [i > j] . (q k^T) . matrix1
         sums = row_sums(pairs, WARPS)
         sums2 = column_sums(pairs, WARPS)
         if APART:
@@ -1011,7 +936,7 @@ def backward_whole(
             tl.trans(k.to(DT)), tl.trans(t.to(DT)), (since[None, :] * p3), input_precision="tf32x3"
         )  # ... + matrix1 k
         p4_rounded = p4.to(dq_rows.dtype)
-        dq_rows.store([first_row, 0], tl.trans(p4_rounded))  # dq
+        dq_rows.store([first_row, 0], tl.trans(p4_rounded))  # (24) dq
         p5 = tl.dot(dS.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k dS
         gamma_a3 = tl.load(gamma_sums + at + row)
         gamma_n3 = tl.load(gamma_rests + at + row) if EXACT else 0
@@ -1022,7 +947,7 @@ def backward_whole(
             tl.trans(do.to(DT)), t2.to(DT), (since2[None, :] * p5), input_precision="tf32x3"
         )  # ... + matrix2 do
         p6_rounded = p6.to(dv_rows.dtype)
-        dv_rows.store([first_row, 0], tl.trans(p6_rounded))  # dv
+        dv_rows.store([first_row, 0], tl.trans(p6_rounded))  # (25) dv
         p7 = tl.dot(tl.trans(dS.to(DT)), tl.trans(v.to(DT)), input_precision="tf32x3")  # v dS^T
         gamma_a4 = tl.load(gamma_sums + at + row)
         gamma_n4 = tl.load(gamma_rests + at + row) if EXACT else 0
@@ -1036,10 +961,10 @@ def backward_whole(
             S_late_ += sums4
         p8 = tl.dot(tl.trans(q.to(DT)), t.to(DT), (since3[None, :] * p7), input_precision="tf32x3")  # ... + matrix1 q
         p8_rounded = p8.to(dk_rows.dtype)
-        dk_rows.store([first_row, 0], tl.trans(p8_rounded))  # dk
-        # the gradient before the block
+        dk_rows.store([first_row, 0], tl.trans(p8_rounded))  # (27) dk
+        # the gradient before the interval
         p9 = tl.dot(tl.trans(do.to(DT)), w.to(DT), (kept * dS), input_precision="tf32x3")  # ... + q^T diag(until) do
-        dS = p9  # kept dS + q^T diag(until) do
+        dS = p9  # (26) kept dS + q^T diag(until) do
         if not APART:
             store_sums(S_late__out + at + i, S_late_, i_ok)
             tl.store(S_spans_out + bh * chunks + c + tl.arange(0, 1), S_spans)
@@ -1080,7 +1005,7 @@ def backward_whole_rows_1(
 def triton_backward_whole(
     given, states, constants, saved, cotangents, final_cotangents, needs, packed=None, exchange=None
 ):
-    """Gradients, on one walk over the sequences."""
+    """Gradients, by the fused backward pass."""
     q = steps(given["q"])
     k = steps(given["k"])
     v = steps(given["v"])
@@ -1124,7 +1049,7 @@ def triton_backward_whole(
             LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
             num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
         )
-        if exchange is not None:  # other parts of the sequence are elsewhere
+        if exchange is not None:  # other segments of the sequence are elsewhere
             dS_coming = exchange.begin(
                 (
                     map_of_all(
@@ -1247,9 +1172,7 @@ def backward_prepare_1(
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p2 = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
         tl.store(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (p2 * m))  # (q k^T) . m
-        pairs = (
-            p * p2 * tl.where(i[:, None] > i[None, :], 1.0, 0.0) * m
-        )  # [order_{mask}]_{i,j} . (q k^T) . (do v^T) . m
+        pairs = p * p2 * tl.where(i[:, None] > i[None, :], 1.0, 0.0) * m  # [i > j] . (q k^T) . (do v^T) . m
         sums = tl.sum(pairs, axis=1)
         sums2 = tl.sum(tl.reshape(pairs, [2, C // 2, C]), axis=1)
         tl.store(own1_out + (bh * 3 + 0) * T + t0 + i, sums, mask=i_ok)  # S: own.late, rows
@@ -1269,7 +1192,7 @@ def backward_sweep_1(
     C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
-    """A walk forwards over chunks, carrying a tile of S."""
+    """An inter-chunk sweep forwards in time, which carries a tile of S."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
     sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
     h = sh % H
@@ -1344,7 +1267,7 @@ def backward_sweep_1(
             p3 = tl.dot(
                 (until[None, :] * k_each.to(tl.float32)).to(DT), v.to(DT), (kept * S[n_e]), input_precision="tf32x3"
             )  # ... + k^T diag(until) v
-            S_slice2 = p3  # kept S + k^T diag(until) v
+            S_slice2 = p3  # (23) kept S + k^T diag(until) v
             S_next = S_next + (S_slice2,)
         S = S_next
         sums = tl.sum(
@@ -1356,7 +1279,7 @@ def backward_sweep_1(
         if YIELD:
             tl.store(
                 dq_out + step * D + i[None, :] * (H * D) + d[:, None], p2, mask=d_ok[:, None] & i_ok[None, :]
-            )  # dq
+            )  # (24) dq
             tl.store(
                 S_in_late__out
                 + ((bh * tl.cdiv(D, block_d) + tile) * WARPS + tl.arange(0, WARPS))[:, None] * T
@@ -1380,7 +1303,7 @@ def backward_sweep_2(
     C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
-    """A walk backwards over chunks, carrying a tile of dS."""
+    """An inter-chunk sweep backwards in time, which carries a tile of dS."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
     sh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
     h = sh % H
@@ -1449,7 +1372,7 @@ def backward_sweep_2(
             p3 = tl.dot(
                 (until[None, :] * do_each.to(tl.float32)).to(DT), q.to(DT), (kept * dS[n_d]), input_precision="tf32x3"
             )  # ... + q^T diag(until) do
-            dS_slice2 = p3  # kept dS + q^T diag(until) do
+            dS_slice2 = p3  # (26) kept dS + q^T diag(until) do
             dS_next = dS_next + (dS_slice2,)
         dS = dS_next
         since = span(gamma_a_end, gamma_n_end, gamma_a, gamma_n)
@@ -1458,7 +1381,7 @@ def backward_sweep_2(
         if YIELD:
             tl.store(
                 dv_out + step * E + i[None, :] * (H * E) + e[:, None], p2, mask=e_ok[:, None] & i_ok[None, :]
-            )  # dv
+            )  # (25) dv
     for n_d in tl.static_range((D + block_d - 1) // block_d):
         if YIELD:
             if dS_last is not None:
@@ -1484,7 +1407,7 @@ def backward_sweep_3(
     C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
-    """A walk backwards over chunks, carrying a tile of dS."""
+    """An inter-chunk sweep backwards in time, which carries a tile of dS."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
     sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
     h = sh % H
@@ -1559,7 +1482,7 @@ def backward_sweep_3(
             p3 = tl.dot(
                 (until[None, :] * q_each.to(tl.float32)).to(DT), do.to(DT), (kept * dS[n_e]), input_precision="tf32x3"
             )  # ... + q^T diag(until) do
-            dS_slice2 = p3  # kept dS + q^T diag(until) do
+            dS_slice2 = p3  # (26) kept dS + q^T diag(until) do
             dS_next = dS_next + (dS_slice2,)
         dS = dS_next
         sums = tl.sum(
@@ -1571,7 +1494,7 @@ def backward_sweep_3(
         if YIELD:
             tl.store(
                 dk_out + step * D + i[None, :] * (H * D) + d[:, None], p2, mask=d_ok[:, None] & i_ok[None, :]
-            )  # dk
+            )  # (27) dk
             tl.store(
                 S_out_late__out
                 + ((bh * tl.cdiv(D, block_d) + tile) * WARPS + tl.arange(0, WARPS))[:, None] * T
@@ -1660,7 +1583,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
                 num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
             )
-            if exchange is not None:  # other parts of the sequence are elsewhere
+            if exchange is not None:  # other segments of the sequence are elsewhere
                 dS_coming = exchange.begin(
                     (
                         map_of_all(
@@ -1883,7 +1806,7 @@ def steps_kernel(
     else:
         row = batch
     entry, begin, count = batch, tl.cast(0, tl.int64), tl.cast(steps, tl.int64)
-    if starts_at is not None:  # packed: a program walks one sequence, whose place it reads
+    if starts_at is not None:  # packed: a program has one sequence, whose place it reads
         entry, begin = tl.cast(0, tl.int64), tl.cast(tl.load(starts_at + batch), tl.int64)
         count = tl.load(starts_at + batch + 1) - begin
     if counts_at is not None:

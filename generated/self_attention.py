@@ -134,9 +134,9 @@ def feature_gradients(given, constants, at, cotangents, features, needs):
         found["x_i"] = [t_0]
         found["x_j"] = [t_1, dvalue1]
     if "Q" in needs:
-        found["Q"] = over_batch((t_2.to(dtype)), 2)
+        found["Q"] = over_batch(t_2.to(dtype), 2)
     if "K" in needs:
-        found["K"] = over_batch((t_3.to(dtype)), 2)
+        found["K"] = over_batch(t_3.to(dtype), 2)
     return found
 
 
@@ -252,7 +252,7 @@ def output_gradients(given, constants, at, averaged, cotangents, needs):
     t_1 = contract("bc,ac->ab", V.mT, dy, low)
     found = {}
     if "V" in needs:
-        found["V"] = over_batch((t_0.to(dtype)), 2)
+        found["V"] = over_batch(t_0.to(dtype), 2)
     found["value1"] = t_1
     return found
 

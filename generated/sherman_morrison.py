@@ -6,30 +6,30 @@ family: sequential
 """
 
 # The recurrence
-#     Su_t = S_{t-1} u_t
-#     uS_t = S_{t-1}^T u_t
-#     S_t = (S_{t-1} - Su_t uS_t^T / (u_t^T Su_t + lam_t)) / lam_t
-#     o_t = (S_{t-1}^T - uS_t Su_t^T / (u_t^T Su_t + lam_t)) q_t / lam_t
-#     S_0 = I
+#     (1) Su_t = S_{t-1} u_t
+#     (2) uS_t = S_{t-1}^T u_t
+#     (3) S_t = (S_{t-1} - Su_t uS_t^T / (u_t^T Su_t + lam_t)) / lam_t
+#     (4) o_t = (S_{t-1}^T - uS_t Su_t^T / (u_t^T Su_t + lam_t)) q_t / lam_t
+#     (5) S_0 = I
 #
 # Its adjoint
 # dS_t^+ is the part of dS_t that comes from later steps.
-#     m_{1,t} = u_t^T Su_t + lam_t
-#     m_{2,t} = -Su_t^T dS_t^+ uS_t / lam_t - (q_t^T Su_t) do_t^T uS_t / lam_t
-#     dSu_t = -m_{2,t} u_t / m_{1,t}^2 - dS_t^+ uS_t / (lam_t m_{1,t})
-#     duS_t = -(q_t^T Su_t) do_t / (lam_t m_{1,t})
-#     dS_t^+ = dS_{t+1}^+ / lam_{t+1} + dSu_{t+1} u_{t+1}^T + q_{t+1} do_{t+1}^T / lam_{t+1} - u_{t+1} Su_{t+1}^T
-#         dS_{t+1}^+ / (lam_{t+1} m_{1,t+1}) - (do_{t+1}^T uS_{t+1}) q_{t+1} u_{t+1}^T / (lam_{t+1} m_{1,t+1}) -
-#         (q_{t+1}^T Su_{t+1}) u_{t+1} do_{t+1}^T / (lam_{t+1} m_{1,t+1})
-#     dq_t = (S_{t-1} - Su_t uS_t^T / m_{1,t}) do_t / lam_t
-#     du_t = S_{t-1}^T dSu_t - m_{2,t} Su_t / m_{1,t}^2 - S_{t-1} dS_t^+^T Su_t / (lam_t m_{1,t}) - (q_t^T Su_t)
+#     (6) m_{1,t} = u_t^T Su_t + lam_t
+#     (7) m_{2,t} = -Su_t^T dS_t^+ uS_t / lam_t - (q_t^T Su_t) do_t^T uS_t / lam_t
+#     (8) dSu_t = -m_{2,t} u_t / m_{1,t}^2 - dS_t^+ uS_t / (lam_t m_{1,t})
+#     (9) duS_t = -(q_t^T Su_t) do_t / (lam_t m_{1,t})
+#     (10) dS_t^+ = dS_{t+1}^+ / lam_{t+1} + dSu_{t+1} u_{t+1}^T + q_{t+1} do_{t+1}^T / lam_{t+1} - u_{t+1}
+#         Su_{t+1}^T dS_{t+1}^+ / (lam_{t+1} m_{1,t+1}) - (do_{t+1}^T uS_{t+1}) q_{t+1} u_{t+1}^T / (lam_{t+1}
+#         m_{1,t+1}) - (q_{t+1}^T Su_{t+1}) u_{t+1} do_{t+1}^T / (lam_{t+1} m_{1,t+1})
+#     (11) dq_t = (S_{t-1} - Su_t uS_t^T / m_{1,t}) do_t / lam_t
+#     (12) du_t = S_{t-1}^T dSu_t - m_{2,t} Su_t / m_{1,t}^2 - S_{t-1} dS_t^+^T Su_t / (lam_t m_{1,t}) - (q_t^T Su_t)
 #         S_{t-1} do_t / (lam_t m_{1,t}) - (do_t^T uS_t) S_{t-1}^T q_t / (lam_t m_{1,t})
-#     dlog lam_t = -lam_t m_{2,t} / m_{1,t}^2 - (<S_{t-1} - Su_t uS_t^T / m_{1,t}, dS_t^+> + do_t^T (S_{t-1}^T - uS_t
-#         Su_t^T / m_{1,t}) q_t) / lam_t
-#     dS_0 = dS_1^+ / lam_1 + dSu_1 u_1^T + q_1 do_1^T / lam_1 - u_1 Su_1^T dS_1^+ / (lam_1 m_{1,1}) - (do_1^T uS_1)
-#         q_1 u_1^T / (lam_1 m_{1,1}) - (q_1^T Su_1) u_1 do_1^T / (lam_1 m_{1,1})
+#     (13) dlog lam_t = -lam_t m_{2,t} / m_{1,t}^2 - (<S_{t-1} - Su_t uS_t^T / m_{1,t}, dS_t^+> + do_t^T (S_{t-1}^T -
+#         uS_t Su_t^T / m_{1,t}) q_t) / lam_t
+#     (14) dS_0 = dS_1^+ / lam_1 + dSu_1 u_1^T + q_1 do_1^T / lam_1 - u_1 Su_1^T dS_1^+ / (lam_1 m_{1,1}) - (do_1^T
+#         uS_1) q_1 u_1^T / (lam_1 m_{1,1}) - (q_1^T Su_1) u_1 do_1^T / (lam_1 m_{1,1})
 #
-# Step by step, because a write is scaled by something that depends on the state: -1 / (u_t^T Su_t + lam_t)
+# Recurrent form, because a write is scaled by something that depends on the state: -1 / (u_t^T Su_t + lam_t)
 
 import torch
 import triton
@@ -64,7 +64,7 @@ def torch_start(given, states, constants, batch, heads):
 
 
 def torch_forward(given, states, constants, packed=None):
-    """(outputs, final states, checkpoints of the states), step by step."""
+    """(outputs, final states, checkpoints of the states), in recurrent form."""
     if packed is not None:
         per_step = ["q", "u", "lam"]
         return forward_by_length(torch_forward, per_step, given, states, constants, packed)
@@ -203,7 +203,7 @@ def sequential_forward_kernel(
     index = tl.cast(tl.program_id(0), tl.int64)
     batch = index // heads
     head = index % heads
-    if table_at is not None:  # packed: a program walks one sequence, whose place it reads
+    if table_at is not None:  # packed: a program has one sequence, whose place it reads
         entry = 0
         begin = tl.load(table_at + 4 * batch)
         steps = tl.load(table_at + 4 * batch + 4) - begin
@@ -271,7 +271,7 @@ def sequential_backward_kernel(
     index = tl.cast(tl.program_id(0), tl.int64)
     batch = index // heads
     head = index % heads
-    if table_at is not None:  # packed: a program walks one sequence, whose place it reads
+    if table_at is not None:  # packed: a program has one sequence, whose place it reads
         entry = 0
         begin = tl.load(table_at + 4 * batch)
         steps = tl.load(table_at + 4 * batch + 4) - begin
@@ -396,7 +396,7 @@ def sequential_forward_rows_kernel(
     index = tl.cast(tl.program_id(0), tl.int64)
     batch = index // heads
     head = index % heads
-    if table_at is not None:  # packed: a program walks one sequence, whose place it reads
+    if table_at is not None:  # packed: a program has one sequence, whose place it reads
         entry = 0
         begin = tl.load(table_at + 4 * batch)
         steps = tl.load(table_at + 4 * batch + 4) - begin
@@ -504,7 +504,7 @@ def sequential_backward_rows_kernel(
     index = tl.cast(tl.program_id(0), tl.int64)
     batch = index // heads
     head = index % heads
-    if table_at is not None:  # packed: a program walks one sequence, whose place it reads
+    if table_at is not None:  # packed: a program has one sequence, whose place it reads
         entry = 0
         begin = tl.load(table_at + 4 * batch)
         steps = tl.load(table_at + 4 * batch + 4) - begin
@@ -763,7 +763,7 @@ def sequential_backward_rows_kernel(
 
 
 def triton_forward(given, states, constants, packed=None, needs_backward=True):
-    """(outputs, final states, checkpoints of the states), step by step; no checkpoints unless `needs_backward`."""
+    """(outputs, final states, checkpoints of the states), in recurrent form; no checkpoints unless `needs_backward`."""
     batch, steps = given["q"].shape[:2]
     heads = max(given["q"].shape[2], given["u"].shape[2], given["lam"].shape[2], 0)
     like = given["q"].new_zeros((), dtype=torch.float32)
@@ -1031,7 +1031,7 @@ def steps_kernel(
     else:
         row = batch
     entry, begin, count = batch, tl.cast(0, tl.int64), tl.cast(steps, tl.int64)
-    if starts_at is not None:  # packed: a program walks one sequence, whose place it reads
+    if starts_at is not None:  # packed: a program has one sequence, whose place it reads
         entry, begin = tl.cast(0, tl.int64), tl.cast(tl.load(starts_at + batch), tl.int64)
         count = tl.load(starts_at + batch + 1) - begin
     if counts_at is not None:

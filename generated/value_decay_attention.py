@@ -6,57 +6,62 @@ family: chunk-parallel
 """
 
 # The recurrence
-#     S_t = S_{t-1} diag(beta_t) + k_t v_t^T
-#     o_t = S_t^T q_t
+#     (1) S_t = S_{t-1} diag(beta_t) + k_t v_t^T
+#     (2) o_t = S_t^T q_t
 #
 # Its adjoint
-#     dS_t = dS_{t+1} diag(beta_{t+1}) + q_t do_t^T
-#     dq_t = S_t do_t
-#     dk_t = dS_t v_t
-#     dv_t = dS_t^T k_t
-#     dlog beta_t = beta_t . ((S_{t-1} . dS_t)^T 1)
-#     dS_0 = dS_1 diag(beta_1)
+#     (3) dS_t = dS_{t+1} diag(beta_{t+1}) + q_t do_t^T
+#     (4) dq_t = S_t do_t
+#     (5) dk_t = dS_t v_t
+#     (6) dv_t = dS_t^T k_t
+#     (7) dlog beta_t = beta_t . ((S_{t-1} . dS_t)^T 1)
+#     (8) dS_0 = dS_1 diag(beta_1)
 #
 # Read-write form
-#     S_t = S_{t-1} diag(beta_t) + k_t v_t^T
-#     o_t = S_t^T q_t
+#     (9) S_t = S_{t-1} diag(beta_t) + k_t v_t^T
+#     (10) o_t = S_t^T q_t
 #
 # Read-write form of the adjoint
 # dS_t^+ is the part of dS_t that comes from later steps.
-#     dS_t = dS_t^+ + q_t do_t^T
-#     dS_{t-1}^+ = dS_t diag(beta_t)
-#     dq_t = S_t do_t
-#     dk_t = dS_t v_t
-#     dv_t = dS_t^T k_t
-#     dlog beta_t = beta_t . ((S_{t-1} . dS_t)^T 1)
-#     beta_t . ((S_{t-1} . dS_t)^T 1) = (S_n . dS_n^+)^T 1 + sum_{s >= t} (do_s . (S_s^T q_s) - v_s . (dS_s^T k_s))
+#     (11) dS_t = dS_t^+ + q_t do_t^T
+#     (12) dS_{t-1}^+ = dS_t diag(beta_t)
+#     (13) dq_t = S_t do_t
+#     (14) dk_t = dS_t v_t
+#     (15) dv_t = dS_t^T k_t
+#     (16) dlog beta_t = beta_t . ((S_{t-1} . dS_t)^T 1)
+#     (17) beta_t . ((S_{t-1} . dS_t)^T 1) = (S_n . dS_n^+)^T 1 + sum_{s >= t} (do_s . (S_s^T q_s) - v_s . (dS_s^T
+#         k_s))
 #
 # Products of decays in a chunk
 # i, j and s run over the steps of the chunk.
-#     A_i = prod_{s <= i} beta_s
-#     M_{ij} = prod_{j < s <= i} beta_s  for j <= i, else 0
-#     B_j = prod_{s > j} beta_s
-#     A_C = prod_s beta_s
+#     (18) A_i = prod_{s <= i} beta_s
+#     (19) M_{ij} = prod_{j < s <= i} beta_s  for j <= i, else 0
+#     (20) B_j = prod_{s > j} beta_s
+#     (21) A_C = prod_s beta_s
 #
 # Over a chunk of C steps, forward
 # The only sweep goes from the first chunk to the last.
-#     [P_1]_{i,e} = sum_{j} [Q K^T]_{i,j} V_{j,e} M_{i,j,e}
-#     O = (Q S_0) . A + P_1
-#     S_C = S_0 diag(A_C) + K^T (V . B)
+#     (22) [P_1]_{i,e} = sum_{j} [Q K^T]_{i,j} V_{j,e} M_{i,j,e}
+#     (23) O = (Q S_0) . A + P_1
+#     (24) S_C = S_0 diag(A_C) + K^T (V . B)
 #
 # Over a chunk of C steps, backward
 # Sweep 1 goes from the first chunk to the last.
-#     Y_1 = (Q S_0) . A + P_1   (row t: S_t^T q_t)
+#     (25) Y_1 = (Q S_0) . A + P_1   (row t: S_t^T q_t)
 # Sweep 2 goes from the first chunk to the last.
-#     [P_2]_{i,j} = sum_{e} V_{j,e} dO_{i,e} M_{i,j,e}
-#     dQ = (dO . A) S_0^T + P_2 K
+#     (26) [P_2]_{i,j} = sum_{e} V_{j,e} dO_{i,e} M_{i,j,e}
+#     (27) dQ = (dO . A) S_0^T + P_2 K
 # Sweep 3 goes from the last chunk to the first.
-#     [P_3]_{i,e} = sum_{j} [K Q^T]_{i,j} dO_{j,e} M_{j,i,e}
-#     dV = (K dS_C) . B + P_3
-#     dS_0 = dS_C diag(A_C) + Q^T (dO . A)
+#     (28) [P_3]_{i,e} = sum_{j} [K Q^T]_{i,j} dO_{j,e} M_{j,i,e}
+#     (29) dV = (K dS_C) . B + P_3
+#     (30) dS_0 = dS_C diag(A_C) + Q^T (dO . A)
 # Sweep 4 goes from the last chunk to the first.
-#     [P_4]_{i,j} = sum_{e} V_{i,e} dO_{j,e} M_{j,i,e}
-#     dK = (V . B) dS_C^T + P_4 Q
+#     (31) [P_4]_{i,j} = sum_{e} V_{i,e} dO_{j,e} M_{j,i,e}
+#     (32) dK = (V . B) dS_C^T + P_4 Q
+#
+# In code, products of decays are called by what lies at their ends: m (in torch, decays) is from a write to a read,
+#     since from what enters the chunk to a read, until from a write to what leaves it, kept from what enters to what
+#     leaves. Statements cite the formulas above by their numbers.
 
 import torch
 import triton
@@ -79,35 +84,32 @@ from chunkform.runtime.op.decode import Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK, dtype_of, from_chunks, from_steps, in_parts, in_segments, steps_first, to_chunks,
+    CHUNK, call_of, chunks_of, dtype_of, from_chunks, from_steps, in_parts, in_segments, or_zeros,
+    steps_first, steps_or_zeros,
 )
 from chunkform.runtime.torch_form.decays import (
     channel_apply, channel_product, decay_all, decay_in, decay_out, order_mask,
 )
-from chunkform.runtime.torch_form.segment_maps import PIECE, Segment, in_pieces, over_chunks
+from chunkform.runtime.torch_form.segment_maps import LONG_CHUNK, Segment, map_of_segment, over_chunks
 
 
-def _forward_sweep_1(s1, s2, s3, s4, S_0, lead, size, dtype, device, size_d, size_e):
-    """A walk forwards over chunks, carrying S."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    a0 = decay_out(x3, True, 1, dim=-2)
-    a1 = x1.mT @ (x2 * a0)
-    a2 = decay_all(x3, dim=-2)
-    a3 = decay_in(x3, True, 1, dim=-2)
-    a4 = x4 @ x1.mT
-    a5 = channel_apply(a4, x2, x3, True, True, True, 1)
-    S_now = S_0
-    S_in = []
-    count = x1.shape[2]
+def _forward_sweep_1(k, v, log_beta, q, S, lead, size):
+    """An inter-chunk sweep forwards in time, which carries S."""
+    k, v, log_beta, q = chunks_of(lead, size, k, v, log_beta, q)
+    until = decay_out(log_beta, True, 1, dim=-2)
+    prod = k.mT @ (v * until)
+    kept = decay_all(log_beta, dim=-2)
+    since = decay_in(log_beta, True, 1, dim=-2)
+    prod3 = q @ k.mT
+    prod4 = channel_apply(prod3, v, log_beta, True, True, True, 1)
+    S_0 = []
+    count = k.shape[2]
     for n in range(count):
-        S_in.append(S_now)
-        S_now = a1[:, :, n] + S_now * (a2[:, :, n])[..., None, :]
-    S_in = torch.stack(S_in, 2)
-    c0 = x4 @ S_in
-    return from_chunks((c0 * a3 + a5), lead, 1), S_now
+        S_0.append(S)
+        S = prod[:, :, n] + S * kept[:, :, n][..., None, :]
+    S_0 = torch.stack(S_0, 2)
+    prod2 = q @ S_0
+    return from_chunks((prod2 * since + prod4), lead, 1), S
 
 
 def torch_forward(given, states, constants, packed=None):
@@ -115,141 +117,113 @@ def torch_forward(given, states, constants, packed=None):
     if packed is not None:
         per_step = ["q", "k", "v", "beta"]
         return forward_by_length(torch_forward, per_step, given, states, constants, packed)
-    dtype = dtype_of(given)
-    some = given["q"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    dtype, device, lead = call_of(given, "q")
     size_d = given["q"].shape[-1]
     size_e = given["v"].shape[-1]
-    S_first = (
-        states["S"].to(dtype)
-        if states.get("S") is not None
-        else torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-    )
+    S_first = or_zeros(states.get("S"), (*lead[:2], size_d, size_e), dtype, device)
     k = steps_first(given["k"], dtype)
     v = steps_first(given["v"], dtype)
     log_beta = steps_first(given["beta"], dtype)
     q = steps_first(given["q"], dtype)
-    # y: S_t^T q_t
-    y, S_last = in_segments(
-        _forward_sweep_1, (k, v, log_beta, q), (S_first,), lead, 1, CHUNK, dtype, device, size_d, size_e
-    )
-    return {"o": from_steps(y, lead, 1, given["q"].dtype)}, {"S": S_last}, {}
+    # (23) o: S_t^T q_t
+    o, S_last = in_segments(_forward_sweep_1, (k, v, log_beta, q), (S_first,), lead, 1, CHUNK)
+    return {"o": from_steps(o, lead, 1, given["q"].dtype)}, {"S": S_last}, {}
 
 
-def _backward_sweep_1(s1, s2, s3, s4, S_0, lead, size, dtype, device, size_d, size_e):
-    """A walk forwards over chunks, carrying S."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    a0 = decay_out(x3, True, 1, dim=-2)
-    a1 = x1.mT @ (x2 * a0)
-    a2 = decay_all(x3, dim=-2)
-    a3 = decay_in(x3, True, 1, dim=-2)
-    a4 = x4 @ x1.mT
-    a5 = channel_apply(a4, x2, x3, True, True, True, 1)
-    S_now = S_0
-    S_in = []
-    count = x1.shape[2]
+def _backward_sweep_1(k, v, log_beta, q, S, lead, size):
+    """An inter-chunk sweep forwards in time, which carries S."""
+    k, v, log_beta, q = chunks_of(lead, size, k, v, log_beta, q)
+    until = decay_out(log_beta, True, 1, dim=-2)
+    prod = k.mT @ (v * until)
+    kept = decay_all(log_beta, dim=-2)
+    since = decay_in(log_beta, True, 1, dim=-2)
+    prod3 = q @ k.mT
+    prod4 = channel_apply(prod3, v, log_beta, True, True, True, 1)
+    S_0 = []
+    count = k.shape[2]
     for n in range(count):
-        S_in.append(S_now)
-        S_now = a1[:, :, n] + S_now * (a2[:, :, n])[..., None, :]
-    S_in = torch.stack(S_in, 2)
-    c0 = x4 @ S_in
-    return from_chunks((c0 * a3 + a5), lead, 1), S_in, S_now
+        S_0.append(S)
+        S = prod[:, :, n] + S * kept[:, :, n][..., None, :]
+    S_0 = torch.stack(S_0, 2)
+    prod2 = q @ S_0
+    return from_chunks((prod2 * since + prod4), lead, 1), S_0, S
 
 
-def _backward_sweep_2(s1, s2, s3, s4, S_0, lead, size, dtype, device, size_d, size_e):
-    """A walk forwards over chunks, carrying S."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    a0 = decay_out(x3, True, 1, dim=-2)
-    a1 = x1.mT @ (x2 * a0)
-    a2 = decay_all(x3, dim=-2)
-    a3 = channel_product(x4, x2, x3, True, True, True, 1)
-    a4 = a3 @ x1
-    a5 = decay_in(x3, True, 1, dim=-2)
-    S_now = S_0
-    S_in = []
-    count = x1.shape[2]
+def _backward_sweep_2(k, v, log_beta, do, S, lead, size):
+    """An inter-chunk sweep forwards in time, which carries S."""
+    k, v, log_beta, do = chunks_of(lead, size, k, v, log_beta, do)
+    until = decay_out(log_beta, True, 1, dim=-2)
+    prod = k.mT @ (v * until)
+    kept = decay_all(log_beta, dim=-2)
+    prod2 = channel_product(do, v, log_beta, True, True, True, 1)
+    prod3 = prod2 @ k
+    since = decay_in(log_beta, True, 1, dim=-2)
+    S_0 = []
+    count = k.shape[2]
     for n in range(count):
-        S_in.append(S_now)
-        S_now = a1[:, :, n] + S_now * (a2[:, :, n])[..., None, :]
-    S_in = torch.stack(S_in, 2)
-    c0 = (x4 * a5) @ S_in.mT
-    return from_chunks((a4 + c0), lead, 1), S_now
+        S_0.append(S)
+        S = prod[:, :, n] + S * kept[:, :, n][..., None, :]
+    S_0 = torch.stack(S_0, 2)
+    prod4 = (do * since) @ S_0.mT
+    return from_chunks((prod3 + prod4), lead, 1), S
 
 
-def _backward_sweep_3(s1, s2, s3, s4, dS_0, lead, size, dtype, device, size_d, size_e):
-    """A walk backwards over chunks, carrying dS."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    a0 = decay_out(x2, False, -1, dim=-2)
-    a1 = x1.mT @ (a0 * x3)
-    a2 = decay_all(x2, dim=-2)
-    a3 = decay_in(x2, False, -1, dim=-2)
-    a4 = x4 @ x1.mT
-    a5 = channel_apply(a4, x3, x2, False, False, True, -1)
-    dS_now = dS_0
-    dS_in = []
-    count = x1.shape[2]
+def _backward_sweep_3(q, log_beta, do, k, dS, lead, size):
+    """An inter-chunk sweep backwards in time, which carries dS."""
+    q, log_beta, do, k = chunks_of(lead, size, q, log_beta, do, k)
+    until = decay_out(log_beta, False, -1, dim=-2)
+    prod = q.mT @ (until * do)
+    kept = decay_all(log_beta, dim=-2)
+    since = decay_in(log_beta, False, -1, dim=-2)
+    prod3 = k @ q.mT
+    prod4 = channel_apply(prod3, do, log_beta, False, False, True, -1)
+    dS_C = []
+    count = q.shape[2]
     for n in range(count - 1, -1, -1):
-        dS_in.append(dS_now)
-        dS_now = a1[:, :, n] + dS_now * (a2[:, :, n])[..., None, :]
-    dS_in = torch.stack(dS_in[::-1], 2)
-    c0 = x4 @ dS_in
-    return from_chunks((c0 * a3 + a5), lead, 1), dS_in, dS_now
+        dS_C.append(dS)
+        dS = prod[:, :, n] + dS * kept[:, :, n][..., None, :]
+    dS_C = torch.stack(dS_C[::-1], 2)
+    prod2 = k @ dS_C
+    return from_chunks((prod2 * since + prod4), lead, 1), dS_C, dS
 
 
-def _backward_sweep_4(s1, s2, s3, s4, dS_0, lead, size, dtype, device, size_d, size_e):
-    """A walk backwards over chunks, carrying dS."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    a0 = decay_out(x2, False, -1, dim=-2)
-    a1 = x1.mT @ (a0 * x3)
-    a2 = decay_all(x2, dim=-2)
-    a3 = decay_in(x2, False, -1, dim=-2)
-    a4 = channel_product(x4, x3, x2, False, False, True, -1)
-    a5 = a4 @ x1
-    dS_now = dS_0
-    dS_in = []
-    count = x1.shape[2]
+def _backward_sweep_4(q, log_beta, do, v, dS, lead, size):
+    """An inter-chunk sweep backwards in time, which carries dS."""
+    q, log_beta, do, v = chunks_of(lead, size, q, log_beta, do, v)
+    until = decay_out(log_beta, False, -1, dim=-2)
+    prod = q.mT @ (until * do)
+    kept = decay_all(log_beta, dim=-2)
+    since = decay_in(log_beta, False, -1, dim=-2)
+    prod3 = channel_product(v, do, log_beta, False, False, True, -1)
+    prod4 = prod3 @ q
+    dS_C = []
+    count = q.shape[2]
     for n in range(count - 1, -1, -1):
-        dS_in.append(dS_now)
-        dS_now = a1[:, :, n] + dS_now * (a2[:, :, n])[..., None, :]
-    dS_in = torch.stack(dS_in[::-1], 2)
-    c0 = (x4 * a3) @ dS_in.mT
-    return from_chunks((c0 + a5), lead, 1), dS_now
+        dS_C.append(dS)
+        dS = prod[:, :, n] + dS * kept[:, :, n][..., None, :]
+    dS_C = torch.stack(dS_C[::-1], 2)
+    prod2 = (v * since) @ dS_C.mT
+    return from_chunks((prod2 + prod4), lead, 1), dS
 
 
-def _backward_unroll_5(s1, s2, s3, s4, s5, S_edges, dS_edges, lead, size, dtype, device, size_d, size_e):
-    """Products of the states and their gradients at each step, from the states at the borders of chunks."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    x5 = to_chunks(s5, lead, size, 1)
-    a0 = (S_edges * dS_edges).sum(-2)
-    a1 = decay_all(x1, dim=-2)
-    a2 = order_mask(size, False, 1, x1)
-    a3 = x2 @ dS_edges
-    a4 = decay_in(x1, False, -1, dim=-2)
-    a5 = a2 @ (a3 * x3 * a4)
-    a6 = x4 @ S_edges
-    a7 = decay_in(x1, True, 1, dim=-2)
-    a8 = x4 @ x2.mT
-    a9 = channel_apply(a8, x3, x1, True, True, False, 1)
-    a10 = x2 @ x4.mT
-    a11 = channel_apply(a10, x5, x1, False, False, False, -1)
-    a12 = order_mask(size, True, -1, x1)
-    a13 = a12 @ (a6 * x5 * a7 + a9 * x5 - x3 * a11)
-    return (from_chunks(((a0 * a1)[..., None, :] + a5 + a13), lead, 1),)
+def _backward_state_adjoint_5(log_beta, k, v, q, do, S_0, dS_C, lead, size):
+    """State-adjoint products at each step, from the states at chunk boundaries and their gradients."""
+    log_beta, k, v, q, do = chunks_of(lead, size, log_beta, k, v, q, do)
+    prod = (S_0 * dS_C).sum(-2)
+    kept = decay_all(log_beta, dim=-2)
+    order = order_mask(size, False, 1, log_beta)
+    prod2 = k @ dS_C
+    since = decay_in(log_beta, False, -1, dim=-2)
+    prod3 = order @ (prod2 * v * since)
+    prod4 = q @ S_0
+    since2 = decay_in(log_beta, True, 1, dim=-2)
+    prod5 = q @ k.mT
+    prod6 = channel_apply(prod5, v, log_beta, True, True, False, 1)
+    prod7 = k @ q.mT
+    prod8 = channel_apply(prod7, do, log_beta, False, False, False, -1)
+    order2 = order_mask(size, True, -1, log_beta)
+    prod9 = order2 @ (prod4 * do * since2 + prod6 * do - v * prod8)
+    return (from_chunks(((prod * kept)[..., None, :] + prod3 + prod9), lead, 1),)
 
 
 def torch_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
@@ -259,168 +233,117 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
         return backward_by_length(
             torch_backward, per_step, given, states, constants, saved, cotangents, final_cotangents, needs, packed
         )
-    dtype = dtype_of(given)
-    some = given["q"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    dtype, device, lead = call_of(given, "q")
     size_d = given["q"].shape[-1]
     size_e = given["v"].shape[-1]
-    S_first = (
-        states["S"].to(dtype)
-        if states.get("S") is not None
-        else torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-    )
-    last_dS = final_cotangents.get("S")
-    dS_last = (
-        torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-        if last_dS is None
-        else last_dS.to(dtype)
-    )
+    S_first = or_zeros(states.get("S"), (*lead[:2], size_d, size_e), dtype, device)
+    dS_last = or_zeros(final_cotangents.get("S"), (*lead[:2], size_d, size_e), dtype, device)
     k = steps_first(given["k"], dtype)
     v = steps_first(given["v"], dtype)
     log_beta = steps_first(given["beta"], dtype)
     q = steps_first(given["q"], dtype)
-    # y: S_t^T q_t
-    y, S_edges, S_end = in_segments(
-        _backward_sweep_1, (k, v, log_beta, q), (S_first,), lead, 1, CHUNK, dtype, device, size_d, size_e
-    )
-    do = cotangents.get("o")
-    do = (
-        torch.zeros(lead[0], lead[1], lead[2], size_e, dtype=dtype, device=device)
-        if do is None
-        else steps_first(do, dtype)
-    )
-    # y_2: S_t do_t
-    y_2, S_end = in_segments(
-        _backward_sweep_2, (k, v, log_beta, do), (S_first,), lead, 1, CHUNK, dtype, device, size_d, size_e
-    )
-    # y_3: dS_t^T k_t
-    y_3, dS_edges, dS_first = in_segments(
-        _backward_sweep_3, (q, log_beta, do, k), (dS_last,), lead, -1, CHUNK, dtype, device, size_d, size_e
-    )
-    # y_4: dS_t v_t
-    y_4, dS_first = in_segments(
-        _backward_sweep_4, (q, log_beta, do, v), (dS_last,), lead, -1, CHUNK, dtype, device, size_d, size_e
-    )
-    # pairing_S: <S_(t-1), dS_t> at each step, with the scalars that multiply the state
-    (pairing_S,) = in_parts(
-        _backward_unroll_5, (log_beta, k, v, q, do), (S_edges, dS_edges), lead, CHUNK, dtype, device, size_d, size_e
-    )
+    # (23) y: S_t^T q_t
+    y, S_0, S_end = in_segments(_backward_sweep_1, (k, v, log_beta, q), (S_first,), lead, 1, CHUNK)
+    do = steps_or_zeros(cotangents.get("o"), (*lead, size_e), dtype, device)
+    # (27) dq: S_t do_t
+    dq, S_end = in_segments(_backward_sweep_2, (k, v, log_beta, do), (S_first,), lead, 1, CHUNK)
+    # (29) dv: dS_t^T k_t
+    dv, dS_C, dS_first = in_segments(_backward_sweep_3, (q, log_beta, do, k), (dS_last,), lead, -1, CHUNK)
+    # (32) dk: dS_t v_t
+    dk, dS_first = in_segments(_backward_sweep_4, (q, log_beta, do, v), (dS_last,), lead, -1, CHUNK)
+    # paired_S: beta_t . ((S_{t-1} . dS_t)^T 1)
+    (paired_S,) = in_parts(_backward_state_adjoint_5, (log_beta, k, v, q, do), (S_0, dS_C), lead, CHUNK)
     gradients = {}
-    gradients["q"] = from_steps(y_2, lead, 1, given["q"].dtype)
-    gradients["k"] = from_steps(y_4, lead, 1, given["k"].dtype)
-    gradients["v"] = from_steps(y_3, lead, 1, given["v"].dtype)
-    gradients["beta"] = from_steps(pairing_S, lead, 1, given["beta"].dtype)
+    gradients["q"] = from_steps(dq, lead, 1, given["q"].dtype)
+    gradients["k"] = from_steps(dk, lead, 1, given["k"].dtype)
+    gradients["v"] = from_steps(dv, lead, 1, given["v"].dtype)
+    gradients["beta"] = from_steps(paired_S, lead, 1, given["beta"].dtype)
     return gradients, {"S": dS_first}
 
 
-def _forward_states_1_chunks(s1, s2, s3, lead, size, dtype, device, size_d, size_e):
-    """What each chunk, walked forwards, makes of S: linear parts, then local parts."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    count = x1.shape[2]
-    a0 = decay_all(x2, dim=-2)
-    a1 = decay_out(x2, True, 1, dim=-2)
-    a2 = x1.mT @ (x3 * a1)
+def _forward_states_1_chunks(k, log_beta, v, lead, size, dtype, device, size_d, size_e):
+    """The map of each chunk, forwards in time, for S: linear parts, then local parts."""
+    k, log_beta, v = chunks_of(lead, size, k, log_beta, v)
+    count = k.shape[2]
+    kept = decay_all(log_beta, dim=-2)
+    until = decay_out(log_beta, True, 1, dim=-2)
+    prod = k.mT @ (v * until)
     return (
-        over_chunks(a0, (lead[0], lead[1], count, size_e), dtype, device),
-        over_chunks(a2, (lead[0], lead[1], count, size_d, size_e), dtype, device),
+        over_chunks(kept, (*lead[:2], count, size_e), dtype, device),
+        over_chunks(prod, (*lead[:2], count, size_d, size_e), dtype, device),
     )
 
 
-def _forward_states_1_law(later, earlier):
+def _forward_states_1_composed(later, earlier):
     """The map of two segments from the map of each."""
-    return (later[0] * earlier[0], ((later[0])[..., None, :] * earlier[1] + later[1]))
+    return (later[0] * earlier[0], (later[0][..., None, :] * earlier[1] + later[1]))
 
 
-def _forward_states_1_apply(parts, states):
+def _forward_states_1_applied(parts, states):
     """The states that leave a segment, from those that enter it."""
-    return ((states[0] * (parts[0])[..., None, :] + parts[1]),)
+    return ((states[0] * parts[0][..., None, :] + parts[1]),)
 
 
 def torch_forward_states(given, states, constants, exchange):
-    """The states that enter this part of a sequence, by what comes before it."""
-    dtype = dtype_of(given)
-    some = given["q"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    """The states that enter this segment of a sequence, by what comes before it."""
+    dtype, device, lead = call_of(given, "q")
     size_d = given["q"].shape[-1]
     size_e = given["v"].shape[-1]
-    S_first = (
-        states["S"].to(dtype)
-        if states.get("S") is not None
-        else torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-    )
+    S_first = or_zeros(states.get("S"), (*lead[:2], size_d, size_e), dtype, device)
     k = steps_first(given["k"], dtype)
     log_beta = steps_first(given["beta"], dtype)
     v = steps_first(given["v"], dtype)
-    map_3 = in_pieces(
-        _forward_states_1_chunks, _forward_states_1_law, (k, log_beta, v), lead, 1, PIECE, dtype, device, size_d, size_e
+    map_3 = map_of_segment(
+        _forward_states_1_chunks, _forward_states_1_composed, (k, log_beta, v), lead, 1, LONG_CHUNK,
+        dtype, device, size_d, size_e,
     )
     # what enters, of S
     ((S_first,),) = exchange(
-        (Segment(("S",), _forward_states_1_law, _forward_states_1_apply, map_3[:1], map_3[1:], (S_first,)),)
+        (Segment(("S",), _forward_states_1_composed, _forward_states_1_applied, map_3[:1], map_3[1:], (S_first,)),)
     )
     return {"S": S_first}
 
 
-def _backward_states_1_chunks(s1, s2, s3, lead, size, dtype, device, size_d, size_e):
-    """What each chunk, walked backwards, makes of dS: linear parts, then local parts."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    count = x1.shape[2]
-    a0 = decay_all(x2, dim=-2)
-    a1 = decay_out(x2, False, -1, dim=-2)
-    a2 = x1.mT @ (a1 * x3)
+def _backward_states_1_chunks(q, log_beta, do, lead, size, dtype, device, size_d, size_e):
+    """The map of each chunk, backwards in time, for dS: linear parts, then local parts."""
+    q, log_beta, do = chunks_of(lead, size, q, log_beta, do)
+    count = q.shape[2]
+    kept = decay_all(log_beta, dim=-2)
+    until = decay_out(log_beta, False, -1, dim=-2)
+    prod = q.mT @ (until * do)
     return (
-        over_chunks(a0, (lead[0], lead[1], count, size_e), dtype, device),
-        over_chunks(a2, (lead[0], lead[1], count, size_d, size_e), dtype, device),
+        over_chunks(kept, (*lead[:2], count, size_e), dtype, device),
+        over_chunks(prod, (*lead[:2], count, size_d, size_e), dtype, device),
     )
 
 
-def _backward_states_1_law(later, earlier):
+def _backward_states_1_composed(later, earlier):
     """The map of two segments from the map of each."""
-    return (later[0] * earlier[0], (earlier[1] * (later[0])[..., None, :] + later[1]))
+    return (later[0] * earlier[0], (earlier[1] * later[0][..., None, :] + later[1]))
 
 
-def _backward_states_1_apply(parts, states):
+def _backward_states_1_applied(parts, states):
     """The states that leave a segment, from those that enter it."""
-    return ((states[0] * (parts[0])[..., None, :] + parts[1]),)
+    return ((states[0] * parts[0][..., None, :] + parts[1]),)
 
 
 def torch_backward_states(given, states, constants, saved, cotangents, final_cotangents, exchange):
-    """The gradients of the states that leave this part of a sequence, by what comes after it."""
-    dtype = dtype_of(given)
-    some = given["q"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    """The gradients of the states that leave this segment of a sequence, by what comes after it."""
+    dtype, device, lead = call_of(given, "q")
     size_d = given["q"].shape[-1]
     size_e = given["v"].shape[-1]
-    S_first = (
-        states["S"].to(dtype)
-        if states.get("S") is not None
-        else torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-    )
-    last_dS = final_cotangents.get("S")
-    dS_last = (
-        torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-        if last_dS is None
-        else last_dS.to(dtype)
-    )
+    S_first = or_zeros(states.get("S"), (*lead[:2], size_d, size_e), dtype, device)
+    dS_last = or_zeros(final_cotangents.get("S"), (*lead[:2], size_d, size_e), dtype, device)
     q = steps_first(given["q"], dtype)
     log_beta = steps_first(given["beta"], dtype)
-    do = cotangents.get("o")
-    do = (
-        torch.zeros(lead[0], lead[1], lead[2], size_e, dtype=dtype, device=device)
-        if do is None
-        else steps_first(do, dtype)
-    )
-    map_3 = in_pieces(
-        _backward_states_1_chunks, _backward_states_1_law, (q, log_beta, do), lead, -1, PIECE,
-        dtype, device, size_d, size_e,
+    do = steps_or_zeros(cotangents.get("o"), (*lead, size_e), dtype, device)
+    map_3 = map_of_segment(
+        _backward_states_1_chunks, _backward_states_1_composed, (q, log_beta, do), lead, -1,
+        LONG_CHUNK, dtype, device, size_d, size_e,
     )
     # what enters, of dS
     ((dS_last,),) = exchange(
-        (Segment(("S",), _backward_states_1_law, _backward_states_1_apply, map_3[:1], map_3[1:], (dS_last,)),)
+        (Segment(("S",), _backward_states_1_composed, _backward_states_1_applied, map_3[:1], map_3[1:], (dS_last,)),)
     )
     return {"S": dS_last}
 
@@ -528,7 +451,7 @@ def forward_prepare_1_others(
     FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """The same, of chunks that aren't flat: a program looks at some together, and takes one after the other."""
+    """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
     d_ok = d < D
@@ -650,7 +573,7 @@ def forward_sweep_1(
     C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
-    """A walk forwards over chunks, carrying a tile of S."""
+    """An inter-chunk sweep forwards in time, which carries a tile of S."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
     sh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
     h = sh % H
@@ -722,7 +645,7 @@ def forward_sweep_1(
             p2 = tl.dot(
                 scaled1.to(DT), k.to(DT), (kept[:, None] * S[n_d]), input_precision="tf32x3"
             )  # ... + k^T scaled1
-            S_slice2 = p2  # S diag(kept) + k^T scaled1
+            S_slice2 = p2  # (24) S diag(kept) + k^T scaled1
             S_next = S_next + (S_slice2,)
         S = S_next
         beta_a = tl.where(
@@ -736,9 +659,11 @@ def forward_sweep_1(
             else 0
         )
         since = span(beta_a, beta_n, 0.0, 0)
-        y = intra1_each.to(tl.float32) + (p * since)  # (q S) . since + intra1
+        y = intra1_each.to(tl.float32) + (p * since)  # (23) (q S) . since + intra1
         if YIELD:
-            tl.store(o_out + step * E + i[None, :] * (H * E) + e[:, None], y, mask=e_ok[:, None] & i_ok[None, :])  # o
+            tl.store(
+                o_out + step * E + i[None, :] * (H * E) + e[:, None], y, mask=e_ok[:, None] & i_ok[None, :]
+            )  # (23) o
     for n_d in tl.static_range((D + block_d - 1) // block_d):
         if YIELD:
             if S_last is not None:
@@ -808,7 +733,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
             num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
         )
-        if exchange is not None:  # other parts of the sequence are elsewhere
+        if exchange is not None:  # other segments of the sequence are elsewhere
             S_coming = exchange.begin(
                 (
                     map_of_all(
@@ -936,7 +861,7 @@ def backward_prepare_1_others(
     CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """The same, of chunks that aren't flat: a program looks at some together, and takes one after the other."""
+    """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     i = tl.arange(0, C)
     group = tl.program_id(0) * GROUP
     if steep(beta_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
@@ -1033,7 +958,7 @@ def backward_sweep_1(
     C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
-    """A walk forwards over chunks, carrying a tile of S."""
+    """An inter-chunk sweep forwards in time, which carries a tile of S."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
     sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
     h = sh % H
@@ -1100,7 +1025,7 @@ def backward_sweep_1(
             p3 = tl.dot(
                 k.to(DT), scaled2.to(DT), (kept[None, :] * S[n_e]), input_precision="tf32x3"
             )  # ... + k^T scaled2
-            S_slice2 = p3  # S diag(kept) + k^T scaled2
+            S_slice2 = p3  # (24) S diag(kept) + k^T scaled2
             S_next = S_next + (S_slice2,)
         S = S_next
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
@@ -1111,7 +1036,7 @@ def backward_sweep_1(
         if YIELD:
             tl.store(
                 dq_out + step * D + i[None, :] * (H * D) + d[:, None], p2, mask=d_ok[:, None] & i_ok[None, :]
-            )  # dq
+            )  # (27) dq
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
@@ -1206,7 +1131,7 @@ def backward_prepare_2_others(
     FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """The same, of chunks that aren't flat: a program looks at some together, and takes one after the other."""
+    """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
     d_ok = d < D
@@ -1317,7 +1242,7 @@ def backward_sweep_2(
     BLOCK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """A walk backwards over chunks, carrying a tile of dS."""
+    """An inter-chunk sweep backwards in time, which carries a tile of dS."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
     sh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
     h = sh % H
@@ -1392,7 +1317,7 @@ def backward_sweep_2(
             p2 = tl.dot(
                 scaled3.to(DT), q.to(DT), (kept[:, None] * dS[n_d]), input_precision="tf32x3"
             )  # ... + q^T scaled3
-            dS_slice2 = p2  # dS diag(kept) + q^T scaled3
+            dS_slice2 = p2  # (30) dS diag(kept) + q^T scaled3
             dS_next = dS_next + (dS_slice2,)
         dS = dS_next
         intra1 = tl.load(intra1_p + at * E + i[None, :] * E + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
@@ -1412,9 +1337,11 @@ def backward_sweep_2(
             else 0
         )
         since = span(beta_a_end[:, None], beta_n_end[:, None], beta_a, beta_n)
-        y = intra1_each.to(tl.float32) + (p * since)  # (k dS) . since + intra1
+        y = intra1_each.to(tl.float32) + (p * since)  # (29) (k dS) . since + intra1
         if YIELD:
-            tl.store(dv_out + step * E + i[None, :] * (H * E) + e[:, None], y, mask=e_ok[:, None] & i_ok[None, :])  # dv
+            tl.store(
+                dv_out + step * E + i[None, :] * (H * E) + e[:, None], y, mask=e_ok[:, None] & i_ok[None, :]
+            )  # (29) dv
     for n_d in tl.static_range((D + block_d - 1) // block_d):
         if YIELD:
             if dS_last is not None:
@@ -1515,7 +1442,7 @@ def backward_prepare_3_others(
     CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """The same, of chunks that aren't flat: a program looks at some together, and takes one after the other."""
+    """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     i = tl.arange(0, C)
     group = tl.program_id(0) * GROUP
     if steep(beta_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
@@ -1606,7 +1533,7 @@ def backward_sweep_3(
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """A walk backwards over chunks, carrying a tile of dS."""
+    """An inter-chunk sweep backwards in time, which carries a tile of dS."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
     sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
     h = sh % H
@@ -1664,7 +1591,7 @@ def backward_sweep_3(
             p3 = tl.dot(
                 q.to(DT), scaled3.to(DT), (kept[None, :] * dS[n_e]), input_precision="tf32x3"
             )  # ... + q^T scaled3
-            dS_slice2 = p3  # dS diag(kept) + q^T scaled3
+            dS_slice2 = p3  # (30) dS diag(kept) + q^T scaled3
             dS_next = dS_next + (dS_slice2,)
         dS = dS_next
         t = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
@@ -1675,7 +1602,7 @@ def backward_sweep_3(
         if YIELD:
             tl.store(
                 dk_out + step * D + i[None, :] * (H * D) + d[:, None], p2, mask=d_ok[:, None] & i_ok[None, :]
-            )  # dk
+            )  # (32) dk
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
@@ -1688,7 +1615,7 @@ def backward_unroll_1(
     FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """Products of the states and their gradients at each step, for all blocks at once."""
+    """State-adjoint products at each step, of all intervals at once."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
@@ -1750,7 +1677,7 @@ def backward_unroll_1(
     )
     since = span(beta_a_end[None, :], beta_n_end[None, :], beta_a, beta_n)
     w = p * v.to(tl.float32) * since
-    sums = summed(w, C, True, False, DT)  # [order_{mask}]_{i,j} w
+    sums = summed(w, C, True, False, DT)  # [i > j] w
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     p2 = tl.dot(q.to(DT), s.to(DT), input_precision="tf32x3")  # (q) S
     do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
@@ -1775,7 +1702,7 @@ def backward_unroll_1(
         again = adds_steep(again, p5, do.to(tl.float32), steep_from, C)
         i_new = i_ok & ((i >= steep_from) | (again > 0))
     w2 = (p2 * do.to(tl.float32) * since2) + (p4 * do.to(tl.float32)) + (-(v.to(tl.float32) * p6))
-    sums2 = summed(w2, C, False, True, DT)  # [order_{mask}]_{i,j} w
+    sums2 = summed(w2, C, False, True, DT)  # [i <= j] w
     tl.store(
         S__out + step * E + i[:, None] * (H * E) + e[None, :],
         ((s3 * kept)[None, :] + sums + sums2), mask=i_new[:, None] & e_ok[None, :],
@@ -1792,7 +1719,7 @@ def backward_unroll_1_others(
     FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """The same, of chunks that aren't flat: a program looks at some together, and takes one after the other."""
+    """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
@@ -1871,7 +1798,7 @@ def backward_unroll_1_others(
                 )
                 since = span(beta_a_end[None, :], beta_n_end[None, :], beta_a, beta_n)
                 w = p * v.to(tl.float32) * since
-                sums = summed(w, C, True, False, DT)  # [order_{mask}]_{i,j} w
+                sums = summed(w, C, True, False, DT)  # [i > j] w
                 q = tl.load(
                     q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
                 )
@@ -1900,7 +1827,7 @@ def backward_unroll_1_others(
                     again = adds_steep(again, p5, do.to(tl.float32), steep_from, C)
                     i_new = i_ok & ((i >= steep_from) | (again > 0))
                 w2 = (p2 * do.to(tl.float32) * since2) + (p4 * do.to(tl.float32)) + (-(v.to(tl.float32) * p6))
-                sums2 = summed(w2, C, False, True, DT)  # [order_{mask}]_{i,j} w
+                sums2 = summed(w2, C, False, True, DT)  # [i <= j] w
                 tl.store(
                     S__out + step * E + i[:, None] * (H * E) + e[None, :],
                     ((s3 * kept)[None, :] + sums + sums2), mask=i_new[:, None] & e_ok[None, :],
@@ -1989,7 +1916,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
                 DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
             )
-            if exchange is not None:  # other parts of the sequence are elsewhere
+            if exchange is not None:  # other segments of the sequence are elsewhere
                 dS_coming = exchange.begin(
                     (
                         map_of_all(
@@ -2227,7 +2154,7 @@ def steps_kernel(
     else:
         row = batch
     entry, begin, count = batch, tl.cast(0, tl.int64), tl.cast(steps, tl.int64)
-    if starts_at is not None:  # packed: a program walks one sequence, whose place it reads
+    if starts_at is not None:  # packed: a program has one sequence, whose place it reads
         entry, begin = tl.cast(0, tl.int64), tl.cast(tl.load(starts_at + batch), tl.int64)
         count = tl.load(starts_at + batch + 1) - begin
     if counts_at is not None:

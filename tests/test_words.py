@@ -1,7 +1,9 @@
 """The field's words (docs/glossary.md) stand in the names of the compiler and of the runtime, and not what was there before."""
 
 import ast
+import io
 import re
+import tokenize
 from pathlib import Path
 
 import pytest
@@ -46,6 +48,17 @@ def names(path: Path) -> set[str]:
     return found
 
 
+def said(text: str) -> list[str]:
+    """The lines of the comments and of the docstrings of a file."""
+    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+    texts = [x.string for x in tokens if x.type == tokenize.COMMENT or x.string.lstrip("r").startswith('"""')]
+    return [line.strip() for x in texts for line in x.splitlines()]
+
+
+PHRASES = re.compile(rf"\b({'|'.join(WORDS)}|walk|step by step|pieces)\b", re.IGNORECASE)
+UNREADABLE = re.compile(r"_mask\b|mask}|\bmix_|\b[0-9a-f]{10}\b")  # names that the compiler has for itself
+
+
 def former(name: str) -> list[str]:
     words = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower().split("_")
     return [word for word in words if word in WORDS]
@@ -61,6 +74,15 @@ def test_names_have_the_fields_words(package):
     assert not bad, bad
 
 
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "generated").glob("**/*.py")), ids=lambda p: f"{p.parent.name}-{p.stem}"
+)
+def test_generated_text_has_the_fields_words(path):
+    """And mathematics, where it says what is computed."""
+    lines = said(path.read_text())
+    assert not [x for x in lines if PHRASES.search(x) or UNREADABLE.search(x)]
+
+
 @pytest.mark.parametrize("place", KEPT)
 def test_what_is_kept_is_there(place):
     files = [ROOT / place] if place.endswith(".py") else (ROOT / place).rglob("*.py")
@@ -69,4 +91,5 @@ def test_what_is_kept_is_there(place):
 
 
 def test_a_former_word_is_seen():
+    assert PHRASES.search(said("x = 1  # A walk forwards over chunks")[0]) and UNREADABLE.search("[order_{mask}]_{i,j}")
     assert former("_WalkedState") == ["walked"] and former("at_borders") == ["borders"] and not former("worldwide")

@@ -19,6 +19,7 @@ class TorchText:
     def __init__(self, leaf_text: Leaf, lines: list[str], names: dict[Node, str], prefix: str = "t") -> None:
         self.leaf_text, self.lines, self.names, self.prefix = leaf_text, lines, names, prefix
         self.uses: Counter[Node] = Counter()
+        self.asked: set[str] = set()  # what texts have beside values: sizes, the dtype and the device
 
     def count(self, roots: Iterable[Node]) -> None:
         for root in roots:
@@ -34,10 +35,23 @@ class TorchText:
                 self.uses[x] <= 1 and x.op in ("add", "mul", "pow", "fn", "max") and len(text) < 60
             ):
                 return text
-            name = f"{self.prefix}{len(self.lines)}"
+            name = self.fresh(x)
             self.define(name, text)
             self.names[x] = name
         return self.names[x]
+
+    def fresh(self, x: Node) -> str:
+        """A name for the value of x."""
+        return f"{self.prefix}{len(self.lines)}"
+
+    def size(self, dim: str) -> str:
+        self.asked.add(f"size_{dim}")
+        return f"size_{dim}"
+
+    def like(self) -> str:
+        """What makes a tensor one of the computation."""
+        self.asked |= {"dtype", "device"}
+        return "dtype=dtype, device=device"
 
     def is_name(self, x: Node) -> bool:
         """Is the value of x a name, or that of a leaf with its axes swapped? So is one that was printed."""
@@ -57,9 +71,7 @@ class TorchText:
         for x in nodes:
             self.count([x])
             number = all(y.attrs[0] == "constant" for y in leaves(x))
-            texts.append(
-                f"torch.full((1, 1, 1), {self.value(x)}, dtype=dtype, device=device)" if number else self.value(x)
-            )
+            texts.append(f"torch.full((1, 1, 1), {self.value(x)}, {self.like()})" if number else self.value(x))
         return texts
 
     def aligned(self, x: Node, axes: tuple[str, ...]) -> str:
@@ -72,7 +84,7 @@ class TorchText:
         return f"{self._atom(text)}[..., {index}]"
 
     def _atom(self, text: str) -> str:
-        return text if text.replace("_", "").isalnum() or in_brackets(text) else f"({text})"
+        return taken_whole(text)
 
     def expression(self, x: Node) -> str:
         match x.op:
@@ -83,9 +95,9 @@ class TorchText:
             case "number":
                 return repr(float(sympy.N(sympy.sympify(x.attrs[0]), 20)))
             case "size":
-                return f"size_{x.attrs[0]}"
+                return self.size(x.attrs[0])
             case "eye":
-                return f"torch.eye(size_{dim_of(x.axes[0])}, dtype=dtype, device=device)"
+                return f"torch.eye({self.size(dim_of(x.axes[0]))}, {self.like()})"
             case "add":
                 return self._sum_text(x)
             case "mul":
@@ -114,7 +126,7 @@ class TorchText:
 
     def tensor(self, number: str, rank: int = 0) -> str:
         """A number as a tensor of so many axes."""
-        return f"torch.full({(1,) * rank}, {number}, dtype=dtype, device=device)"
+        return f"torch.full({(1,) * rank}, {number}, {self.like()})"
 
     def _sum_text(self, x: Node) -> str:
         out = ""
@@ -156,7 +168,7 @@ class TorchText:
         return special.get(float(n), "{} ** " + str(n.numerator if n.denominator == 1 else float(n))).format(text)
 
     def _expand(self, x: Node) -> str:
-        shape = ", ".join(f"size_{dim_of(a)}" if a in x.attrs else "-1" for a in x.axes)
+        shape = ", ".join(self.size(dim_of(a)) if a in x.attrs else "-1" for a in x.axes)
         count = len(x.axes)
         text = self.aligned(x.args[0], x.axes)
         if self.is_number(x.args[0]):

@@ -11,7 +11,7 @@ from ..printing.torch_expressions import TorchText, swapped
 from ..recurrence.chunkwise.chunk_program import chunk_program
 from ..recurrence.chunkwise.planner import Map, Sweep
 from ..recurrence.torch_form.passes import PassText
-from ..recurrence.torch_form.sweep import INDENT, Streams, SweepText, operation_text
+from ..recurrence.torch_form.sweep import INDENT, Streams, SweepText, at_boundary, operation_text
 from .graph import Operation
 
 
@@ -27,7 +27,7 @@ def stepwise_source(op: Operation) -> str:
     vector, output = op.vector, op.product
     some = next(v.name for v in op.compiled.step.variables if v.per_step and vector_axes(op) and v.name != vector)
     return f'''def torch_matrix(given, states, constants):
-    """The product with a vector [B, H, T, d], step by step; last states."""
+    """The product with a vector [B, H, T, d], in recurrent form; last states."""
     dtype = dtype_of(given)
     given = {{n: x.to(dtype) for n, x in given.items()}}
 
@@ -58,9 +58,7 @@ class _Vectors(Streams):
     def text(self, x: Node, logged: bool = False, fill: float = 0.0) -> str:
         assert not logged and fill == 0.0
         node = self.node_of[x.attrs[1]]
-        if node not in self.nodes:
-            self.nodes.append(node)
-        return f"vector_{self.nodes.index(node) + 1}"
+        return self.nodes.setdefault(node, f"vector_{len(self.nodes) + 1}")
 
 
 class _Fixed(TorchText):
@@ -70,7 +68,9 @@ class _Fixed(TorchText):
         super().__init__(self._leaf, lines, {}, f"fixed_{number + 1}_")
         self.parent, self.sweep = parent, sweep
         given = {x: n for x, n in sweep.chunk.streams.items() if not parent.depends(n)}
-        self.streams = Streams(given, f"chunks_{number + 1}_", parent.size_now)
+        self.streams = Streams(
+            given, lambda x: f"{parent.called(x)}_chunks{number + 1 if number else ''}_", parent.size_now
+        )
         self.mixes: dict = {}
 
     def _leaf(self, x: Node) -> str:
@@ -78,7 +78,7 @@ class _Fixed(TorchText):
             return operation_text(x, self, self.streams, self.mixes, self.lines)
         if x.attrs[0] == "stream":
             return self.streams.text(x)
-        return f"{x.attrs[1]}_edges"
+        return at_boundary(x.attrs[1], 1)
 
     def decay_text(self, mask: Node) -> str:
         return self.streams.text(mask.args[0], logged=True)
@@ -135,7 +135,7 @@ class _Matrix(PassText):
         formula = ", ".join(s.name for s in self.c.step.states)
         lines = [
             "def torch_matrix(given, states, constants):",
-            f'{INDENT}"""The product with a vector [B, H, T, d], from {formula} at the borders of chunks; last states."""',
+            f'{INDENT}"""The product with a vector [B, H, T, d], from {formula} at chunk boundaries; last states."""',
             *(INDENT + x for x in self.lines),
             "",
             f"{INDENT}def product({name}):",
@@ -149,7 +149,7 @@ class _Matrix(PassText):
         """The sweep that keeps the states before each chunk."""
         names = tuple(x.name for x in s.group)
         bare = Sweep(s.group, False, s.side, (), names, chunk_program(s.group, (), False, self.p.form.reads))
-        printer = SweepText(self, bare, names, f"_{'_'.join(names)}_borders")
+        printer = SweepText(self, bare, names, f"_{'_'.join(names)}_boundaries")
         self.sweeps.append(printer.text())
         arguments = []
         for node in printer.streams.nodes:
@@ -157,10 +157,10 @@ class _Matrix(PassText):
             arguments.append(self.text_of.value(node))
         size = self._size(s)
         firsts = [self.state_name(n) for n in names]
-        results = [*(f"{n}_edges" for n in names), *(f"{n}_last" for n in names)]
-        sizes = ", ".join(f"size_{d}" for d in self.c.step.dims)
+        results = [*(at_boundary(n, 1) for n in names), *(f"{n}_last" for n in names)]
+        rest = ", ".join([size, *printer.own[2:]])
         streams, states = (f"({', '.join(x)}{',' if len(x) == 1 else ''})" for x in (arguments, firsts))
-        call = f"in_segments({printer.name}, {streams}, {states}, lead, 1, {size}, dtype, device, {sizes})"
+        call = f"in_segments({printer.name}, {streams}, {states}, lead, 1, {rest})"
         self.lines.append(f"{', '.join(results)} = {call}")
         self.size_now = size
 

@@ -91,7 +91,7 @@ def borders_kernel(part: Part, state: str, square: Square, full: str, tile: str)
         (("first", "last_out", "borders_out"),),
         part,
         (square.size, square.block, "block_tile", "C", "DT", "EXACT"),
-        f"A walk over chunks, which keeps {state} as it stands before each.",
+        f"An inter-chunk sweep, which keeps {state} as it stands before each chunk.",
         (
             let("tile", PROGRAM % tiles),
             let("bh", (PROGRAM // tiles).to("tl.int64")),

@@ -64,16 +64,18 @@ _TORCH = {
         "apart_mask decay_all decay_in decay_mask decay_out channel_apply channel_product triangular_inverse order_mask"
     ),
     "chunkform.runtime.torch_form.coupled_states": "Mix",
-    "chunkform.runtime.torch_form.segment_maps": "PIECE Segment in_pieces over_chunks",
+    "chunkform.runtime.torch_form.segment_maps": "LONG_CHUNK Segment map_of_segment over_chunks",
     "chunkform.runtime.torch_form.chunks": (
-        "CHANNEL_CHUNK CHUNK dtype_of expanded from_chunks from_heads from_steps in_parts in_segments per_head "
-        "steps_first to_chunks"
+        "CHANNEL_CHUNK CHUNK call_of chunks_of dtype_of expanded from_chunks from_heads from_steps in_parts in_segments "
+        "or_zeros per_head steps_first steps_or_zeros to_chunks"
     ),
 }
 _SCANS = {
     "chunkform.runtime.launch.varlen": "backward_by_length forward_by_length",
     "chunkform.runtime.torch_form.scans": "LONG backward_in_parts entering forward_in_parts scan_maps",
-    "chunkform.runtime.torch_form.chunks": "dtype_of expanded from_heads from_steps per_head steps_first",
+    "chunkform.runtime.torch_form.chunks": (
+        "call_of dtype_of expanded from_heads from_steps or_zeros per_head steps_first steps_or_zeros"
+    ),
 }
 _SEQUENTIAL = {
     "chunkform.runtime.launch.launch": "launch",
@@ -187,7 +189,7 @@ _SEGMENTS = {
 }
 _DEFAULTS = {"packed": "packed=None", "needs_backward": "needs_backward=True"}
 _DOCS = {
-    "forward": "(outputs, final states, what the backward pass uses), step by step over many segments of the sequence at once.",
+    "forward": "(outputs, final states, what the backward pass uses), in recurrent form over many segments at once.",
     "backward": "(gradients, gradients of the initial states), over the same segments.",
     "forward_states": "The states that enter this segment of a sequence.",
     "backward_states": "The gradients of the states that leave this segment of a sequence.",

@@ -7,6 +7,7 @@ import hashlib
 import itertools
 import re
 import symtable
+from dataclasses import replace
 
 from chunkform import __version__
 from chunkform.errors import CompilerError, NameError_
@@ -26,7 +27,7 @@ from .backends import Section, sections
 from .chunkwise.compiled import Compiled
 from .compiler_fault import blaming, blaming_with
 from .docstring import docstring
-from .notation.derivation import derivation_lines
+from .notation.derivation import derivation_lines, formula_numbers
 from .pipeline import OTHERWISE, PASSES, compile_spec, in_letters
 from .step.lower import lower
 from .stepwise.decode import MODULES as DECODE_IMPORTS
@@ -36,6 +37,11 @@ MARGIN = re.compile(
     r"^[^\W\d][^(=\n]*", re.MULTILINE
 )  # where a statement outside of functions begins, with what it binds
 NAME = re.compile(r"\w+")
+IN_CODE = (
+    "In code, products of decays are called by what lies at their ends: m (in torch, decays) is from a write to a read, "
+    "since from what enters the chunk to a read, until from a write to what leaves it, kept from what enters to what leaves. "
+    "Statements cite the formulas above by their numbers."
+)
 
 
 @blaming_with(compile_spec)
@@ -48,6 +54,7 @@ def emit(c: Compiled, tidy: bool = True) -> str:
 def _emitted(c: Compiled, tidy: bool) -> str:
     alphabet = Alphabet.of(step_names(c.step))
     lettered = in_letters(c, alphabet)
+    lettered = replace(lettered, numbers=formula_numbers(c))
     parts = sections(lettered)
     text = "\n\n\n".join(x.text for x in parts)
     decodes = bool(c.step.states)  # what has no state does the same to one step as to many
@@ -124,9 +131,11 @@ def program_hash(p: StepProgram) -> str:
 def derivation(c: Compiled) -> list[str]:
     """The step, its adjoint, its read-write form and its form over chunks as lines of text."""
     lines = derivation_lines(c)
+    if c.forward is not None:
+        lines += ["", IN_CODE]
     if c.reason:
-        how = "Step by step" if c.entries is None else "Step by step over many parts of the sequence at once"
-        how = "Some states go step by step" if c.strata else how
+        how = "Recurrent form" if c.entries is None else "Recurrent form over many segments of the sequence at once"
+        how = "Some states take the recurrent form" if c.strata else how
         lines += ["", f"{how}, because {c.reason}"]
     return lines
 

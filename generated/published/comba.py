@@ -6,64 +6,68 @@ family: chunk-parallel
 """
 
 # The recurrence
-#     S_t = g_t S_{t-1} + beta_t k_t (v_t - g_t S_{t-1}^T p_t)^T
-#     o_t = S_t^T q_t
+#     (1) S_t = g_t S_{t-1} + beta_t k_t (v_t - g_t S_{t-1}^T p_t)^T
+#     (2) o_t = S_t^T q_t
 #
 # Its adjoint
-#     dS_t = g_{t+1} dS_{t+1} - g_{t+1} beta_{t+1} p_{t+1} k_{t+1}^T dS_{t+1} + q_t do_t^T
-#     dq_t = S_t do_t
-#     dk_t = beta_t dS_t (v_t - g_t S_{t-1}^T p_t)
-#     dp_t = -g_t beta_t S_{t-1} dS_t^T k_t
-#     dv_t = beta_t dS_t^T k_t
-#     dbeta_t = (v_t - g_t S_{t-1}^T p_t)^T dS_t^T k_t
-#     dlog g_t = g_t <S_{t-1}, dS_t> - g_t beta_t p_t^T S_{t-1} dS_t^T k_t
-#     dS_0 = g_1 dS_1 - g_1 beta_1 p_1 k_1^T dS_1
+#     (3) dS_t = g_{t+1} dS_{t+1} - g_{t+1} beta_{t+1} p_{t+1} k_{t+1}^T dS_{t+1} + q_t do_t^T
+#     (4) dq_t = S_t do_t
+#     (5) dk_t = beta_t dS_t (v_t - g_t S_{t-1}^T p_t)
+#     (6) dp_t = -g_t beta_t S_{t-1} dS_t^T k_t
+#     (7) dv_t = beta_t dS_t^T k_t
+#     (8) dbeta_t = (v_t - g_t S_{t-1}^T p_t)^T dS_t^T k_t
+#     (9) dlog g_t = g_t <S_{t-1}, dS_t> - g_t beta_t p_t^T S_{t-1} dS_t^T k_t
+#     (10) dS_0 = g_1 dS_1 - g_1 beta_1 p_1 k_1^T dS_1
 #
 # Read-write form
-#     S_t = g_t S_{t-1} + beta_t k_t w_t^T
-#     w_t = v_t - g_t S_{t-1}^T p_t
-#     o_t = S_t^T q_t
+#     (11) S_t = g_t S_{t-1} + beta_t k_t w_t^T
+#     (12) w_t = v_t - g_t S_{t-1}^T p_t
+#     (13) o_t = S_t^T q_t
 #
 # Read-write form of the adjoint
 # dS_t^+ is the part of dS_t that comes from later steps.
-#     dS_t = dS_t^+ + q_t do_t^T
-#     dS_{t-1}^+ = g_t dS_t - g_t beta_t p_t h_t^T
-#     h_t = dS_t^T k_t
-#     dq_t = S_t do_t
-#     dk_t = beta_t dS_t w_t
-#     dp_t = -g_t beta_t S_{t-1} h_t
-#     dv_t = beta_t h_t
-#     dbeta_t = h_t^T w_t
-#     dlog g_t = g_t <S_{t-1}, dS_t> - g_t beta_t p_t^T S_{t-1} h_t
-#     g_t <S_{t-1}, dS_t> = <S_n, dS_n^+> + sum_{s >= t} (q_s^T S_s do_s - beta_s k_s^T dS_s w_s) - sum_{s > t} g_s
-#         beta_s p_s^T S_{s-1} h_s
+#     (14) dS_t = dS_t^+ + q_t do_t^T
+#     (15) dS_{t-1}^+ = g_t dS_t - g_t beta_t p_t h_t^T
+#     (16) h_t = dS_t^T k_t
+#     (17) dq_t = S_t do_t
+#     (18) dk_t = beta_t dS_t w_t
+#     (19) dp_t = -g_t beta_t S_{t-1} h_t
+#     (20) dv_t = beta_t h_t
+#     (21) dbeta_t = h_t^T w_t
+#     (22) dlog g_t = g_t <S_{t-1}, dS_t> - g_t beta_t p_t^T S_{t-1} h_t
+#     (23) g_t <S_{t-1}, dS_t> = <S_n, dS_n^+> + sum_{s >= t} (q_s^T S_s do_s - beta_s k_s^T dS_s w_s) - sum_{s > t}
+#         g_s beta_s p_s^T S_{s-1} h_s
 #
 # Products of decays in a chunk
 # i, j and s run over the steps of the chunk.
-#     M_{ij} = prod_{j < s < i} g_s  for j < i, else 0
-#     a_i = prod_{s < i} g_s
-#     f_i = prod_{s <= i} g_s
-#     N_{ij} = prod_{j < s <= i} g_s  for j <= i, else 0
-#     f_C = prod_s g_s
-#     b_j = prod_{s > j} g_s
+#     (24) M_{ij} = prod_{j < s < i} g_s  for j < i, else 0
+#     (25) a_i = prod_{s < i} g_s
+#     (26) f_i = prod_{s <= i} g_s
+#     (27) N_{ij} = prod_{j < s <= i} g_s  for j <= i, else 0
+#     (28) f_C = prod_s g_s
+#     (29) b_j = prod_{s > j} g_s
 #
 # Over a chunk of C steps, forward
 # The only sweep goes from the first chunk to the last.
-#     T_1 = -diag(g) ((P K^T) . M) diag(beta)
-#     W = (I - T_1)^-1 (V - diag(g . a) P S_0)
-#     O = diag(f) Q S_0 + ((Q K^T) . N) diag(beta) W
-#     S_C = f_C S_0 + K^T diag(beta . b) W
+#     (30) T_1 = -diag(g) ((P K^T) . M) diag(beta)
+#     (31) W = (I - T_1)^-1 (V - diag(g . a) P S_0)
+#     (32) O = diag(f) Q S_0 + ((Q K^T) . N) diag(beta) W
+#     (33) S_C = f_C S_0 + K^T diag(beta . b) W
 #
 # Over a chunk of C steps, backward
 # Sweep 1 goes from the last chunk to the first.
-#     T_2 = -((K P^T) . M^T) diag(g . beta)
-#     H = (I - T_2)^-1 (diag(b) K dS_C + ((K Q^T) . N^T) dO)
-#     dS_0 = f_C dS_C + Q^T diag(f) dO - P^T diag(g . beta . a) H
+#     (34) T_2 = -((K P^T) . M^T) diag(g . beta)
+#     (35) H = (I - T_2)^-1 (diag(b) K dS_C + ((K Q^T) . N^T) dO)
+#     (36) dS_0 = f_C dS_C + Q^T diag(f) dO - P^T diag(g . beta . a) H
 # Sweep 2 goes from the last chunk to the first.
-#     Y_1 = diag(b) W dS_C^T + ((W dO^T) . N^T) Q - (M^T . (W H^T)) diag(g . beta) P   (row t: dS_t w_t)
+#     (37) Y_1 = diag(b) W dS_C^T + ((W dO^T) . N^T) Q - (M^T . (W H^T)) diag(g . beta) P   (row t: dS_t w_t)
 # Sweep 3 goes from the first chunk to the last.
-#     dQ = diag(f) dO S_0^T + ((dO W^T) . N) diag(beta) K
-#     Y_2 = diag(a) H S_0^T + (M . (H W^T)) diag(beta) K   (row t: S_{t-1} h_t)
+#     (38) dQ = diag(f) dO S_0^T + ((dO W^T) . N) diag(beta) K
+#     (39) Y_2 = diag(a) H S_0^T + (M . (H W^T)) diag(beta) K   (row t: S_{t-1} h_t)
+#
+# In code, products of decays are called by what lies at their ends: m (in torch, decays) is from a write to a read,
+#     since from what enters the chunk to a read, until from a write to what leaves it, kept from what enters to what
+#     leaves. Statements cite the formulas above by their numbers.
 
 import torch
 import triton
@@ -89,44 +93,40 @@ from chunkform.runtime.op.decode import Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK, dtype_of, from_chunks, from_steps, in_parts, in_segments, steps_first, to_chunks,
+    CHUNK, call_of, chunks_of, dtype_of, from_chunks, from_steps, in_parts, in_segments, or_zeros,
+    steps_first, steps_or_zeros,
 )
 from chunkform.runtime.torch_form.decays import decay_all, decay_in, decay_mask, decay_out, triangular_inverse
-from chunkform.runtime.torch_form.segment_maps import Segment, in_pieces, over_chunks
+from chunkform.runtime.torch_form.segment_maps import Segment, map_of_segment, over_chunks
 
 
-def _forward_sweep_1(s1, s2, s3, s4, s5, S_0, lead, size, dtype, device, size_d, size_e):
-    """A walk forwards over chunks, carrying S."""
-    x1 = to_chunks(s1, lead, size, 0)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    x5 = to_chunks(s5, lead, size, 1)
-    a0 = decay_all(x1)
-    a1 = decay_out(x1, True, 1)
-    a2 = x3 @ x2.mT
-    a3 = decay_mask(x1, False, True, False, 1)
-    a4 = triangular_inverse(a2 * a3, 1)
-    a5 = decay_in(x1, False, 1)
-    a6 = decay_in(x1, True, 1)
-    a7 = x5 @ x2.mT
-    a8 = decay_mask(x1, True, True, True, 1)
-    S_now = S_0
-    S_in = []
-    b1_all = []
-    count = x1.shape[2]
+def _forward_sweep_1(log_g, x, x2, v, q, S, lead, size):
+    """An inter-chunk sweep forwards in time, which carries S."""
+    log_g, x, x2, v, q = chunks_of(lead, size, log_g, x, x2, v, q)
+    kept = decay_all(log_g)
+    until = decay_out(log_g, True, 1)
+    prod = x2 @ x.mT
+    decays = decay_mask(log_g, False, True, False, 1)
+    inverse = triangular_inverse(prod * decays, 1)
+    since = decay_in(log_g, False, 1)
+    since2 = decay_in(log_g, True, 1)
+    prod6 = q @ x.mT
+    decays2 = decay_mask(log_g, True, True, True, 1)
+    S_0 = []
+    prod3_all = []
+    count = log_g.shape[2]
     for n in range(count):
-        S_in.append(S_now)
-        b0 = (x3[:, :, n]) @ S_now
-        b1 = (a4[:, :, n]) @ (x4[:, :, n] + (a5[:, :, n])[..., :, None] * b0)
-        b2 = (x2[:, :, n]).mT @ ((a1[:, :, n])[..., :, None] * b1)
-        b1_all.append(b1)
-        S_now = S_now * (a0[:, :, n])[..., None, None] + b2
-    S_in = torch.stack(S_in, 2)
-    b1 = torch.stack(b1_all, 2)
-    c0 = x5 @ S_in
-    c1 = (a7 * a8) @ b1
-    return from_chunks(b1, lead, 1), from_chunks((c0 * a6[..., :, None] + c1), lead, 1), S_now
+        S_0.append(S)
+        prod2 = x2[:, :, n] @ S
+        prod3 = inverse[:, :, n] @ (v[:, :, n] + since[:, :, n][..., :, None] * prod2)
+        prod4 = x[:, :, n].mT @ (until[:, :, n][..., :, None] * prod3)
+        prod3_all.append(prod3)
+        S = S * kept[:, :, n][..., None, None] + prod4
+    S_0 = torch.stack(S_0, 2)
+    prod3 = torch.stack(prod3_all, 2)
+    prod5 = q @ S_0
+    prod7 = (prod6 * decays2) @ prod3
+    return from_chunks(prod3, lead, 1), from_chunks((prod5 * since2[..., :, None] + prod7), lead, 1), S
 
 
 def torch_forward(given, states, constants, packed=None):
@@ -134,16 +134,10 @@ def torch_forward(given, states, constants, packed=None):
     if packed is not None:
         per_step = ["q", "k", "p", "v", "beta", "g"]
         return forward_by_length(torch_forward, per_step, given, states, constants, packed)
-    dtype = dtype_of(given)
-    some = given["q"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    dtype, device, lead = call_of(given, "q")
     size_d = given["q"].shape[-1]
     size_e = given["v"].shape[-1]
-    S_first = (
-        states["S"].to(dtype)
-        if states.get("S") is not None
-        else torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-    )
+    S_first = or_zeros(states.get("S"), (*lead[:2], size_d, size_e), dtype, device)
     log_g = steps_first(given["g"], dtype)
     k = steps_first(given["k"], dtype)
     beta = steps_first(given["beta"], dtype)
@@ -151,155 +145,127 @@ def torch_forward(given, states, constants, packed=None):
     g = log_g.exp()
     v = steps_first(given["v"], dtype)
     q = steps_first(given["q"], dtype)
-    # w: v_t - g_t S.prev.row.4b43e8b137_t
-    # y: S_t^T q_t
-    w, y, S_last = in_segments(
-        _forward_sweep_1, (log_g, k * beta[..., None], -p * g[..., None], v, q), (S_first,), lead,
-        1, CHUNK, dtype, device, size_d, size_e,
+    # (31) w: v_t - g_t S_{t-1}^T p_t
+    # (32) o: S_t^T q_t
+    w, o, S_last = in_segments(
+        _forward_sweep_1, (log_g, k * beta[..., None], -p * g[..., None], v, q), (S_first,), lead, 1, CHUNK
     )
-    return {"o": from_steps(y, lead, 1, given["q"].dtype)}, {"S": S_last}, {"c0fe03e412": w}
+    return {"o": from_steps(o, lead, 1, given["q"].dtype)}, {"S": S_last}, {"c0fe03e412": w}
 
 
-def _backward_sweep_1(s1, s2, s3, s4, s5, dS_0, lead, size, dtype, device, size_d, size_e):
-    """A walk backwards over chunks, carrying dS."""
-    x1 = to_chunks(s1, lead, size, 0)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    x5 = to_chunks(s5, lead, size, 1)
-    a0 = decay_all(x1)
-    a1 = decay_out(x1, False, -1)
-    a2 = (a1[..., :, None] * x2).mT @ x3
-    a3 = decay_out(x1, True, -1)
-    a4 = x5 @ x4.mT
-    a5 = decay_mask(x1, False, True, False, -1)
-    a6 = triangular_inverse(a4 * a5, -1)
-    a7 = decay_mask(x1, False, False, True, -1)
-    a8 = x5 @ x2.mT
-    a9 = (a7 * a8) @ x3
-    a10 = decay_in(x1, False, -1)
-    dS_now = dS_0
-    dS_in = []
-    b1_all = []
-    count = x1.shape[2]
+def _backward_sweep_1(log_g, q, do, x, k, dS, lead, size):
+    """An inter-chunk sweep backwards in time, which carries dS."""
+    log_g, q, do, x, k = chunks_of(lead, size, log_g, q, do, x, k)
+    kept = decay_all(log_g)
+    until = decay_out(log_g, False, -1)
+    prod = (until[..., :, None] * q).mT @ do
+    until2 = decay_out(log_g, True, -1)
+    prod2 = k @ x.mT
+    decays = decay_mask(log_g, False, True, False, -1)
+    inverse = triangular_inverse(prod2 * decays, -1)
+    decays2 = decay_mask(log_g, False, False, True, -1)
+    prod3 = k @ q.mT
+    prod4 = (decays2 * prod3) @ do
+    since = decay_in(log_g, False, -1)
+    dS_C = []
+    prod6_all = []
+    count = log_g.shape[2]
     for n in range(count - 1, -1, -1):
-        dS_in.append(dS_now)
-        b0 = (x5[:, :, n]) @ dS_now
-        b1 = (a6[:, :, n]) @ (a9[:, :, n] + b0 * (a10[:, :, n])[..., :, None])
-        b2 = ((a3[:, :, n])[..., :, None] * x4[:, :, n]).mT @ b1
-        b3 = dS_now * (a0[:, :, n])[..., None, None] + a2[:, :, n] + b2
-        b1_all.append(b1)
-        dS_now = b3
-    dS_in = torch.stack(dS_in[::-1], 2)
-    b1 = torch.stack(b1_all[::-1], 2)
-    return from_chunks(b1, lead, 1), dS_in, dS_now
+        dS_C.append(dS)
+        prod5 = k[:, :, n] @ dS
+        prod6 = inverse[:, :, n] @ (prod4[:, :, n] + prod5 * since[:, :, n][..., :, None])
+        prod7 = (until2[:, :, n][..., :, None] * x[:, :, n]).mT @ prod6
+        t = dS * kept[:, :, n][..., None, None] + prod[:, :, n] + prod7
+        prod6_all.append(prod6)
+        dS = t
+    dS_C = torch.stack(dS_C[::-1], 2)
+    prod6 = torch.stack(prod6_all[::-1], 2)
+    return from_chunks(prod6, lead, 1), dS_C, dS
 
 
-def _backward_sweep_2(s1, s2, s3, s4, s5, s6, dS_0, lead, size, dtype, device, size_d, size_e):
-    """A walk backwards over chunks, carrying dS."""
-    x1 = to_chunks(s1, lead, size, 0)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    x5 = to_chunks(s5, lead, size, 1)
-    x6 = to_chunks(s6, lead, size, 1)
-    a0 = decay_all(x1)
-    a1 = decay_out(x1, False, -1)
-    a2 = (a1[..., :, None] * x2).mT @ x3
-    a3 = decay_out(x1, True, -1)
-    a4 = (a3[..., :, None] * x4).mT @ x5
-    a5 = decay_mask(x1, False, False, True, -1)
-    a6 = x6 @ x3.mT
-    a7 = (a5 * a6) @ x2
-    a8 = x6 @ x5.mT
-    a9 = decay_mask(x1, False, True, False, -1)
-    a10 = (a8 * a9) @ x4
-    a11 = decay_in(x1, False, -1)
-    dS_now = dS_0
-    dS_in = []
-    count = x1.shape[2]
+def _backward_sweep_2(log_g, q, do, x, p_2, x2, dS, lead, size):
+    """An inter-chunk sweep backwards in time, which carries dS."""
+    log_g, q, do, x, p_2, x2 = chunks_of(lead, size, log_g, q, do, x, p_2, x2)
+    kept = decay_all(log_g)
+    until = decay_out(log_g, False, -1)
+    prod = (until[..., :, None] * q).mT @ do
+    until2 = decay_out(log_g, True, -1)
+    prod2 = (until2[..., :, None] * x).mT @ p_2
+    decays = decay_mask(log_g, False, False, True, -1)
+    prod3 = x2 @ do.mT
+    prod4 = (decays * prod3) @ q
+    prod5 = x2 @ p_2.mT
+    decays2 = decay_mask(log_g, False, True, False, -1)
+    prod6 = (prod5 * decays2) @ x
+    since = decay_in(log_g, False, -1)
+    dS_C = []
+    count = log_g.shape[2]
     for n in range(count - 1, -1, -1):
-        dS_in.append(dS_now)
-        b0 = dS_now * (a0[:, :, n])[..., None, None] + a2[:, :, n] + a4[:, :, n]
-        dS_now = b0
-    dS_in = torch.stack(dS_in[::-1], 2)
-    c0 = x6 @ dS_in.mT
-    return from_chunks((a7 + a10 + c0 * a11[..., :, None]), lead, 1), dS_now
+        dS_C.append(dS)
+        t = dS * kept[:, :, n][..., None, None] + prod[:, :, n] + prod2[:, :, n]
+        dS = t
+    dS_C = torch.stack(dS_C[::-1], 2)
+    prod7 = x2 @ dS_C.mT
+    return from_chunks((prod4 + prod6 + prod7 * since[..., :, None]), lead, 1), dS
 
 
-def _backward_sweep_3(s1, s2, s3, s4, s5, S_0, lead, size, dtype, device, size_d, size_e):
-    """A walk forwards over chunks, carrying S."""
-    x1 = to_chunks(s1, lead, size, 0)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    x5 = to_chunks(s5, lead, size, 1)
-    a0 = decay_all(x1)
-    a1 = decay_out(x1, True, 1)
-    a2 = x3.mT @ (a1[..., :, None] * x2)
-    a3 = decay_in(x1, True, 1)
-    a4 = decay_mask(x1, True, True, True, 1)
-    a5 = x4 @ x2.mT
-    a6 = (a4 * a5) @ x3
-    a7 = decay_in(x1, False, 1)
-    a8 = x5 @ x2.mT
-    a9 = decay_mask(x1, False, True, False, 1)
-    a10 = (a8 * a9) @ x3
-    S_now = S_0
-    S_in = []
-    count = x1.shape[2]
+def _backward_sweep_3(log_g, w, x, do, p_2, S, lead, size):
+    """An inter-chunk sweep forwards in time, which carries S."""
+    log_g, w, x, do, p_2 = chunks_of(lead, size, log_g, w, x, do, p_2)
+    kept = decay_all(log_g)
+    until = decay_out(log_g, True, 1)
+    prod = x.mT @ (until[..., :, None] * w)
+    since = decay_in(log_g, True, 1)
+    decays = decay_mask(log_g, True, True, True, 1)
+    prod3 = do @ w.mT
+    prod4 = (decays * prod3) @ x
+    since2 = decay_in(log_g, False, 1)
+    prod6 = p_2 @ w.mT
+    decays2 = decay_mask(log_g, False, True, False, 1)
+    prod7 = (prod6 * decays2) @ x
+    S_0 = []
+    count = log_g.shape[2]
     for n in range(count):
-        S_in.append(S_now)
-        S_now = S_now * (a0[:, :, n])[..., None, None] + a2[:, :, n]
-    S_in = torch.stack(S_in, 2)
-    c0 = x4 @ S_in.mT
-    c1 = x5 @ S_in.mT
+        S_0.append(S)
+        S = S * kept[:, :, n][..., None, None] + prod[:, :, n]
+    S_0 = torch.stack(S_0, 2)
+    prod2 = do @ S_0.mT
+    prod5 = p_2 @ S_0.mT
     return (
-        from_chunks((c0 * a3[..., :, None] + a6), lead, 1),
-        from_chunks((a7[..., :, None] * c1 + a10), lead, 1), S_in, S_now,
+        from_chunks((prod2 * since[..., :, None] + prod4), lead, 1),
+        from_chunks((since2[..., :, None] * prod5 + prod7), lead, 1), S_0, S,
     )
 
 
-def _backward_unroll_4(
-    s1, s2, s3, s4, s5, s6, s7, s8, s9, s10, S_edges, dS_edges, lead, size, dtype, device, size_d, size_e
-):
-    """Products of the states and their gradients at each step, from the states at the borders of chunks."""
-    x1 = to_chunks(s1, lead, size, 0)
-    x2 = to_chunks(s2, lead, size, 0)
-    x3 = to_chunks(s3, lead, size, 0)
-    x4 = to_chunks(s4, lead, size, 1)
-    x5 = to_chunks(s5, lead, size, 1)
-    x6 = to_chunks(s6, lead, size, 1)
-    x7 = to_chunks(s7, lead, size, 1)
-    x8 = to_chunks(s8, lead, size, 0)
-    x9 = to_chunks(s9, lead, size, 1)
-    x10 = to_chunks(s10, lead, size, 1)
-    a0 = decay_mask(x2, False, True, False, -1)
-    a1 = x4 @ x5.mT
-    a2 = x6 @ x7.mT
-    a3 = decay_mask(x2, False, True, False, 1)
-    a4 = a3 @ (x3[..., None, :] * a1 * a2).mT
-    a5 = torch.einsum("...ab,...b->...a", a0 * a4, x8)
-    a6 = decay_in(x2, False, 1)
-    a7 = x4 @ S_edges
-    a8 = (a7 * x6).sum(-1)
-    a9 = torch.einsum("...ab,...b->...a", a8[..., None, :] * a0, x8)
-    a10 = x10 @ S_edges
-    a11 = (x9 * a10).sum(-1)
-    a12 = decay_mask(x2, False, False, True, -1)
-    a13 = torch.einsum("...b,...ab->...a", a11, a12)
-    a14 = (S_edges * dS_edges).sum(-2)
-    a15 = (a14).sum(-1)
-    a16 = decay_in(x2, False, -1)
-    a17 = x9 @ x7.mT
-    a18 = x10 @ x5.mT
-    a19 = a3 @ (x3[..., None, :] * a17 * a18).mT
-    a20 = (a12 * a19).sum(-1)
-    a21 = x5 @ dS_edges
-    a22 = (a21 * x7).sum(-1)
-    a23 = torch.einsum("...b,...ab->...a", a22 * x3, a3)
-    a24 = a5 + a6 * a9 + a6 * a13 + a6 * a15[..., None] * a16 + a20 + a23 * a16
-    return (from_chunks(x1 * a24, lead, 0),)
+def _backward_state_adjoint_4(g, log_g, beta, p, k, p_2, w, x, do, q, S_0, dS_C, lead, size):
+    """State-adjoint products at each step, from the states at chunk boundaries and their gradients."""
+    g, log_g, beta, p, k, p_2, w, x, do, q = chunks_of(lead, size, g, log_g, beta, p, k, p_2, w, x, do, q)
+    decays = decay_mask(log_g, False, True, False, -1)
+    prod = p @ k.mT
+    prod2 = p_2 @ w.mT
+    decays2 = decay_mask(log_g, False, True, False, 1)
+    prod3 = decays2 @ (beta[..., None, :] * prod * prod2).mT
+    prod4 = torch.einsum("...ab,...b->...a", decays * prod3, x)
+    since = decay_in(log_g, False, 1)
+    prod5 = p @ S_0
+    prod6 = (prod5 * p_2).sum(-1)
+    prod7 = torch.einsum("...ab,...b->...a", prod6[..., None, :] * decays, x)
+    prod8 = q @ S_0
+    prod9 = (do * prod8).sum(-1)
+    decays3 = decay_mask(log_g, False, False, True, -1)
+    prod10 = torch.einsum("...b,...ab->...a", prod9, decays3)
+    prod11 = (S_0 * dS_C).sum(-2)
+    prod12 = (prod11).sum(-1)
+    since2 = decay_in(log_g, False, -1)
+    prod13 = do @ w.mT
+    prod14 = q @ k.mT
+    prod15 = decays2 @ (beta[..., None, :] * prod13 * prod14).mT
+    prod16 = (decays3 * prod15).sum(-1)
+    prod17 = k @ dS_C
+    prod18 = (prod17 * w).sum(-1)
+    prod19 = torch.einsum("...b,...ab->...a", prod18 * beta, decays2)
+    t = prod4 + since * prod7 + since * prod10 + since * prod12[..., None] * since2 + prod16 + prod19 * since2
+    return (from_chunks(g * t, lead, 0),)
 
 
 def torch_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
@@ -309,216 +275,166 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
         return backward_by_length(
             torch_backward, per_step, given, states, constants, saved, cotangents, final_cotangents, needs, packed
         )
-    dtype = dtype_of(given)
-    some = given["q"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    dtype, device, lead = call_of(given, "q")
     size_d = given["q"].shape[-1]
     size_e = given["v"].shape[-1]
-    S_first = (
-        states["S"].to(dtype)
-        if states.get("S") is not None
-        else torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-    )
-    last_dS = final_cotangents.get("S")
-    dS_last = (
-        torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-        if last_dS is None
-        else last_dS.to(dtype)
-    )
+    S_first = or_zeros(states.get("S"), (*lead[:2], size_d, size_e), dtype, device)
+    dS_last = or_zeros(final_cotangents.get("S"), (*lead[:2], size_d, size_e), dtype, device)
     log_g = steps_first(given["g"], dtype)
     q = steps_first(given["q"], dtype)
-    do = cotangents.get("o")
-    do = (
-        torch.zeros(lead[0], lead[1], lead[2], size_e, dtype=dtype, device=device)
-        if do is None
-        else steps_first(do, dtype)
-    )
+    do = steps_or_zeros(cotangents.get("o"), (*lead, size_e), dtype, device)
     p = steps_first(given["p"], dtype)
     beta = steps_first(given["beta"], dtype)
     g = log_g.exp()
     k = steps_first(given["k"], dtype)
-    # w: dS.mid.row.3cb68fc052_t
-    w, dS_edges, dS_first = in_segments(
-        _backward_sweep_1, (log_g, q, do, -p * beta[..., None] * g[..., None], k), (dS_last,), lead,
-        -1, CHUNK, dtype, device, size_d, size_e,
+    # (35) p_2: dS_t^T k_t
+    p_2, dS_C, dS_first = in_segments(
+        _backward_sweep_1, (log_g, q, do, -p * beta[..., None] * g[..., None], k), (dS_last,), lead, -1, CHUNK
     )
-    t18 = -p * beta[..., None] * g[..., None]
-    w_2 = saved["c0fe03e412"]
-    # y: dS_t w_{2,t}
-    y, dS_first = in_segments(
-        _backward_sweep_2, (log_g, q, do, t18, w, w_2), (dS_last,), lead, -1, CHUNK, dtype, device, size_d, size_e
+    t14 = -p * beta[..., None] * g[..., None]
+    w = saved["c0fe03e412"]
+    # (37) y: dS_t w_t
+    y, dS_first = in_segments(_backward_sweep_2, (log_g, q, do, t14, p_2, w), (dS_last,), lead, -1, CHUNK)
+    # (38) dq: S_t do_t
+    # (39) y_2: S_{t-1} p_t
+    dq, y_2, S_0, S_end = in_segments(
+        _backward_sweep_3, (log_g, w, k * beta[..., None], do, p_2), (S_first,), lead, 1, CHUNK
     )
-    # y_2: S_t do_t
-    # y_3: S_(t-1) w_t
-    y_2, y_3, S_edges, S_end = in_segments(
-        _backward_sweep_3, (log_g, w_2, k * beta[..., None], do, w), (S_first,), lead, 1, CHUNK,
-        dtype, device, size_d, size_e,
-    )
-    # pairing_S: <S_(t-1), dS_t> at each step, with the scalars that multiply the state
-    (pairing_S,) = in_parts(
-        _backward_unroll_4, (g, log_g, beta, p, k, w, w_2, -beta * g, do, q), (S_edges, dS_edges),
-        lead, CHUNK, dtype, device, size_d, size_e,
+    # paired_S: g_t <S_{t-1}, dS_t>
+    (paired_S,) = in_parts(
+        _backward_state_adjoint_4, (g, log_g, beta, p, k, p_2, w, -beta * g, do, q), (S_0, dS_C), lead, CHUNK
     )
     gradients = {}
-    gradients["q"] = from_steps(y_2, lead, 1, given["q"].dtype)
+    gradients["q"] = from_steps(dq, lead, 1, given["q"].dtype)
     gradients["k"] = from_steps(y * beta[..., None], lead, 1, given["k"].dtype)
-    gradients["p"] = from_steps(-beta[..., None] * g[..., None] * y_3, lead, 1, given["p"].dtype)
-    gradients["v"] = from_steps(beta[..., None] * w, lead, 1, given["v"].dtype)
-    t32 = (w * w_2).sum(-1)
-    gradients["beta"] = from_steps(t32, lead, 0, given["beta"].dtype)
-    t34 = (p * y_3).sum(-1)
-    gradients["g"] = from_steps((-beta * g * t34 + pairing_S), lead, 0, given["g"].dtype)
+    gradients["p"] = from_steps(-beta[..., None] * g[..., None] * y_2, lead, 1, given["p"].dtype)
+    gradients["v"] = from_steps(beta[..., None] * p_2, lead, 1, given["v"].dtype)
+    t28 = (p_2 * w).sum(-1)
+    gradients["beta"] = from_steps(t28, lead, 0, given["beta"].dtype)
+    t30 = (p * y_2).sum(-1)
+    gradients["g"] = from_steps((-beta * g * t30 + paired_S), lead, 0, given["g"].dtype)
     return gradients, {"S": dS_first}
 
 
-def _forward_states_1_chunks(s1, s2, s3, s4, lead, size, dtype, device, size_d, size_e):
-    """What each chunk, walked forwards, makes of S: linear parts, then local parts."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 0)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    count = x1.shape[2]
-    a0 = decay_out(x2, True, 1)
-    a1 = decay_in(x2, False, 1)
-    a2 = x3 @ x4.mT
-    a3 = decay_mask(x2, False, True, False, 1)
-    a4 = triangular_inverse(a2 * a3, 1)
-    a5 = a4 @ (x3 * a1[..., :, None])
-    a6 = x4.mT @ (a0[..., :, None] * a5)
-    a7 = decay_all(x2)
-    a8 = torch.eye(size_d, dtype=dtype, device=device)
-    a9 = a4 @ x1
-    a10 = (a0[..., :, None] * x4).mT @ a9
+def _forward_states_1_chunks(v, log_g, x, x2, lead, size, dtype, device, size_d, size_e):
+    """The map of each chunk, forwards in time, for S: linear parts, then local parts."""
+    v, log_g, x, x2 = chunks_of(lead, size, v, log_g, x, x2)
+    count = v.shape[2]
+    until = decay_out(log_g, True, 1)
+    since = decay_in(log_g, False, 1)
+    prod = x @ x2.mT
+    decays = decay_mask(log_g, False, True, False, 1)
+    inverse = triangular_inverse(prod * decays, 1)
+    prod2 = inverse @ (x * since[..., :, None])
+    prod3 = x2.mT @ (until[..., :, None] * prod2)
+    kept = decay_all(log_g)
+    t = torch.eye(size_d, dtype=dtype, device=device)
+    prod4 = inverse @ v
+    prod5 = (until[..., :, None] * x2).mT @ prod4
     return (
-        over_chunks((a6 + a7[..., None, None] * a8), (lead[0], lead[1], count, size_d, size_d), dtype, device),
-        over_chunks(a10, (lead[0], lead[1], count, size_d, size_e), dtype, device),
+        over_chunks((prod3 + kept[..., None, None] * t), (*lead[:2], count, size_d, size_d), dtype, device),
+        over_chunks(prod5, (*lead[:2], count, size_d, size_e), dtype, device),
     )
 
 
-def _forward_states_1_law(later, earlier):
+def _forward_states_1_composed(later, earlier):
     """The map of two segments from the map of each."""
-    a0 = (later[0]) @ (earlier[0].mT).mT
-    a1 = (later[0]) @ (earlier[1])
+    a0 = later[0] @ earlier[0].mT.mT
+    a1 = later[0] @ earlier[1]
     return (a0, (later[1] + a1))
 
 
-def _forward_states_1_apply(parts, states):
+def _forward_states_1_applied(parts, states):
     """The states that leave a segment, from those that enter it."""
-    a0 = (parts[0]) @ (states[0])
+    a0 = parts[0] @ states[0]
     return ((a0 + parts[1]),)
 
 
 def torch_forward_states(given, states, constants, exchange):
-    """The states that enter this part of a sequence, by what comes before it."""
-    dtype = dtype_of(given)
-    some = given["q"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    """The states that enter this segment of a sequence, by what comes before it."""
+    dtype, device, lead = call_of(given, "q")
     size_d = given["q"].shape[-1]
     size_e = given["v"].shape[-1]
-    S_first = (
-        states["S"].to(dtype)
-        if states.get("S") is not None
-        else torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-    )
+    S_first = or_zeros(states.get("S"), (*lead[:2], size_d, size_e), dtype, device)
     v = steps_first(given["v"], dtype)
     log_g = steps_first(given["g"], dtype)
     p = steps_first(given["p"], dtype)
     g = log_g.exp()
     k = steps_first(given["k"], dtype)
     beta = steps_first(given["beta"], dtype)
-    map_3 = in_pieces(
-        _forward_states_1_chunks, _forward_states_1_law,
+    map_3 = map_of_segment(
+        _forward_states_1_chunks, _forward_states_1_composed,
         (v, log_g, -p * g[..., None], k * beta[..., None]), lead, 1, CHUNK, dtype, device, size_d,
         size_e,
     )
     # what enters, of S
     ((S_first,),) = exchange(
-        (Segment(("S",), _forward_states_1_law, _forward_states_1_apply, map_3[:1], map_3[1:], (S_first,)),)
+        (Segment(("S",), _forward_states_1_composed, _forward_states_1_applied, map_3[:1], map_3[1:], (S_first,)),)
     )
     return {"S": S_first}
 
 
-def _backward_states_1_chunks(s1, s2, s3, s4, s5, lead, size, dtype, device, size_d, size_e):
-    """What each chunk, walked backwards, makes of dS: linear parts, then local parts."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 0)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    x5 = to_chunks(s5, lead, size, 1)
-    count = x1.shape[2]
-    a0 = decay_all(x2)
-    a1 = torch.eye(size_d, dtype=dtype, device=device)
-    a2 = decay_out(x2, True, -1)
-    a3 = x1 @ x3.mT
-    a4 = decay_mask(x2, False, True, False, -1)
-    a5 = triangular_inverse(a3 * a4, -1)
-    a6 = decay_in(x2, False, -1)
-    a7 = a5 @ (x1 * a6[..., :, None])
-    a8 = (a2[..., :, None] * x3).mT @ a7
-    a9 = decay_out(x2, False, -1)
-    a10 = (a9[..., :, None] * x4).mT @ x5
-    a11 = decay_mask(x2, False, False, True, -1)
-    a12 = x1 @ x4.mT
-    a13 = (a11 * a12) @ x5
-    a14 = a5 @ a13
-    a15 = (a2[..., :, None] * x3).mT @ a14
+def _backward_states_1_chunks(k, log_g, x, q, do, lead, size, dtype, device, size_d, size_e):
+    """The map of each chunk, backwards in time, for dS: linear parts, then local parts."""
+    k, log_g, x, q, do = chunks_of(lead, size, k, log_g, x, q, do)
+    count = k.shape[2]
+    kept = decay_all(log_g)
+    t = torch.eye(size_d, dtype=dtype, device=device)
+    until = decay_out(log_g, True, -1)
+    prod = k @ x.mT
+    decays = decay_mask(log_g, False, True, False, -1)
+    inverse = triangular_inverse(prod * decays, -1)
+    since = decay_in(log_g, False, -1)
+    prod2 = inverse @ (k * since[..., :, None])
+    prod3 = (until[..., :, None] * x).mT @ prod2
+    until2 = decay_out(log_g, False, -1)
+    prod4 = (until2[..., :, None] * q).mT @ do
+    decays2 = decay_mask(log_g, False, False, True, -1)
+    prod5 = k @ q.mT
+    prod6 = (decays2 * prod5) @ do
+    prod7 = inverse @ prod6
+    prod8 = (until[..., :, None] * x).mT @ prod7
     return (
-        over_chunks((a0[..., None, None] * a1 + a8), (lead[0], lead[1], count, size_d, size_d), dtype, device),
-        over_chunks((a10 + a15), (lead[0], lead[1], count, size_d, size_e), dtype, device),
+        over_chunks((kept[..., None, None] * t + prod3), (*lead[:2], count, size_d, size_d), dtype, device),
+        over_chunks((prod4 + prod8), (*lead[:2], count, size_d, size_e), dtype, device),
     )
 
 
-def _backward_states_1_law(later, earlier):
+def _backward_states_1_composed(later, earlier):
     """The map of two segments from the map of each."""
-    a0 = (later[0]) @ (earlier[0].mT).mT
-    a1 = (later[0]) @ (earlier[1])
+    a0 = later[0] @ earlier[0].mT.mT
+    a1 = later[0] @ earlier[1]
     return (a0, (later[1] + a1))
 
 
-def _backward_states_1_apply(parts, states):
+def _backward_states_1_applied(parts, states):
     """The states that leave a segment, from those that enter it."""
-    a0 = (parts[0]) @ (states[0])
+    a0 = parts[0] @ states[0]
     return ((a0 + parts[1]),)
 
 
 def torch_backward_states(given, states, constants, saved, cotangents, final_cotangents, exchange):
-    """The gradients of the states that leave this part of a sequence, by what comes after it."""
-    dtype = dtype_of(given)
-    some = given["q"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    """The gradients of the states that leave this segment of a sequence, by what comes after it."""
+    dtype, device, lead = call_of(given, "q")
     size_d = given["q"].shape[-1]
     size_e = given["v"].shape[-1]
-    S_first = (
-        states["S"].to(dtype)
-        if states.get("S") is not None
-        else torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-    )
-    last_dS = final_cotangents.get("S")
-    dS_last = (
-        torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-        if last_dS is None
-        else last_dS.to(dtype)
-    )
+    S_first = or_zeros(states.get("S"), (*lead[:2], size_d, size_e), dtype, device)
+    dS_last = or_zeros(final_cotangents.get("S"), (*lead[:2], size_d, size_e), dtype, device)
     k = steps_first(given["k"], dtype)
     log_g = steps_first(given["g"], dtype)
     p = steps_first(given["p"], dtype)
     beta = steps_first(given["beta"], dtype)
     g = log_g.exp()
     q = steps_first(given["q"], dtype)
-    do = cotangents.get("o")
-    do = (
-        torch.zeros(lead[0], lead[1], lead[2], size_e, dtype=dtype, device=device)
-        if do is None
-        else steps_first(do, dtype)
-    )
-    map_3 = in_pieces(
-        _backward_states_1_chunks, _backward_states_1_law,
+    do = steps_or_zeros(cotangents.get("o"), (*lead, size_e), dtype, device)
+    map_3 = map_of_segment(
+        _backward_states_1_chunks, _backward_states_1_composed,
         (k, log_g, -p * beta[..., None] * g[..., None], q, do), lead, -1, CHUNK, dtype, device,
         size_d, size_e,
     )
     # what enters, of dS
     ((dS_last,),) = exchange(
-        (Segment(("S",), _backward_states_1_law, _backward_states_1_apply, map_3[:1], map_3[1:], (dS_last,)),)
+        (Segment(("S",), _backward_states_1_composed, _backward_states_1_applied, map_3[:1], map_3[1:], (dS_last,)),)
     )
     return {"S": dS_last}
 
@@ -589,7 +505,7 @@ def forward_sweep_1(
     PIECE: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """A walk forwards over chunks, carrying a tile of S."""
+    """An inter-chunk sweep forwards in time, which carries a tile of S."""
     tiles = tl.cdiv(E, block_e)
     if S_linear is not None:
         tiles = tl.cdiv(D, block_e) + (0 if S_last is None else tiles)
@@ -604,7 +520,7 @@ def forward_sweep_1(
     e_ok = e < E
     if S_linear is not None:
         column = e - (0 if S_last is None else tl.cdiv(E, block_e) * block_e)
-        column_ok = (column >= 0) & (column < D)  # of the matrix of the part's map
+        column_ok = (column >= 0) & (column < D)  # of the matrix of the segment's map
         if S_last is None:
             e_ok = tl.zeros([block_e], tl.int1)
     S = ()
@@ -684,7 +600,9 @@ def forward_sweep_1(
                 tl.store(
                     write1_out + step * E + i[None, :] * (H * E) + e[:, None], p3, mask=e_ok[:, None] & i_ok[None, :]
                 )
-            tl.store(o_out + step * E + i[None, :] * (H * E) + e[:, None], p5, mask=e_ok[:, None] & i_ok[None, :])  # o
+            tl.store(
+                o_out + step * E + i[None, :] * (H * E) + e[:, None], p5, mask=e_ok[:, None] & i_ok[None, :]
+            )  # (32) o
         kept = span(g_a_end, g_n_end, 0.0, 0)
         until = span(g_a_end, g_n_end, g_a, g_n)
         beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
@@ -693,7 +611,7 @@ def forward_sweep_1(
             p6 = tl.dot(
                 ((until * beta)[None, :] * p3).to(DT), k[n_d].to(DT), (kept * S[n_d]), input_precision="tf32x3"
             )  # ... + k^T diag(beta . until) p3
-            S_slice2 = p6  # kept S + k^T diag(beta . until) p3
+            S_slice2 = p6  # (33) kept S + k^T diag(beta . until) p3
             S_next = S_next + (S_slice2,)
         S = S_next
     for n_d in tl.static_range((D + block_d - 1) // block_d):
@@ -786,7 +704,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             )
         join_pieces(late, S_ends, S_linear, 0)
         late = None
-        if exchange is not None:  # other parts of the sequence are elsewhere
+        if exchange is not None:  # other segments of the sequence are elsewhere
             S_coming = exchange.begin((map_of_all("S", S_first, S_ends, lay, parts, True, linear=S_linear, axis=0),))
     if parts > 1 or exchange is not None:
         if exchange is not None:
@@ -893,7 +811,7 @@ def backward_prepare_1(
     )  # ((do write1^T) . m) diag(beta)
     pairs = beta[None, :] * (
         p * p4 * m * tl.where(i[:, None] > i[None, :], 1.0, 0.0)
-    )  # ([order_{mask}]_{i,j} . (q k^T) . (do write1^T) . m) diag(beta)
+    )  # ([i > j] . (q k^T) . (do write1^T) . m) diag(beta)
     sums = tl.sum(pairs, axis=1)
     sums2 = tl.sum(tl.reshape(pairs, [2, C // 2, C]), axis=1)
     tl.store(own1_out + (bh * 5 + 0) * T + t0 + i, sums, mask=i_ok)  # S: own.late, rows
@@ -913,7 +831,7 @@ def backward_sweep_1(
     C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
-    """A walk backwards over chunks, carrying a tile of dS."""
+    """An inter-chunk sweep backwards in time, which carries a tile of dS."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
     sh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
     h = sh % H
@@ -1019,7 +937,7 @@ def backward_sweep_1(
             p6 = tl.dot(
                 (until[None, :] * do_each.to(tl.float32)).to(DT), q.to(DT), p5, input_precision="tf32x3"
             )  # ... + q^T diag(until) do
-            dS_slice2 = p6  # kept dS + q^T diag(until) do - p^T diag(beta . until) p3
+            dS_slice2 = p6  # (36) kept dS + q^T diag(until) do - p^T diag(beta . until) p3
             dS_next = dS_next + (dS_slice2,)
         dS = dS_next
     for n_d in tl.static_range((D + block_d - 1) // block_d):
@@ -1094,7 +1012,7 @@ def backward_sweep_2(
     C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
-    """A walk backwards over chunks, carrying a tile of dS."""
+    """An inter-chunk sweep backwards in time, which carries a tile of dS."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
     sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
     h = sh % H
@@ -1186,7 +1104,7 @@ def backward_sweep_2(
             p6 = tl.dot(
                 (until[None, :] * q_each.to(tl.float32)).to(DT), do.to(DT), p5, input_precision="tf32x3"
             )  # ... + q^T diag(until) do
-            dS_slice2 = p6  # kept dS + q^T diag(until) do - p^T diag(until) dv
+            dS_slice2 = p6  # (36) kept dS + q^T diag(until) do - p^T diag(until) dv
             dS_next = dS_next + (dS_slice2,)
         dS = dS_next
         sums = tl.sum(
@@ -1265,7 +1183,7 @@ def backward_prepare_3(
         beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
         pairs = -beta[None, :] * (
             m * p * p3 * tl.where(i[:, None] > i[None, :], 1.0, 0.0)
-        )  # -([order_{mask}]_{i,j} . (p k^T) . (dv write1^T) . m) diag(beta)
+        )  # -([i > j] . (p k^T) . (dv write1^T) . m) diag(beta)
         sums = tl.sum(pairs, axis=1)
         sums2 = tl.sum(tl.reshape(pairs, [2, C // 2, C]), axis=1)
         tl.store(own2_out + (bh * 1 + 0) * T + t0 + i, sums, mask=i_ok)  # S: own.early, rows
@@ -1286,7 +1204,7 @@ def backward_sweep_3(
     READ: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """A walk forwards over chunks, carrying a tile of S."""
+    """An inter-chunk sweep forwards in time, which carries a tile of S."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
     sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
     h = sh % H
@@ -1374,7 +1292,7 @@ def backward_sweep_3(
                 ((until * beta)[None, :] * k_each.to(tl.float32)).to(DT), write1.to(DT),
                 (kept * S[n_e]), input_precision="tf32x3",
             )  # ... + k^T diag(beta . until) write1
-            S_slice2 = p6  # kept S + k^T diag(beta . until) write1
+            S_slice2 = p6  # (33) kept S + k^T diag(beta . until) write1
             S_next = S_next + (S_slice2,)
         S = S_next
         p2 = tl.load(p_p + t0 * p_t + i[None, :] * p_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
@@ -1402,7 +1320,7 @@ def backward_sweep_3(
         if YIELD and (READ == 0 or READ == 1):
             tl.store(
                 dq_out + step * D + i[None, :] * (H * D) + d[:, None], p4, mask=d_ok[:, None] & i_ok[None, :]
-            )  # dq
+            )  # (38) dq
             tl.store(
                 S_in_late__out
                 + ((bh * tl.cdiv(D, block_d) + tile) * WARPS + tl.arange(0, WARPS))[:, None] * T
@@ -1486,7 +1404,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
             num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
         )
-        if exchange is not None:  # other parts of the sequence are elsewhere
+        if exchange is not None:  # other segments of the sequence are elsewhere
             dS_coming = exchange.begin(
                 (map_of_all("S", dS_first, dS_ends, lay, parts, False, linear=dS_linear, axis=0),)
             )
@@ -1760,7 +1678,7 @@ def steps_kernel(
     else:
         row = batch
     entry, begin, count = batch, tl.cast(0, tl.int64), tl.cast(steps, tl.int64)
-    if starts_at is not None:  # packed: a program walks one sequence, whose place it reads
+    if starts_at is not None:  # packed: a program has one sequence, whose place it reads
         entry, begin = tl.cast(0, tl.int64), tl.cast(tl.load(starts_at + batch), tl.int64)
         count = tl.load(starts_at + batch + 1) - begin
     if counts_at is not None:

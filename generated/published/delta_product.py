@@ -6,93 +6,97 @@ family: chunk-parallel
 """
 
 # The recurrence
-#     half_t = S_{t-1} + beta_{1,t} k_{1,t} (v_{1,t} - S_{t-1}^T k_{1,t})^T
-#     S_t = beta_{2,t} k_{2,t} (v_{2,t} - half_t^T k_{2,t})^T + half_t
-#     o_t = S_t^T q_t
+#     (1) half_t = S_{t-1} + beta_{1,t} k_{1,t} (v_{1,t} - S_{t-1}^T k_{1,t})^T
+#     (2) S_t = beta_{2,t} k_{2,t} (v_{2,t} - half_t^T k_{2,t})^T + half_t
+#     (3) o_t = S_t^T q_t
 #
 # Its adjoint
-#     m_t = (dS_t^T + dhalf_t^T) k_{1,t}
-#     dhalf_t = -beta_{2,t} k_{2,t} k_{2,t}^T dS_t
-#     dS_t = dS_{t+1} - beta_{1,t+1} k_{1,t+1} m_{t+1}^T + dhalf_{t+1} + q_t do_t^T
-#     dq_t = S_t do_t
-#     dk_{1,t} = beta_{1,t} (dS_t + dhalf_t) (v_{1,t} - S_{t-1}^T k_{1,t}) - beta_{1,t} S_{t-1} m_t
-#     dk_{2,t} = beta_{2,t} dS_t (v_{2,t} - half_t^T k_{2,t}) - beta_{2,t} half_t dS_t^T k_{2,t}
-#     dv_{1,t} = beta_{1,t} m_t
-#     dv_{2,t} = beta_{2,t} dS_t^T k_{2,t}
-#     dbeta_{1,t} = (v_{1,t} - S_{t-1}^T k_{1,t})^T m_t
-#     dbeta_{2,t} = (v_{2,t} - half_t^T k_{2,t})^T dS_t^T k_{2,t}
-#     dS_0 = dS_1 - beta_{1,1} k_{1,1} m_1^T + dhalf_1
+#     (4) m_t = (dS_t^T + dhalf_t^T) k_{1,t}
+#     (5) dhalf_t = -beta_{2,t} k_{2,t} k_{2,t}^T dS_t
+#     (6) dS_t = dS_{t+1} - beta_{1,t+1} k_{1,t+1} m_{t+1}^T + dhalf_{t+1} + q_t do_t^T
+#     (7) dq_t = S_t do_t
+#     (8) dk_{1,t} = beta_{1,t} (dS_t + dhalf_t) (v_{1,t} - S_{t-1}^T k_{1,t}) - beta_{1,t} S_{t-1} m_t
+#     (9) dk_{2,t} = beta_{2,t} dS_t (v_{2,t} - half_t^T k_{2,t}) - beta_{2,t} half_t dS_t^T k_{2,t}
+#     (10) dv_{1,t} = beta_{1,t} m_t
+#     (11) dv_{2,t} = beta_{2,t} dS_t^T k_{2,t}
+#     (12) dbeta_{1,t} = (v_{1,t} - S_{t-1}^T k_{1,t})^T m_t
+#     (13) dbeta_{2,t} = (v_{2,t} - half_t^T k_{2,t})^T dS_t^T k_{2,t}
+#     (14) dS_0 = dS_1 - beta_{1,1} k_{1,1} m_1^T + dhalf_1
 #
 # Read-write form
-#     S_t' = S_{t-1} + beta_{1,t} k_{1,t} w_{1,t}^T
-#     S_t = S_t' + beta_{2,t} k_{2,t} w_{2,t}^T
-#     w_{1,t} = v_{1,t} - S_{t-1}^T k_{1,t}
-#     w_{2,t} = v_{2,t} - S_t'^T k_{2,t}
-#     o_t = S_t^T q_t
+#     (15) S_t' = S_{t-1} + beta_{1,t} k_{1,t} w_{1,t}^T
+#     (16) S_t = S_t' + beta_{2,t} k_{2,t} w_{2,t}^T
+#     (17) w_{1,t} = v_{1,t} - S_{t-1}^T k_{1,t}
+#     (18) w_{2,t} = v_{2,t} - S_t'^T k_{2,t}
+#     (19) o_t = S_t^T q_t
 #
 # Read-write form of the adjoint
 # dS_t^+ is the part of dS_t that comes from later steps.
-#     dS_t = dS_t^+ + q_t do_t^T
-#     dS_{t-1}^+ = dS_t - beta_{1,t} k_{1,t} p_{2,t}^T - beta_{2,t} k_{2,t} p_{1,t}^T
-#     p_{1,t} = dS_t^T k_{2,t}
-#     p_{2,t} = dS_t^T k_{1,t} - beta_{2,t} (k_{1,t}^T k_{2,t}) dS_t^T k_{2,t}
-#     dq_t = S_t do_t
-#     dk_{1,t} = beta_{1,t} (dS_t w_{1,t} - beta_{2,t} (w_{1,t}^T p_{1,t}) k_{2,t}) - beta_{1,t} S_{t-1} p_{2,t}
-#     dk_{2,t} = beta_{2,t} dS_t w_{2,t} - beta_{2,t} S_t' p_{1,t}
-#     dv_{1,t} = beta_{1,t} p_{2,t}
-#     dv_{2,t} = beta_{2,t} p_{1,t}
-#     dbeta_{1,t} = w_{1,t}^T p_{2,t}
-#     dbeta_{2,t} = w_{2,t}^T p_{1,t}
+#     (20) dS_t = dS_t^+ + q_t do_t^T
+#     (21) dS_{t-1}^+ = dS_t - beta_{1,t} k_{1,t} p_{2,t}^T - beta_{2,t} k_{2,t} p_{1,t}^T
+#     (22) p_{1,t} = dS_t^T k_{2,t}
+#     (23) p_{2,t} = dS_t^T k_{1,t} - beta_{2,t} (k_{1,t}^T k_{2,t}) dS_t^T k_{2,t}
+#     (24) dq_t = S_t do_t
+#     (25) dk_{1,t} = beta_{1,t} (dS_t w_{1,t} - beta_{2,t} (w_{1,t}^T p_{1,t}) k_{2,t}) - beta_{1,t} S_{t-1} p_{2,t}
+#     (26) dk_{2,t} = beta_{2,t} dS_t w_{2,t} - beta_{2,t} S_t' p_{1,t}
+#     (27) dv_{1,t} = beta_{1,t} p_{2,t}
+#     (28) dv_{2,t} = beta_{2,t} p_{1,t}
+#     (29) dbeta_{1,t} = w_{1,t}^T p_{2,t}
+#     (30) dbeta_{2,t} = w_{2,t}^T p_{1,t}
 #
 # Products of decays in a chunk
 # i, j and s run over the steps of the chunk.
-#     M_{ij} = 1  for j < i, else 0
-#     N_{ij} = 1  for j <= i, else 0
+#     (31) M_{ij} = 1  for j < i, else 0
+#     (32) N_{ij} = 1  for j <= i, else 0
 #
 # Over a chunk of C steps, forward
 # The only sweep goes from the first chunk to the last.
-#     G_1 = -((K_2 K_2^T) . M) diag(beta_2)
-#     G_2 = -((K_1 K_2^T) . M) diag(beta_2)
-#     G_3 = -((K_1 K_1^T) . M) diag(beta_1)
-#     G_4 = -((K_2 K_1^T) . N) diag(beta_1)
-#     G_5 = G_4 (I - G_3)^-1
-#     G_6 = G_1 + G_5 G_2
-#     G_7 = V_2 - K_2 S_0
-#     G_8 = V_1 - K_1 S_0
-#     G_9 = G_7 + G_5 G_8
-#     W_2 = (I - G_6)^-1 G_9
-#     G_{10} = G_8 + G_2 W_2
-#     W_1 = (I - G_3)^-1 G_{10}
-#     O = Q S_0 + ((Q K_1^T) . N) diag(beta_1) W_1 + ((Q K_2^T) . N) diag(beta_2) W_2
-#     S_C = S_0 + K_1^T diag(beta_1) W_1 + K_2^T diag(beta_2) W_2
+#     (33) G_1 = -((K_2 K_2^T) . M) diag(beta_2)
+#     (34) G_2 = -((K_1 K_2^T) . M) diag(beta_2)
+#     (35) G_3 = -((K_1 K_1^T) . M) diag(beta_1)
+#     (36) G_4 = -((K_2 K_1^T) . N) diag(beta_1)
+#     (37) G_5 = G_4 (I - G_3)^-1
+#     (38) G_6 = G_1 + G_5 G_2
+#     (39) G_7 = V_2 - K_2 S_0
+#     (40) G_8 = V_1 - K_1 S_0
+#     (41) G_9 = G_7 + G_5 G_8
+#     (42) W_2 = (I - G_6)^-1 G_9
+#     (43) G_{10} = G_8 + G_2 W_2
+#     (44) W_1 = (I - G_3)^-1 G_{10}
+#     (45) O = Q S_0 + ((Q K_1^T) . N) diag(beta_1) W_1 + ((Q K_2^T) . N) diag(beta_2) W_2
+#     (46) S_C = S_0 + K_1^T diag(beta_1) W_1 + K_2^T diag(beta_2) W_2
 #
 # Over a chunk of C steps, backward
 # Sweep 1 goes from the last chunk to the first.
-#     G_{11} = (K_1 - diag(beta_2 . ((K_1 . K_2) 1)) K_2) dS_C + (((K_1 - diag(beta_2 . ((K_1 . K_2) 1)) K_2) Q^T) .
-#         N^T) dO
-#     G_{12} = -((K_2 K_2^T) . M^T) diag(beta_2)
-#     G_{13} = -(((K_1 - diag(beta_2 . ((K_1 . K_2) 1)) K_2) K_2^T) . M^T) diag(beta_2)
-#     G_{14} = G_{13} (I - G_{12})^-1
-#     G_{15} = K_2 dS_C + ((K_2 Q^T) . N^T) dO
-#     G_{16} = G_{11} + G_{14} G_{15}
-#     G_{17} = -(((K_1 - diag(beta_2 . ((K_1 . K_2) 1)) K_2) K_1^T) . M^T) diag(beta_1)
-#     G_{18} = -((K_2 K_1^T) . M^T) diag(beta_1)
-#     G_{19} = G_{17} + G_{14} G_{18}
-#     P_2 = (I - G_{19})^-1 G_{16}
-#     G_{20} = G_{18} P_2 + G_{15}
-#     P_1 = (I - G_{12})^-1 G_{20}
-#     dS_0 = dS_C + Q^T dO - K_1^T diag(beta_1) P_2 - K_2^T diag(beta_2) P_1
+#     (47) G_{11} = (K_1 - diag(beta_2 . ((K_1 . K_2) 1)) K_2) dS_C + (((K_1 - diag(beta_2 . ((K_1 . K_2) 1)) K_2)
+#         Q^T) . N^T) dO
+#     (48) G_{12} = -((K_2 K_2^T) . M^T) diag(beta_2)
+#     (49) G_{13} = -(((K_1 - diag(beta_2 . ((K_1 . K_2) 1)) K_2) K_2^T) . M^T) diag(beta_2)
+#     (50) G_{14} = G_{13} (I - G_{12})^-1
+#     (51) G_{15} = K_2 dS_C + ((K_2 Q^T) . N^T) dO
+#     (52) G_{16} = G_{11} + G_{14} G_{15}
+#     (53) G_{17} = -(((K_1 - diag(beta_2 . ((K_1 . K_2) 1)) K_2) K_1^T) . M^T) diag(beta_1)
+#     (54) G_{18} = -((K_2 K_1^T) . M^T) diag(beta_1)
+#     (55) G_{19} = G_{17} + G_{14} G_{18}
+#     (56) P_2 = (I - G_{19})^-1 G_{16}
+#     (57) G_{20} = G_{18} P_2 + G_{15}
+#     (58) P_1 = (I - G_{12})^-1 G_{20}
+#     (59) dS_0 = dS_C + Q^T dO - K_1^T diag(beta_1) P_2 - K_2^T diag(beta_2) P_1
 # Sweep 2 goes from the last chunk to the first.
-#     Y_1 = W_1 dS_C^T + ((W_1 dO^T) . N^T) Q - (M^T . (W_1 P_2^T)) diag(beta_1) K_1 - (M^T . (W_1 P_1^T))
+#     (60) Y_1 = W_1 dS_C^T + ((W_1 dO^T) . N^T) Q - (M^T . (W_1 P_2^T)) diag(beta_1) K_1 - (M^T . (W_1 P_1^T))
 #         diag(beta_2) K_2   (row t: dS_t w_{1,t})
-#     Y_2 = W_2 dS_C^T + ((W_2 dO^T) . N^T) Q - (M^T . (W_2 P_2^T)) diag(beta_1) K_1 - (M^T . (W_2 P_1^T))
+#     (61) Y_2 = W_2 dS_C^T + ((W_2 dO^T) . N^T) Q - (M^T . (W_2 P_2^T)) diag(beta_1) K_1 - (M^T . (W_2 P_1^T))
 #         diag(beta_2) K_2   (row t: dS_t w_{2,t})
 # Sweep 3 goes from the first chunk to the last.
-#     Y_3 = P_1 S_0^T + (N . (P_1 W_1^T)) diag(beta_1) K_1 + (M . (P_1 W_2^T)) diag(beta_2) K_2   (row t: S_t'
+#     (62) Y_3 = P_1 S_0^T + (N . (P_1 W_1^T)) diag(beta_1) K_1 + (M . (P_1 W_2^T)) diag(beta_2) K_2   (row t: S_t'
 #         p_{1,t})
-#     dQ = dO S_0^T + ((dO W_1^T) . N) diag(beta_1) K_1 + ((dO W_2^T) . N) diag(beta_2) K_2
-#     Y_4 = P_2 S_0^T + (M . (P_2 W_1^T)) diag(beta_1) K_1 + (M . (P_2 W_2^T)) diag(beta_2) K_2   (row t: S_{t-1}
-#         p_{2,t})
+#     (63) dQ = dO S_0^T + ((dO W_1^T) . N) diag(beta_1) K_1 + ((dO W_2^T) . N) diag(beta_2) K_2
+#     (64) Y_4 = P_2 S_0^T + (M . (P_2 W_1^T)) diag(beta_1) K_1 + (M . (P_2 W_2^T)) diag(beta_2) K_2   (row t:
+#         S_{t-1} p_{2,t})
+#
+# In code, products of decays are called by what lies at their ends: m (in torch, decays) is from a write to a read,
+#     since from what enters the chunk to a read, until from a write to what leaves it, kept from what enters to what
+#     leaves. Statements cite the formulas above by their numbers.
 
 import torch
 import triton
@@ -114,59 +118,56 @@ from chunkform.runtime.op.decode import Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK, dtype_of, from_chunks, from_steps, in_segments, steps_first, to_chunks,
+    CHUNK, call_of, chunks_of, dtype_of, from_chunks, from_steps, in_segments, or_zeros,
+    steps_first, steps_or_zeros,
 )
 from chunkform.runtime.torch_form.decays import order_mask, triangular_inverse
-from chunkform.runtime.torch_form.segment_maps import Segment, in_pieces, over_chunks
+from chunkform.runtime.torch_form.segment_maps import Segment, map_of_segment, over_chunks
 
 
-def _forward_sweep_1(s1, s2, s3, s4, s5, s6, s7, S_0, lead, size, dtype, device, size_d, size_e):
-    """A walk forwards over chunks, carrying S."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    x5 = to_chunks(s5, lead, size, 1)
-    x6 = to_chunks(s6, lead, size, 1)
-    x7 = to_chunks(s7, lead, size, 1)
-    a0 = x2 @ x1.mT
-    a1 = order_mask(size, False, 1, x1)
-    a2 = x3 @ x1.mT
-    a3 = x3 @ x4.mT
-    a4 = triangular_inverse(a1 * a3, 1)
-    a5 = x2 @ x4.mT
-    a6 = order_mask(size, True, 1, x1)
-    a7 = (a5 * a6) @ a4
-    a8 = a7 @ (a1 * a2)
-    a9 = triangular_inverse((a0 * a1 + a8), 1)
-    a10 = a1 * a2
-    a11 = x7 @ x4.mT
-    a12 = x7 @ x1.mT
-    S_now = S_0
-    S_in = []
-    b3_all = []
-    b6_all = []
-    count = x1.shape[2]
+def _forward_sweep_1(x, x2, x3, x4, v2, v1, q, S, lead, size):
+    """An inter-chunk sweep forwards in time, which carries S."""
+    x, x2, x3, x4, v2, v1, q = chunks_of(lead, size, x, x2, x3, x4, v2, v1, q)
+    prod = x2 @ x.mT
+    order = order_mask(size, False, 1, x)
+    prod2 = x3 @ x.mT
+    prod3 = x3 @ x4.mT
+    inverse = triangular_inverse(order * prod3, 1)
+    prod4 = x2 @ x4.mT
+    order2 = order_mask(size, True, 1, x)
+    prod5 = (prod4 * order2) @ inverse
+    prod6 = prod5 @ (order * prod2)
+    inverse2 = triangular_inverse((prod * order + prod6), 1)
+    t = order * prod2
+    prod15 = q @ x4.mT
+    prod18 = q @ x.mT
+    S_0 = []
+    prod10_all = []
+    prod13_all = []
+    count = x.shape[2]
     for n in range(count):
-        S_in.append(S_now)
-        b0 = (x2[:, :, n]) @ S_now
-        b1 = (x3[:, :, n]) @ S_now
-        b2 = (a7[:, :, n]) @ (b1 + x6[:, :, n])
-        b3 = (a9[:, :, n]) @ ((b0 + x5[:, :, n]) + b2)
-        b4 = (x1[:, :, n]).mT @ b3
-        b5 = (a10[:, :, n]) @ b3
-        b6 = (a4[:, :, n]) @ (b5 + (b1 + x6[:, :, n]))
-        b7 = (x4[:, :, n]).mT @ b6
-        b3_all.append(b3)
-        b6_all.append(b6)
-        S_now = S_now + b4 + b7
-    S_in = torch.stack(S_in, 2)
-    b3 = torch.stack(b3_all, 2)
-    b6 = torch.stack(b6_all, 2)
-    c0 = (a11 * a6) @ b6
-    c1 = x7 @ S_in
-    c2 = (a12 * a6) @ b3
-    return from_chunks(b3, lead, 1), from_chunks(b6, lead, 1), from_chunks((c0 + c1 + c2), lead, 1), S_now
+        S_0.append(S)
+        prod7 = x2[:, :, n] @ S
+        prod8 = x3[:, :, n] @ S
+        prod9 = prod5[:, :, n] @ (prod8 + v1[:, :, n])
+        prod10 = inverse2[:, :, n] @ ((prod7 + v2[:, :, n]) + prod9)
+        prod11 = x[:, :, n].mT @ prod10
+        prod12 = t[:, :, n] @ prod10
+        prod13 = inverse[:, :, n] @ (prod12 + (prod8 + v1[:, :, n]))
+        prod14 = x4[:, :, n].mT @ prod13
+        prod10_all.append(prod10)
+        prod13_all.append(prod13)
+        S = S + prod11 + prod14
+    S_0 = torch.stack(S_0, 2)
+    prod10 = torch.stack(prod10_all, 2)
+    prod13 = torch.stack(prod13_all, 2)
+    prod16 = (prod15 * order2) @ prod13
+    prod17 = q @ S_0
+    prod19 = (prod18 * order2) @ prod10
+    return (
+        from_chunks(prod10, lead, 1), from_chunks(prod13, lead, 1),
+        from_chunks((prod16 + prod17 + prod19), lead, 1), S,
+    )
 
 
 def torch_forward(given, states, constants, packed=None):
@@ -174,16 +175,10 @@ def torch_forward(given, states, constants, packed=None):
     if packed is not None:
         per_step = ["q", "k1", "k2", "v1", "v2", "beta1", "beta2"]
         return forward_by_length(torch_forward, per_step, given, states, constants, packed)
-    dtype = dtype_of(given)
-    some = given["q"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    dtype, device, lead = call_of(given, "q")
     size_d = given["q"].shape[-1]
     size_e = given["v1"].shape[-1]
-    S_first = (
-        states["S"].to(dtype)
-        if states.get("S") is not None
-        else torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-    )
+    S_first = or_zeros(states.get("S"), (*lead[:2], size_d, size_e), dtype, device)
     k2 = steps_first(given["k2"], dtype)
     beta2 = steps_first(given["beta2"], dtype)
     k1 = steps_first(given["k1"], dtype)
@@ -191,140 +186,121 @@ def torch_forward(given, states, constants, packed=None):
     v2 = steps_first(given["v2"], dtype)
     v1 = steps_first(given["v1"], dtype)
     q = steps_first(given["q"], dtype)
-    # w: v2_t - S.mid.row.1d5eea4fc3_t
-    # w_2: v1_t - S.prev.row.3ce984fd19_t
-    # y: S_t^T q_t
-    w, w_2, y, S_last = in_segments(
+    # (42) w2: v2_t - S_t'^T k2_t
+    # (44) w1: v1_t - S_{t-1}^T k1_t
+    # (45) o: S_t^T q_t
+    w2, w1, o, S_last = in_segments(
         _forward_sweep_1, (k2 * beta2[..., None], -k2, -k1, k1 * beta1[..., None], v2, v1, q),
-        (S_first,), lead, 1, CHUNK, dtype, device, size_d, size_e,
+        (S_first,), lead, 1, CHUNK,
     )
-    return {"o": from_steps(y, lead, 1, given["q"].dtype)}, {"S": S_last}, {"3e5108c2bc": w_2, "50a8a7b577": w}
+    return {"o": from_steps(o, lead, 1, given["q"].dtype)}, {"S": S_last}, {"3e5108c2bc": w1, "50a8a7b577": w2}
 
 
-def _backward_sweep_1(s1, s2, s3, s4, s5, s6, dS_0, lead, size, dtype, device, size_d, size_e):
-    """A walk backwards over chunks, carrying dS."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    x5 = to_chunks(s5, lead, size, 1)
-    x6 = to_chunks(s6, lead, size, 1)
-    a0 = x1.mT @ x2
-    a1 = order_mask(size, False, -1, x1)
-    a2 = x4 @ x3.mT
-    a3 = triangular_inverse(a1 * a2, -1)
-    a4 = x4 @ x5.mT
-    a5 = a4 * a1
-    a6 = x6 @ x1.mT
-    a7 = order_mask(size, True, -1, x1)
-    a8 = (a6 * a7) @ x2
-    a9 = x6 @ x3.mT
-    a10 = (a1 * a9) @ a3
-    a11 = x4 @ x1.mT
-    a12 = (a7 * a11) @ x2
-    a13 = x6 @ x5.mT
-    a14 = a10 @ (a4 * a1)
-    a15 = triangular_inverse((a1 * a13 + a14), -1)
-    dS_now = dS_0
-    dS_in = []
-    b3_all = []
-    b5_all = []
-    count = x1.shape[2]
+def _backward_sweep_1(q, do, x, k2, x2, x3, dS, lead, size):
+    """An inter-chunk sweep backwards in time, which carries dS."""
+    q, do, x, k2, x2, x3 = chunks_of(lead, size, q, do, x, k2, x2, x3)
+    prod = q.mT @ do
+    order = order_mask(size, False, -1, q)
+    prod2 = k2 @ x.mT
+    inverse = triangular_inverse(order * prod2, -1)
+    prod3 = k2 @ x2.mT
+    t = prod3 * order
+    prod5 = x3 @ q.mT
+    order2 = order_mask(size, True, -1, q)
+    prod6 = (prod5 * order2) @ do
+    prod7 = x3 @ x.mT
+    prod8 = (order * prod7) @ inverse
+    prod9 = k2 @ q.mT
+    prod10 = (order2 * prod9) @ do
+    prod13 = x3 @ x2.mT
+    prod14 = prod8 @ (prod3 * order)
+    inverse2 = triangular_inverse((order * prod13 + prod14), -1)
+    prod15_all = []
+    prod17_all = []
+    count = q.shape[2]
     for n in range(count - 1, -1, -1):
-        dS_in.append(dS_now)
-        b0 = (x6[:, :, n]) @ dS_now
-        b1 = (x4[:, :, n]) @ dS_now
-        b2 = (a10[:, :, n]) @ (a12[:, :, n] + b1)
-        b3 = (a15[:, :, n]) @ ((b0 + a8[:, :, n]) + b2)
-        b4 = (a5[:, :, n]) @ b3
-        b5 = (a3[:, :, n]) @ (b4 + (a12[:, :, n] + b1))
-        b6 = (x3[:, :, n]).mT @ b5
-        b7 = (x5[:, :, n]).mT @ b3
-        b3_all.append(b3)
-        b5_all.append(b5)
-        dS_now = dS_now + a0[:, :, n] + b6 + b7
-    b3 = torch.stack(b3_all[::-1], 2)
-    b5 = torch.stack(b5_all[::-1], 2)
-    return from_chunks(b3, lead, 1), from_chunks(b5, lead, 1), dS_now
+        prod4 = x3[:, :, n] @ dS
+        prod11 = k2[:, :, n] @ dS
+        prod12 = prod8[:, :, n] @ (prod10[:, :, n] + prod11)
+        prod15 = inverse2[:, :, n] @ ((prod4 + prod6[:, :, n]) + prod12)
+        prod16 = t[:, :, n] @ prod15
+        prod17 = inverse[:, :, n] @ (prod16 + (prod10[:, :, n] + prod11))
+        prod18 = x[:, :, n].mT @ prod17
+        prod19 = x2[:, :, n].mT @ prod15
+        prod15_all.append(prod15)
+        prod17_all.append(prod17)
+        dS = dS + prod[:, :, n] + prod18 + prod19
+    prod15 = torch.stack(prod15_all[::-1], 2)
+    prod17 = torch.stack(prod17_all[::-1], 2)
+    return from_chunks(prod15, lead, 1), from_chunks(prod17, lead, 1), dS
 
 
-def _backward_sweep_2(s1, s2, s3, s4, s5, s6, s7, s8, dS_0, lead, size, dtype, device, size_d, size_e):
-    """A walk backwards over chunks, carrying dS."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    x5 = to_chunks(s5, lead, size, 1)
-    x6 = to_chunks(s6, lead, size, 1)
-    x7 = to_chunks(s7, lead, size, 1)
-    x8 = to_chunks(s8, lead, size, 1)
-    a0 = x2.mT @ x1
-    a1 = x3.mT @ x4
-    a2 = x5.mT @ x6
-    a3 = x7 @ x4.mT
-    a4 = order_mask(size, True, -1, x1)
-    a5 = (a3 * a4) @ x3
-    a6 = order_mask(size, False, -1, x1)
-    a7 = x7 @ x6.mT
-    a8 = (a6 * a7) @ x5
-    a9 = x7 @ x1.mT
-    a10 = (a6 * a9) @ x2
-    a11 = x8 @ x6.mT
-    a12 = (a11 * a6) @ x5
-    a13 = x8 @ x1.mT
-    a14 = (a13 * a6) @ x2
-    a15 = x8 @ x4.mT
-    a16 = (a15 * a4) @ x3
-    dS_now = dS_0
-    dS_in = []
-    count = x1.shape[2]
+def _backward_sweep_2(p2, x, q, do, x2, p1, x3, x4, dS, lead, size):
+    """An inter-chunk sweep backwards in time, which carries dS."""
+    p2, x, q, do, x2, p1, x3, x4 = chunks_of(lead, size, p2, x, q, do, x2, p1, x3, x4)
+    prod = x.mT @ p2
+    prod2 = q.mT @ do
+    prod3 = x2.mT @ p1
+    prod4 = x3 @ do.mT
+    order = order_mask(size, True, -1, p2)
+    prod5 = (prod4 * order) @ q
+    order2 = order_mask(size, False, -1, p2)
+    prod7 = x3 @ p1.mT
+    prod8 = (order2 * prod7) @ x2
+    prod9 = x3 @ p2.mT
+    prod10 = (order2 * prod9) @ x
+    prod11 = x4 @ p1.mT
+    prod12 = (prod11 * order2) @ x2
+    prod13 = x4 @ p2.mT
+    prod14 = (prod13 * order2) @ x
+    prod16 = x4 @ do.mT
+    prod17 = (prod16 * order) @ q
+    dS_C = []
+    count = p2.shape[2]
     for n in range(count - 1, -1, -1):
-        dS_in.append(dS_now)
-        dS_now = dS_now + a0[:, :, n] + a1[:, :, n] + a2[:, :, n]
-    dS_in = torch.stack(dS_in[::-1], 2)
-    c0 = x7 @ dS_in.mT
-    c1 = x8 @ dS_in.mT
-    return from_chunks((a5 + c0 + a8 + a10), lead, 1), from_chunks((a12 + a14 + c1 + a16), lead, 1), dS_now
-
-
-def _backward_sweep_3(s1, s2, s3, s4, s5, s6, s7, S_0, lead, size, dtype, device, size_d, size_e):
-    """A walk forwards over chunks, carrying S."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    x5 = to_chunks(s5, lead, size, 1)
-    x6 = to_chunks(s6, lead, size, 1)
-    x7 = to_chunks(s7, lead, size, 1)
-    a0 = x1.mT @ x2
-    a1 = x3.mT @ x4
-    a2 = x5 @ x4.mT
-    a3 = order_mask(size, True, 1, x1)
-    a4 = (a2 * a3) @ x3
-    a5 = x5 @ x2.mT
-    a6 = order_mask(size, False, 1, x1)
-    a7 = (a5 * a6) @ x1
-    a8 = x6 @ x2.mT
-    a9 = (a8 * a3) @ x1
-    a10 = x6 @ x4.mT
-    a11 = (a10 * a3) @ x3
-    a12 = x7 @ x4.mT
-    a13 = (a6 * a12) @ x3
-    a14 = x7 @ x2.mT
-    a15 = (a6 * a14) @ x1
-    S_now = S_0
-    S_in = []
-    count = x1.shape[2]
-    for n in range(count):
-        S_in.append(S_now)
-        S_now = S_now + a0[:, :, n] + a1[:, :, n]
-    S_in = torch.stack(S_in, 2)
-    c0 = x5 @ S_in.mT
-    c1 = x6 @ S_in.mT
-    c2 = x7 @ S_in.mT
+        dS_C.append(dS)
+        dS = dS + prod[:, :, n] + prod2[:, :, n] + prod3[:, :, n]
+    dS_C = torch.stack(dS_C[::-1], 2)
+    prod6 = x3 @ dS_C.mT
+    prod15 = x4 @ dS_C.mT
     return (
-        from_chunks((a4 + c0 + a7), lead, 1), from_chunks((c1 + a9 + a11), lead, 1),
-        from_chunks((a13 + c2 + a15), lead, 1), S_now,
+        from_chunks((prod5 + prod6 + prod8 + prod10), lead, 1),
+        from_chunks((prod12 + prod14 + prod15 + prod17), lead, 1), dS,
+    )
+
+
+def _backward_sweep_3(x, w2, x2, w1, p1, do, p2, S, lead, size):
+    """An inter-chunk sweep forwards in time, which carries S."""
+    x, w2, x2, w1, p1, do, p2 = chunks_of(lead, size, x, w2, x2, w1, p1, do, p2)
+    prod = x.mT @ w2
+    prod2 = x2.mT @ w1
+    prod3 = p1 @ w1.mT
+    order = order_mask(size, True, 1, x)
+    prod4 = (prod3 * order) @ x2
+    prod6 = p1 @ w2.mT
+    order2 = order_mask(size, False, 1, x)
+    prod7 = (prod6 * order2) @ x
+    prod9 = do @ w2.mT
+    prod10 = (prod9 * order) @ x
+    prod11 = do @ w1.mT
+    prod12 = (prod11 * order) @ x2
+    prod13 = p2 @ w1.mT
+    prod14 = (order2 * prod13) @ x2
+    prod16 = p2 @ w2.mT
+    prod17 = (order2 * prod16) @ x
+    S_0 = []
+    count = x.shape[2]
+    for n in range(count):
+        S_0.append(S)
+        S = S + prod[:, :, n] + prod2[:, :, n]
+    S_0 = torch.stack(S_0, 2)
+    prod5 = p1 @ S_0.mT
+    prod8 = do @ S_0.mT
+    prod15 = p2 @ S_0.mT
+    return (
+        from_chunks((prod4 + prod5 + prod7), lead, 1),
+        from_chunks((prod8 + prod10 + prod12), lead, 1),
+        from_chunks((prod14 + prod15 + prod17), lead, 1), S,
     )
 
 
@@ -335,248 +311,197 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
         return backward_by_length(
             torch_backward, per_step, given, states, constants, saved, cotangents, final_cotangents, needs, packed
         )
-    dtype = dtype_of(given)
-    some = given["q"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    dtype, device, lead = call_of(given, "q")
     size_d = given["q"].shape[-1]
     size_e = given["v1"].shape[-1]
-    S_first = (
-        states["S"].to(dtype)
-        if states.get("S") is not None
-        else torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-    )
-    last_dS = final_cotangents.get("S")
-    dS_last = (
-        torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-        if last_dS is None
-        else last_dS.to(dtype)
-    )
+    S_first = or_zeros(states.get("S"), (*lead[:2], size_d, size_e), dtype, device)
+    dS_last = or_zeros(final_cotangents.get("S"), (*lead[:2], size_d, size_e), dtype, device)
     q = steps_first(given["q"], dtype)
-    do = cotangents.get("o")
-    do = (
-        torch.zeros(lead[0], lead[1], lead[2], size_e, dtype=dtype, device=device)
-        if do is None
-        else steps_first(do, dtype)
-    )
+    do = steps_or_zeros(cotangents.get("o"), (*lead, size_e), dtype, device)
     k2 = steps_first(given["k2"], dtype)
     beta2 = steps_first(given["beta2"], dtype)
     k1 = steps_first(given["k1"], dtype)
     beta1 = steps_first(given["beta1"], dtype)
-    t15 = (k2 * k1).sum(-1)
-    # w: dS.mid.row.3ce984fd19_t - beta2_t (k2_t^T k1_t) dS.mid.row.1d5eea4fc3_t
-    # w_2: dS.mid.row.1d5eea4fc3_t
-    w, w_2, dS_first = in_segments(
+    t11 = (k2 * k1).sum(-1)
+    # (56) p2: dS_t^T k1_t - beta2_t (k1_t^T k2_t) dS_t^T k2_t
+    # (58) p1: dS_t^T k2_t
+    p2, p1, dS_first = in_segments(
         _backward_sweep_1,
-        (q, do, -k2 * beta2[..., None], k2, -k1 * beta1[..., None], (k1 - k2 * t15[..., None] * beta2[..., None])),
-        (dS_last,), lead, -1, CHUNK, dtype, device, size_d, size_e,
+        (q, do, -k2 * beta2[..., None], k2, -k1 * beta1[..., None], (k1 - k2 * t11[..., None] * beta2[..., None])),
+        (dS_last,), lead, -1, CHUNK,
     )
-    t19 = -k1 * beta1[..., None]
-    t20 = -k2 * beta2[..., None]
-    w_3 = saved["3e5108c2bc"]
-    w_4 = saved["50a8a7b577"]
-    # y: dS_t w_{3,t}
-    # y_2: dS_t w_{4,t}
-    y, y_2, dS_first = in_segments(
-        _backward_sweep_2, (w, t19, q, do, t20, w_2, w_3, w_4), (dS_last,), lead, -1, CHUNK, dtype,
-        device, size_d, size_e,
-    )
-    # y_3: S_t w_{2,t}
-    # y_4: S_t do_t
-    # y_5: S_(t-1) w_t
-    y_3, y_4, y_5, S_end = in_segments(
-        _backward_sweep_3, (k2 * beta2[..., None], w_4, k1 * beta1[..., None], w_3, w_2, do, w),
-        (S_first,), lead, 1, CHUNK, dtype, device, size_d, size_e,
+    t15 = -k1 * beta1[..., None]
+    t16 = -k2 * beta2[..., None]
+    w1 = saved["3e5108c2bc"]
+    w2 = saved["50a8a7b577"]
+    # (60) y: dS_t w_{1,t}
+    # (61) y_2: dS_t w_{2,t}
+    y, y_2, dS_first = in_segments(_backward_sweep_2, (p2, t15, q, do, t16, p1, w1, w2), (dS_last,), lead, -1, CHUNK)
+    # (62) y_3: S_t' p_{1,t}
+    # (63) dq: S_t do_t
+    # (64) y_4: S_{t-1} p_{2,t}
+    y_3, dq, y_4, S_end = in_segments(
+        _backward_sweep_3, (k2 * beta2[..., None], w2, k1 * beta1[..., None], w1, p1, do, p2),
+        (S_first,), lead, 1, CHUNK,
     )
     gradients = {}
-    gradients["q"] = from_steps(y_4, lead, 1, given["q"].dtype)
-    t32 = (w_3 * w_2).sum(-1)
-    t33 = (y - k2 * t32[..., None] * beta2[..., None]) * beta1[..., None]
-    gradients["k1"] = from_steps((-beta1[..., None] * y_5 + t33), lead, 1, given["k1"].dtype)
+    gradients["q"] = from_steps(dq, lead, 1, given["q"].dtype)
+    t28 = (w1 * p1).sum(-1)
+    t29 = (y - k2 * t28[..., None] * beta2[..., None]) * beta1[..., None]
+    gradients["k1"] = from_steps((-beta1[..., None] * y_4 + t29), lead, 1, given["k1"].dtype)
     gradients["k2"] = from_steps((-y_3 * beta2[..., None] + y_2 * beta2[..., None]), lead, 1, given["k2"].dtype)
-    gradients["v1"] = from_steps(w * beta1[..., None], lead, 1, given["v1"].dtype)
-    gradients["v2"] = from_steps(w_2 * beta2[..., None], lead, 1, given["v2"].dtype)
-    t38 = (w_3 * w).sum(-1)
-    gradients["beta1"] = from_steps(t38, lead, 0, given["beta1"].dtype)
-    t40 = (w_4 * w_2).sum(-1)
-    gradients["beta2"] = from_steps(t40, lead, 0, given["beta2"].dtype)
+    gradients["v1"] = from_steps(p2 * beta1[..., None], lead, 1, given["v1"].dtype)
+    gradients["v2"] = from_steps(p1 * beta2[..., None], lead, 1, given["v2"].dtype)
+    t34 = (w1 * p2).sum(-1)
+    gradients["beta1"] = from_steps(t34, lead, 0, given["beta1"].dtype)
+    t36 = (w2 * p1).sum(-1)
+    gradients["beta2"] = from_steps(t36, lead, 0, given["beta2"].dtype)
     return gradients, {"S": dS_first}
 
 
-def _forward_states_1_chunks(s1, s2, s3, s4, s5, s6, lead, size, dtype, device, size_d, size_e):
-    """What each chunk, walked forwards, makes of S: linear parts, then local parts."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    x5 = to_chunks(s5, lead, size, 1)
-    x6 = to_chunks(s6, lead, size, 1)
-    count = x1.shape[2]
-    a0 = x3 @ x2.mT
-    a1 = order_mask(size, False, 1, x1)
-    a2 = x4 @ x2.mT
-    a3 = x4 @ x5.mT
-    a4 = triangular_inverse(a1 * a3, 1)
-    a5 = x3 @ x5.mT
-    a6 = order_mask(size, True, 1, x1)
-    a7 = (a5 * a6) @ a4
-    a8 = a7 @ (a1 * a2)
-    a9 = triangular_inverse((a0 * a1 + a8), 1)
-    a10 = a7 @ x4
-    a11 = a9 @ (a10 + x3)
-    a12 = x2.mT @ a11
-    a13 = (a1 * a2) @ a11
-    a14 = a4 @ (x4 + a13)
-    a15 = x5.mT @ a14
-    a16 = torch.eye(size_d, dtype=dtype, device=device)
-    a17 = a7 @ x1
-    a18 = a9 @ (a17 + x6)
-    a19 = x2.mT @ a18
-    a20 = (a1 * a2) @ a18
-    a21 = a4 @ (a20 + x1)
-    a22 = x5.mT @ a21
+def _forward_states_1_chunks(v1, x, x2, x3, x4, v2, lead, size, dtype, device, size_d, size_e):
+    """The map of each chunk, forwards in time, for S: linear parts, then local parts."""
+    v1, x, x2, x3, x4, v2 = chunks_of(lead, size, v1, x, x2, x3, x4, v2)
+    count = v1.shape[2]
+    prod = x2 @ x.mT
+    order = order_mask(size, False, 1, v1)
+    prod2 = x3 @ x.mT
+    prod3 = x3 @ x4.mT
+    inverse = triangular_inverse(order * prod3, 1)
+    prod4 = x2 @ x4.mT
+    order2 = order_mask(size, True, 1, v1)
+    prod5 = (prod4 * order2) @ inverse
+    prod6 = prod5 @ (order * prod2)
+    inverse2 = triangular_inverse((prod * order + prod6), 1)
+    prod7 = prod5 @ x3
+    prod8 = inverse2 @ (prod7 + x2)
+    prod9 = x.mT @ prod8
+    prod10 = (order * prod2) @ prod8
+    prod11 = inverse @ (x3 + prod10)
+    prod12 = x4.mT @ prod11
+    t = torch.eye(size_d, dtype=dtype, device=device)
+    prod13 = prod5 @ v1
+    prod14 = inverse2 @ (prod13 + v2)
+    prod15 = x.mT @ prod14
+    prod16 = (order * prod2) @ prod14
+    prod17 = inverse @ (prod16 + v1)
+    prod18 = x4.mT @ prod17
     return (
-        over_chunks((a12 + a15 + a16), (lead[0], lead[1], count, size_d, size_d), dtype, device),
-        over_chunks((a19 + a22), (lead[0], lead[1], count, size_d, size_e), dtype, device),
+        over_chunks((prod9 + prod12 + t), (*lead[:2], count, size_d, size_d), dtype, device),
+        over_chunks((prod15 + prod18), (*lead[:2], count, size_d, size_e), dtype, device),
     )
 
 
-def _forward_states_1_law(later, earlier):
+def _forward_states_1_composed(later, earlier):
     """The map of two segments from the map of each."""
-    a0 = (later[0]) @ (earlier[0].mT).mT
-    a1 = (later[0]) @ (earlier[1])
+    a0 = later[0] @ earlier[0].mT.mT
+    a1 = later[0] @ earlier[1]
     return (a0, (later[1] + a1))
 
 
-def _forward_states_1_apply(parts, states):
+def _forward_states_1_applied(parts, states):
     """The states that leave a segment, from those that enter it."""
-    a0 = (parts[0]) @ (states[0])
+    a0 = parts[0] @ states[0]
     return ((a0 + parts[1]),)
 
 
 def torch_forward_states(given, states, constants, exchange):
-    """The states that enter this part of a sequence, by what comes before it."""
-    dtype = dtype_of(given)
-    some = given["q"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    """The states that enter this segment of a sequence, by what comes before it."""
+    dtype, device, lead = call_of(given, "q")
     size_d = given["q"].shape[-1]
     size_e = given["v1"].shape[-1]
-    S_first = (
-        states["S"].to(dtype)
-        if states.get("S") is not None
-        else torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-    )
+    S_first = or_zeros(states.get("S"), (*lead[:2], size_d, size_e), dtype, device)
     v1 = steps_first(given["v1"], dtype)
     k2 = steps_first(given["k2"], dtype)
     beta2 = steps_first(given["beta2"], dtype)
     k1 = steps_first(given["k1"], dtype)
     beta1 = steps_first(given["beta1"], dtype)
     v2 = steps_first(given["v2"], dtype)
-    map_3 = in_pieces(
-        _forward_states_1_chunks, _forward_states_1_law,
+    map_3 = map_of_segment(
+        _forward_states_1_chunks, _forward_states_1_composed,
         (v1, k2 * beta2[..., None], -k2, -k1, k1 * beta1[..., None], v2), lead, 1, CHUNK, dtype,
         device, size_d, size_e,
     )
     # what enters, of S
     ((S_first,),) = exchange(
-        (Segment(("S",), _forward_states_1_law, _forward_states_1_apply, map_3[:1], map_3[1:], (S_first,)),)
+        (Segment(("S",), _forward_states_1_composed, _forward_states_1_applied, map_3[:1], map_3[1:], (S_first,)),)
     )
     return {"S": S_first}
 
 
-def _backward_states_1_chunks(s1, s2, s3, s4, s5, s6, lead, size, dtype, device, size_d, size_e):
-    """What each chunk, walked backwards, makes of dS: linear parts, then local parts."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    x5 = to_chunks(s5, lead, size, 1)
-    x6 = to_chunks(s6, lead, size, 1)
-    count = x1.shape[2]
-    a0 = order_mask(size, False, -1, x1)
-    a1 = x1 @ x2.mT
-    a2 = triangular_inverse(a0 * a1, -1)
-    a3 = x3 @ x2.mT
-    a4 = (a0 * a3) @ a2
-    a5 = a4 @ x1
-    a6 = x3 @ x4.mT
-    a7 = x1 @ x4.mT
-    a8 = a4 @ (a7 * a0)
-    a9 = triangular_inverse((a0 * a6 + a8), -1)
-    a10 = a9 @ (a5 + x3)
-    a11 = x4.mT @ a10
-    a12 = (a7 * a0) @ a10
-    a13 = a2 @ (a12 + x1)
-    a14 = x2.mT @ a13
-    a15 = torch.eye(size_d, dtype=dtype, device=device)
-    a16 = x5.mT @ x6
-    a17 = order_mask(size, True, -1, x1)
-    a18 = x1 @ x5.mT
-    a19 = (a17 * a18) @ x6
-    a20 = a4 @ a19
-    a21 = x3 @ x5.mT
-    a22 = (a21 * a17) @ x6
-    a23 = a9 @ (a20 + a22)
-    a24 = x4.mT @ a23
-    a25 = (a7 * a0) @ a23
-    a26 = a2 @ (a19 + a25)
-    a27 = x2.mT @ a26
+def _backward_states_1_chunks(k2, x, x2, x3, q, do, lead, size, dtype, device, size_d, size_e):
+    """The map of each chunk, backwards in time, for dS: linear parts, then local parts."""
+    k2, x, x2, x3, q, do = chunks_of(lead, size, k2, x, x2, x3, q, do)
+    count = k2.shape[2]
+    order = order_mask(size, False, -1, k2)
+    prod = k2 @ x.mT
+    inverse = triangular_inverse(order * prod, -1)
+    prod2 = x2 @ x.mT
+    prod3 = (order * prod2) @ inverse
+    prod4 = prod3 @ k2
+    prod5 = x2 @ x3.mT
+    prod6 = k2 @ x3.mT
+    prod7 = prod3 @ (prod6 * order)
+    inverse2 = triangular_inverse((order * prod5 + prod7), -1)
+    prod8 = inverse2 @ (prod4 + x2)
+    prod9 = x3.mT @ prod8
+    prod10 = (prod6 * order) @ prod8
+    prod11 = inverse @ (prod10 + k2)
+    prod12 = x.mT @ prod11
+    t = torch.eye(size_d, dtype=dtype, device=device)
+    prod13 = q.mT @ do
+    order2 = order_mask(size, True, -1, k2)
+    prod14 = k2 @ q.mT
+    prod15 = (order2 * prod14) @ do
+    prod16 = prod3 @ prod15
+    prod17 = x2 @ q.mT
+    prod18 = (prod17 * order2) @ do
+    prod19 = inverse2 @ (prod16 + prod18)
+    prod20 = x3.mT @ prod19
+    prod21 = (prod6 * order) @ prod19
+    prod22 = inverse @ (prod15 + prod21)
+    prod23 = x.mT @ prod22
     return (
-        over_chunks((a11 + a14 + a15), (lead[0], lead[1], count, size_d, size_d), dtype, device),
-        over_chunks((a16 + a24 + a27), (lead[0], lead[1], count, size_d, size_e), dtype, device),
+        over_chunks((prod9 + prod12 + t), (*lead[:2], count, size_d, size_d), dtype, device),
+        over_chunks((prod13 + prod20 + prod23), (*lead[:2], count, size_d, size_e), dtype, device),
     )
 
 
-def _backward_states_1_law(later, earlier):
+def _backward_states_1_composed(later, earlier):
     """The map of two segments from the map of each."""
-    a0 = (later[0]) @ (earlier[0].mT).mT
-    a1 = (later[0]) @ (earlier[1])
+    a0 = later[0] @ earlier[0].mT.mT
+    a1 = later[0] @ earlier[1]
     return (a0, (later[1] + a1))
 
 
-def _backward_states_1_apply(parts, states):
+def _backward_states_1_applied(parts, states):
     """The states that leave a segment, from those that enter it."""
-    a0 = (parts[0]) @ (states[0])
+    a0 = parts[0] @ states[0]
     return ((a0 + parts[1]),)
 
 
 def torch_backward_states(given, states, constants, saved, cotangents, final_cotangents, exchange):
-    """The gradients of the states that leave this part of a sequence, by what comes after it."""
-    dtype = dtype_of(given)
-    some = given["q"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    """The gradients of the states that leave this segment of a sequence, by what comes after it."""
+    dtype, device, lead = call_of(given, "q")
     size_d = given["q"].shape[-1]
     size_e = given["v1"].shape[-1]
-    S_first = (
-        states["S"].to(dtype)
-        if states.get("S") is not None
-        else torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-    )
-    last_dS = final_cotangents.get("S")
-    dS_last = (
-        torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-        if last_dS is None
-        else last_dS.to(dtype)
-    )
+    S_first = or_zeros(states.get("S"), (*lead[:2], size_d, size_e), dtype, device)
+    dS_last = or_zeros(final_cotangents.get("S"), (*lead[:2], size_d, size_e), dtype, device)
     k2 = steps_first(given["k2"], dtype)
     beta2 = steps_first(given["beta2"], dtype)
     k1 = steps_first(given["k1"], dtype)
-    t11 = (k2 * k1).sum(-1)
+    t8 = (k2 * k1).sum(-1)
     beta1 = steps_first(given["beta1"], dtype)
     q = steps_first(given["q"], dtype)
-    do = cotangents.get("o")
-    do = (
-        torch.zeros(lead[0], lead[1], lead[2], size_e, dtype=dtype, device=device)
-        if do is None
-        else steps_first(do, dtype)
-    )
-    map_3 = in_pieces(
-        _backward_states_1_chunks, _backward_states_1_law,
-        (k2, -k2 * beta2[..., None], (k1 - k2 * t11[..., None] * beta2[..., None]), -k1 * beta1[..., None], q, do),
+    do = steps_or_zeros(cotangents.get("o"), (*lead, size_e), dtype, device)
+    map_3 = map_of_segment(
+        _backward_states_1_chunks, _backward_states_1_composed,
+        (k2, -k2 * beta2[..., None], (k1 - k2 * t8[..., None] * beta2[..., None]), -k1 * beta1[..., None], q, do),
         lead, -1, CHUNK, dtype, device, size_d, size_e,
     )
     # what enters, of dS
     ((dS_last,),) = exchange(
-        (Segment(("S",), _backward_states_1_law, _backward_states_1_apply, map_3[:1], map_3[1:], (dS_last,)),)
+        (Segment(("S",), _backward_states_1_composed, _backward_states_1_applied, map_3[:1], map_3[1:], (dS_last,)),)
     )
     return {"S": dS_last}
 
@@ -618,7 +543,7 @@ def forward_prepare_1(
         tl.store(
             matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
             (b_[None, :] * (p2 * tl.where(i[:, None] >= i[None, :], 1.0, 0.0))),
-        )  # ([order_{mask}]_{i,j} . (q1 k^T)) diag(b)
+        )  # ([i >= j] . (q1 k^T)) diag(b)
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -631,7 +556,7 @@ def forward_sweep_1(
     C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
-    """A walk forwards over chunks, carrying a tile of S."""
+    """An inter-chunk sweep forwards in time, which carries a tile of S."""
     tiles = tl.cdiv(E, block_e)
     if S_linear is not None:
         tiles = tl.cdiv(D, block_e) + (0 if S_last is None else tiles)
@@ -646,7 +571,7 @@ def forward_sweep_1(
     e_ok = e < E
     if S_linear is not None:
         column = e - (0 if S_last is None else tl.cdiv(E, block_e) * block_e)
-        column_ok = (column >= 0) & (column < D)  # of the matrix of the part's map
+        column_ok = (column >= 0) & (column < D)  # of the matrix of the segment's map
         if S_last is None:
             e_ok = tl.zeros([block_e], tl.int1)
     S = ()
@@ -787,7 +712,7 @@ def substep_forward(given, states, constants, packed=None, exchange=None, needs_
                 LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
                 num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
             )
-        if exchange is not None:  # other parts of the sequence are elsewhere
+        if exchange is not None:  # other segments of the sequence are elsewhere
             S_coming = exchange.begin((map_of_all("S", S_first, S_ends, lay, parts, True, linear=S_linear, axis=0),))
     if parts > 1 or exchange is not None:
         if exchange is not None:
@@ -868,7 +793,7 @@ def backward_prepare_1(
         tl.store(
             matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
             (p * tl.where(i[:, None] >= i[None, :], 1.0, 0.0)),
-        )  # [order_{mask}]_{i,j} . (q1 k^T)
+        )  # [i >= j] . (q1 k^T)
         p2 = tl.dot(k.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k k^T
         b_ = tl.load(b__by_head + at + i, mask=i_ok, other=0.0)
         w = -b_[None, :] * (p2 * tl.where(i[:, None] < i[None, :], 1.0, 0.0))
@@ -884,7 +809,7 @@ def backward_prepare_1(
         tl.store(
             matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
             (b_[None, :] * (p3 * tl.where(i[:, None] >= i[None, :], 1.0, 0.0))),
-        )  # ([order_{mask}]_{i,j} . (do1 write1^T)) diag(b)
+        )  # ([i >= j] . (do1 write1^T)) diag(b)
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -898,7 +823,7 @@ def backward_sweep_1(
     C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
-    """A walk backwards over chunks, carrying a tile of dS."""
+    """An inter-chunk sweep backwards in time, which carries a tile of dS."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
     sh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
     h = sh % H
@@ -1045,7 +970,7 @@ def backward_prepare_2(
         tl.store(
             matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
             (b_[None, :] * (tl.where(i[:, None] > i[None, :], 1.0, 0.0) * p)),
-        )  # ([order_{mask}]_{i,j} . (dv write1^T)) diag(b)
+        )  # ([i > j] . (dv write1^T)) diag(b)
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -1058,7 +983,7 @@ def backward_sweep_2(
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """A walk backwards over chunks, carrying a tile of dS."""
+    """An inter-chunk sweep backwards in time, which carries a tile of dS."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
     sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
     h = sh % H
@@ -1142,7 +1067,7 @@ def backward_sweep_3(
     READ: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """A walk forwards over chunks, carrying a tile of S."""
+    """An inter-chunk sweep forwards in time, which carries a tile of S."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
     sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
     h = sh % H
@@ -1295,7 +1220,7 @@ def substep_backward(given, states, constants, saved, cotangents, final_cotangen
             LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
             num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
         )
-        if exchange is not None:  # other parts of the sequence are elsewhere
+        if exchange is not None:  # other segments of the sequence are elsewhere
             dS_coming = exchange.begin(
                 (map_of_all("S", dS_first, dS_ends, lay, parts, False, linear=dS_linear, axis=0),)
             )
@@ -1874,7 +1799,7 @@ def steps_kernel(
     else:
         row = batch
     entry, begin, count = batch, tl.cast(0, tl.int64), tl.cast(steps, tl.int64)
-    if starts_at is not None:  # packed: a program walks one sequence, whose place it reads
+    if starts_at is not None:  # packed: a program has one sequence, whose place it reads
         entry, begin = tl.cast(0, tl.int64), tl.cast(tl.load(starts_at + batch), tl.int64)
         count = tl.load(starts_at + batch + 1) - begin
     if counts_at is not None:

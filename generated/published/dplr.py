@@ -6,80 +6,84 @@ family: chunk-parallel
 """
 
 # The recurrence
-#     S_t = diag(w_t) S_{t-1} + b_t a_t^T S_{t-1} + k_t v_t^T
-#     o_t = S_t^T q_t
+#     (1) S_t = diag(w_t) S_{t-1} + b_t a_t^T S_{t-1} + k_t v_t^T
+#     (2) o_t = S_t^T q_t
 #
 # Its adjoint
-#     dS_t = diag(w_{t+1}) dS_{t+1} + a_{t+1} b_{t+1}^T dS_{t+1} + q_t do_t^T
-#     dq_t = S_t do_t
-#     dk_t = dS_t v_t
-#     da_t = S_{t-1} dS_t^T b_t
-#     db_t = dS_t S_{t-1}^T a_t
-#     dv_t = dS_t^T k_t
-#     dlog w_t = w_t . ((S_{t-1} . dS_t) 1)
-#     dS_0 = diag(w_1) dS_1 + a_1 b_1^T dS_1
+#     (3) dS_t = diag(w_{t+1}) dS_{t+1} + a_{t+1} b_{t+1}^T dS_{t+1} + q_t do_t^T
+#     (4) dq_t = S_t do_t
+#     (5) dk_t = dS_t v_t
+#     (6) da_t = S_{t-1} dS_t^T b_t
+#     (7) db_t = dS_t S_{t-1}^T a_t
+#     (8) dv_t = dS_t^T k_t
+#     (9) dlog w_t = w_t . ((S_{t-1} . dS_t) 1)
+#     (10) dS_0 = diag(w_1) dS_1 + a_1 b_1^T dS_1
 #
 # Read-write form
-#     S_t = diag(w_t) S_{t-1} + k_t v_t^T + b_t u_t^T
-#     u_t = S_{t-1}^T a_t
-#     o_t = S_t^T q_t
+#     (11) S_t = diag(w_t) S_{t-1} + k_t v_t^T + b_t u_t^T
+#     (12) u_t = S_{t-1}^T a_t
+#     (13) o_t = S_t^T q_t
 #
 # Read-write form of the adjoint
 # dS_t^+ is the part of dS_t that comes from later steps.
-#     dS_t = dS_t^+ + q_t do_t^T
-#     dS_{t-1}^+ = diag(w_t) dS_t + a_t p_t^T
-#     p_t = dS_t^T b_t
-#     dq_t = S_t do_t
-#     dk_t = dS_t v_t
-#     da_t = S_{t-1} p_t
-#     db_t = dS_t u_t
-#     dv_t = dS_t^T k_t
-#     dlog w_t = w_t . ((S_{t-1} . dS_t) 1)
-#     w_t . ((S_{t-1} . dS_t) 1) = (S_n . dS_n^+) 1 + sum_{s >= t} (q_s . (S_s do_s) - k_s . (dS_s v_s) - b_s . (dS_s
-#         u_s)) + sum_{s > t} (a_s . (S_{s-1} p_s))
+#     (14) dS_t = dS_t^+ + q_t do_t^T
+#     (15) dS_{t-1}^+ = diag(w_t) dS_t + a_t p_t^T
+#     (16) p_t = dS_t^T b_t
+#     (17) dq_t = S_t do_t
+#     (18) dk_t = dS_t v_t
+#     (19) da_t = S_{t-1} p_t
+#     (20) db_t = dS_t u_t
+#     (21) dv_t = dS_t^T k_t
+#     (22) dlog w_t = w_t . ((S_{t-1} . dS_t) 1)
+#     (23) w_t . ((S_{t-1} . dS_t) 1) = (S_n . dS_n^+) 1 + sum_{s >= t} (q_s . (S_s do_s) - k_s . (dS_s v_s) - b_s .
+#         (dS_s u_s)) + sum_{s > t} (a_s . (S_{s-1} p_s))
 #
 # Products of decays in a chunk
 # i, j and s run over the steps of the chunk.
-#     M_{ij} = prod_{j < s < i} w_s  for j < i, else 0
-#     G_i = prod_{s < i} w_s
-#     N_{ij} = prod_{j < s <= i} w_s  for j <= i, else 0
-#     F_i = prod_{s <= i} w_s
-#     H_j = prod_{s > j} w_s
-#     F_C = prod_s w_s
+#     (24) M_{ij} = prod_{j < s < i} w_s  for j < i, else 0
+#     (25) G_i = prod_{s < i} w_s
+#     (26) N_{ij} = prod_{j < s <= i} w_s  for j <= i, else 0
+#     (27) F_i = prod_{s <= i} w_s
+#     (28) H_j = prod_{s > j} w_s
+#     (29) F_C = prod_s w_s
 #
 # Over a chunk of C steps, forward
 # The only sweep goes from the first chunk to the last.
-#     [T_1]_{i,j} = sum_{d} A_{i,d} B_{j,d} M_{i,j,d}
-#     [R_1]_{i,j} = sum_{d} K_{j,d} A_{i,d} M_{i,j,d}
-#     U = (I - T_1)^-1 ((A . G) S_0 + R_1 V)
-#     [R_2]_{i,j} = sum_{d} Q_{i,d} B_{j,d} N_{i,j,d}
-#     [R_3]_{i,j} = sum_{d} Q_{i,d} K_{j,d} N_{i,j,d}
-#     O = (Q . F) S_0 + R_3 V + R_2 U
-#     S_C = diag(F_C) S_0 + (K . H)^T V + (B . H)^T U
+#     (30) [T_1]_{i,j} = sum_{d} A_{i,d} B_{j,d} M_{i,j,d}
+#     (31) [R_1]_{i,j} = sum_{d} K_{j,d} A_{i,d} M_{i,j,d}
+#     (32) U = (I - T_1)^-1 ((A . G) S_0 + R_1 V)
+#     (33) [R_2]_{i,j} = sum_{d} Q_{i,d} B_{j,d} N_{i,j,d}
+#     (34) [R_3]_{i,j} = sum_{d} Q_{i,d} K_{j,d} N_{i,j,d}
+#     (35) O = (Q . F) S_0 + R_3 V + R_2 U
+#     (36) S_C = diag(F_C) S_0 + (K . H)^T V + (B . H)^T U
 #
 # Over a chunk of C steps, backward
 # Sweep 1 goes from the last chunk to the first.
-#     [T_2]_{i,j} = sum_{d} A_{j,d} B_{i,d} M_{j,i,d}
-#     [R_4]_{i,j} = sum_{d} Q_{j,d} B_{i,d} N_{j,i,d}
-#     P = (I - T_2)^-1 ((B . H) dS_C + R_4 dO)
-#     [R_5]_{i,j} = sum_{d} K_{i,d} A_{j,d} M_{j,i,d}
-#     [R_6]_{i,j} = sum_{d} Q_{j,d} K_{i,d} N_{j,i,d}
-#     dV = (K . H) dS_C + R_6 dO + R_5 P
-#     dS_0 = diag(F_C) dS_C + (Q . F)^T dO + (A . G)^T P
+#     (37) [T_2]_{i,j} = sum_{d} A_{j,d} B_{i,d} M_{j,i,d}
+#     (38) [R_4]_{i,j} = sum_{d} Q_{j,d} B_{i,d} N_{j,i,d}
+#     (39) P = (I - T_2)^-1 ((B . H) dS_C + R_4 dO)
+#     (40) [R_5]_{i,j} = sum_{d} K_{i,d} A_{j,d} M_{j,i,d}
+#     (41) [R_6]_{i,j} = sum_{d} Q_{j,d} K_{i,d} N_{j,i,d}
+#     (42) dV = (K . H) dS_C + R_6 dO + R_5 P
+#     (43) dS_0 = diag(F_C) dS_C + (Q . F)^T dO + (A . G)^T P
 # Sweep 2 goes from the last chunk to the first.
-#     [R_7]_{i,d} = sum_{j} Q_{j,d} [U dO^T]_{i,j} N_{j,i,d}
-#     [R_8]_{i,d} = sum_{j} A_{j,d} M_{j,i,d} [U P^T]_{i,j}
-#     dB = H . (U dS_C^T) + R_7 + R_8
-#     [R_9]_{i,d} = sum_{j} Q_{j,d} [V dO^T]_{i,j} N_{j,i,d}
-#     [R_{10}]_{i,d} = sum_{j} A_{j,d} [V P^T]_{i,j} M_{j,i,d}
-#     dK = (V dS_C^T) . H + R_9 + R_{10}
+#     (44) [R_7]_{i,d} = sum_{j} Q_{j,d} [U dO^T]_{i,j} N_{j,i,d}
+#     (45) [R_8]_{i,d} = sum_{j} A_{j,d} M_{j,i,d} [U P^T]_{i,j}
+#     (46) dB = H . (U dS_C^T) + R_7 + R_8
+#     (47) [R_9]_{i,d} = sum_{j} Q_{j,d} [V dO^T]_{i,j} N_{j,i,d}
+#     (48) [R_{10}]_{i,d} = sum_{j} A_{j,d} [V P^T]_{i,j} M_{j,i,d}
+#     (49) dK = (V dS_C^T) . H + R_9 + R_{10}
 # Sweep 3 goes from the first chunk to the last.
-#     [R_{11}]_{i,d} = sum_{j} K_{j,d} [dO V^T]_{i,j} N_{i,j,d}
-#     [R_{12}]_{i,d} = sum_{j} B_{j,d} [dO U^T]_{i,j} N_{i,j,d}
-#     dQ = (dO S_0^T) . F + R_{12} + R_{11}
-#     [R_{13}]_{i,d} = sum_{j} B_{j,d} M_{i,j,d} [P U^T]_{i,j}
-#     [R_{14}]_{i,d} = sum_{j} K_{j,d} [P V^T]_{i,j} M_{i,j,d}
-#     dA = G . (P S_0^T) + R_{14} + R_{13}
+#     (50) [R_{11}]_{i,d} = sum_{j} K_{j,d} [dO V^T]_{i,j} N_{i,j,d}
+#     (51) [R_{12}]_{i,d} = sum_{j} B_{j,d} [dO U^T]_{i,j} N_{i,j,d}
+#     (52) dQ = (dO S_0^T) . F + R_{12} + R_{11}
+#     (53) [R_{13}]_{i,d} = sum_{j} B_{j,d} M_{i,j,d} [P U^T]_{i,j}
+#     (54) [R_{14}]_{i,d} = sum_{j} K_{j,d} [P V^T]_{i,j} M_{i,j,d}
+#     (55) dA = G . (P S_0^T) + R_{14} + R_{13}
+#
+# In code, products of decays are called by what lies at their ends: m (in torch, decays) is from a write to a read,
+#     since from what enters the chunk to a read, until from a write to what leaves it, kept from what enters to what
+#     leaves. Statements cite the formulas above by their numbers.
 
 import torch
 import triton
@@ -105,51 +109,46 @@ from chunkform.runtime.op.decode import Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK, dtype_of, from_chunks, from_steps, in_parts, in_segments, steps_first, to_chunks,
+    CHUNK, call_of, chunks_of, dtype_of, from_chunks, from_steps, in_parts, in_segments, or_zeros,
+    steps_first, steps_or_zeros,
 )
 from chunkform.runtime.torch_form.decays import (
     apart_mask, channel_apply, channel_product, decay_all, decay_in, decay_out, order_mask,
     triangular_inverse,
 )
-from chunkform.runtime.torch_form.segment_maps import Segment, in_pieces, over_chunks
+from chunkform.runtime.torch_form.segment_maps import Segment, map_of_segment, over_chunks
 
 
-def _forward_sweep_1(s1, s2, s3, s4, s5, s6, S_0, lead, size, dtype, device, size_d, size_e):
-    """A walk forwards over chunks, carrying S."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    x5 = to_chunks(s5, lead, size, 1)
-    x6 = to_chunks(s6, lead, size, 1)
-    a0 = decay_out(x2, True, 1, dim=-2)
-    a1 = (x1 * a0).mT @ x3
-    a2 = channel_product(x4, x5, x2, False, True, False, 1)
-    a3 = triangular_inverse(a2, 1)
-    a4 = channel_product(x4, x1, x2, False, True, False, 1)
-    a5 = a4 @ x3
-    a6 = decay_in(x2, False, 1, dim=-2)
-    a7 = decay_all(x2, dim=-2)
-    a8 = channel_product(x6, x5, x2, True, True, True, 1)
-    a9 = decay_in(x2, True, 1, dim=-2)
-    a10 = channel_product(x6, x1, x2, True, True, True, 1)
-    a11 = a10 @ x3
-    S_now = S_0
-    S_in = []
-    b1_all = []
-    count = x1.shape[2]
+def _forward_sweep_1(k, log_w, v, a, b, q, S, lead, size):
+    """An inter-chunk sweep forwards in time, which carries S."""
+    k, log_w, v, a, b, q = chunks_of(lead, size, k, log_w, v, a, b, q)
+    until = decay_out(log_w, True, 1, dim=-2)
+    prod = (k * until).mT @ v
+    prod2 = channel_product(a, b, log_w, False, True, False, 1)
+    inverse = triangular_inverse(prod2, 1)
+    prod3 = channel_product(a, k, log_w, False, True, False, 1)
+    prod4 = prod3 @ v
+    since = decay_in(log_w, False, 1, dim=-2)
+    kept = decay_all(log_w, dim=-2)
+    prod8 = channel_product(q, b, log_w, True, True, True, 1)
+    since2 = decay_in(log_w, True, 1, dim=-2)
+    prod11 = channel_product(q, k, log_w, True, True, True, 1)
+    prod12 = prod11 @ v
+    S_0 = []
+    prod6_all = []
+    count = k.shape[2]
     for n in range(count):
-        S_in.append(S_now)
-        b0 = (a6[:, :, n] * x4[:, :, n]) @ S_now
-        b1 = (a3[:, :, n]) @ (a5[:, :, n] + b0)
-        b2 = (a0[:, :, n] * x5[:, :, n]).mT @ b1
-        b1_all.append(b1)
-        S_now = a1[:, :, n] + b2 + S_now * (a7[:, :, n])[..., :, None]
-    S_in = torch.stack(S_in, 2)
-    b1 = torch.stack(b1_all, 2)
-    c0 = a8 @ b1
-    c1 = (a9 * x6) @ S_in
-    return from_chunks(b1, lead, 1), from_chunks((c0 + c1 + a11), lead, 1), S_now
+        S_0.append(S)
+        prod5 = (since[:, :, n] * a[:, :, n]) @ S
+        prod6 = inverse[:, :, n] @ (prod4[:, :, n] + prod5)
+        prod7 = (until[:, :, n] * b[:, :, n]).mT @ prod6
+        prod6_all.append(prod6)
+        S = prod[:, :, n] + prod7 + S * kept[:, :, n][..., :, None]
+    S_0 = torch.stack(S_0, 2)
+    prod6 = torch.stack(prod6_all, 2)
+    prod9 = prod8 @ prod6
+    prod10 = (since2 * q) @ S_0
+    return from_chunks(prod6, lead, 1), from_chunks((prod9 + prod10 + prod12), lead, 1), S
 
 
 def torch_forward(given, states, constants, packed=None):
@@ -157,188 +156,156 @@ def torch_forward(given, states, constants, packed=None):
     if packed is not None:
         per_step = ["q", "k", "a", "b", "v", "w"]
         return forward_by_length(torch_forward, per_step, given, states, constants, packed)
-    dtype = dtype_of(given)
-    some = given["q"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    dtype, device, lead = call_of(given, "q")
     size_d = given["q"].shape[-1]
     size_e = given["v"].shape[-1]
-    S_first = (
-        states["S"].to(dtype)
-        if states.get("S") is not None
-        else torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-    )
+    S_first = or_zeros(states.get("S"), (*lead[:2], size_d, size_e), dtype, device)
     k = steps_first(given["k"], dtype)
     log_w = steps_first(given["w"], dtype)
     v = steps_first(given["v"], dtype)
     a = steps_first(given["a"], dtype)
     b = steps_first(given["b"], dtype)
     q = steps_first(given["q"], dtype)
-    # w: S.prev.row.a8d12fc9a3_t
-    # y: S_t^T q_t
-    w, y, S_last = in_segments(
-        _forward_sweep_1, (k, log_w, v, a, b, q), (S_first,), lead, 1, CHUNK, dtype, device, size_d, size_e
+    # (32) w: S_{t-1}^T a_t
+    # (35) o: S_t^T q_t
+    w, o, S_last = in_segments(_forward_sweep_1, (k, log_w, v, a, b, q), (S_first,), lead, 1, CHUNK)
+    return {"o": from_steps(o, lead, 1, given["q"].dtype)}, {"S": S_last}, {"747e42a85b": w}
+
+
+def _backward_sweep_1(log_w, q, do, b, a, k, dS, lead, size):
+    """An inter-chunk sweep backwards in time, which carries dS."""
+    log_w, q, do, b, a, k = chunks_of(lead, size, log_w, q, do, b, a, k)
+    kept = decay_all(log_w, dim=-2)
+    until = decay_out(log_w, False, -1, dim=-2)
+    prod = (q * until).mT @ do
+    prod2 = channel_product(b, a, log_w, False, True, False, -1)
+    inverse = triangular_inverse(prod2, -1)
+    prod3 = channel_product(b, q, log_w, False, False, True, -1)
+    prod4 = prod3 @ do
+    since = decay_in(log_w, False, -1, dim=-2)
+    until2 = decay_out(log_w, True, -1, dim=-2)
+    prod9 = channel_product(k, q, log_w, False, False, True, -1)
+    prod10 = prod9 @ do
+    prod11 = channel_product(k, a, log_w, False, True, False, -1)
+    dS_C = []
+    prod6_all = []
+    count = log_w.shape[2]
+    for n in range(count - 1, -1, -1):
+        dS_C.append(dS)
+        prod5 = (b[:, :, n] * since[:, :, n]) @ dS
+        prod6 = inverse[:, :, n] @ (prod4[:, :, n] + prod5)
+        prod7 = (until2[:, :, n] * a[:, :, n]).mT @ prod6
+        prod6_all.append(prod6)
+        dS = dS * kept[:, :, n][..., :, None] + prod[:, :, n] + prod7
+    dS_C = torch.stack(dS_C[::-1], 2)
+    prod6 = torch.stack(prod6_all[::-1], 2)
+    prod8 = (k * since) @ dS_C
+    prod12 = prod11 @ prod6
+    return from_chunks(prod6, lead, 1), from_chunks((prod8 + prod10 + prod12), lead, 1), dS_C, dS
+
+
+def _backward_sweep_2(log_w, q, do, p, a, x, v, dS, lead, size):
+    """An inter-chunk sweep backwards in time, which carries dS."""
+    log_w, q, do, p, a, x, v = chunks_of(lead, size, log_w, q, do, p, a, x, v)
+    kept = decay_all(log_w, dim=-2)
+    until = decay_out(log_w, False, -1, dim=-2)
+    prod = (q * until).mT @ do
+    until2 = decay_out(log_w, True, -1, dim=-2)
+    prod2 = (until2 * a).mT @ p
+    since = decay_in(log_w, False, -1, dim=-2)
+    prod4 = x @ p.mT
+    prod5 = channel_apply(prod4, a, log_w, False, True, False, -1)
+    prod6 = x @ do.mT
+    prod7 = channel_apply(prod6, q, log_w, False, False, True, -1)
+    prod8 = v @ do.mT
+    prod9 = channel_apply(prod8, q, log_w, False, False, True, -1)
+    prod11 = v @ p.mT
+    prod12 = channel_apply(prod11, a, log_w, False, True, False, -1)
+    dS_C = []
+    count = log_w.shape[2]
+    for n in range(count - 1, -1, -1):
+        dS_C.append(dS)
+        t = dS * kept[:, :, n][..., :, None] + prod[:, :, n] + prod2[:, :, n]
+        dS = t
+    dS_C = torch.stack(dS_C[::-1], 2)
+    prod3 = x @ dS_C.mT
+    prod10 = v @ dS_C.mT
+    return (
+        from_chunks((since * prod3 + prod5 + prod7), lead, 1),
+        from_chunks((prod9 + since * prod10 + prod12), lead, 1), dS,
     )
-    return {"o": from_steps(y, lead, 1, given["q"].dtype)}, {"S": S_last}, {"747e42a85b": w}
 
 
-def _backward_sweep_1(s1, s2, s3, s4, s5, s6, dS_0, lead, size, dtype, device, size_d, size_e):
-    """A walk backwards over chunks, carrying dS."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    x5 = to_chunks(s5, lead, size, 1)
-    x6 = to_chunks(s6, lead, size, 1)
-    a0 = decay_all(x1, dim=-2)
-    a1 = decay_out(x1, False, -1, dim=-2)
-    a2 = (x2 * a1).mT @ x3
-    a3 = channel_product(x4, x5, x1, False, True, False, -1)
-    a4 = triangular_inverse(a3, -1)
-    a5 = channel_product(x4, x2, x1, False, False, True, -1)
-    a6 = a5 @ x3
-    a7 = decay_in(x1, False, -1, dim=-2)
-    a8 = decay_out(x1, True, -1, dim=-2)
-    a9 = channel_product(x6, x2, x1, False, False, True, -1)
-    a10 = a9 @ x3
-    a11 = channel_product(x6, x5, x1, False, True, False, -1)
-    dS_now = dS_0
-    dS_in = []
-    b1_all = []
-    count = x1.shape[2]
-    for n in range(count - 1, -1, -1):
-        dS_in.append(dS_now)
-        b0 = (x4[:, :, n] * a7[:, :, n]) @ dS_now
-        b1 = (a4[:, :, n]) @ (a6[:, :, n] + b0)
-        b2 = (a8[:, :, n] * x5[:, :, n]).mT @ b1
-        b1_all.append(b1)
-        dS_now = dS_now * (a0[:, :, n])[..., :, None] + a2[:, :, n] + b2
-    dS_in = torch.stack(dS_in[::-1], 2)
-    b1 = torch.stack(b1_all[::-1], 2)
-    c0 = (x6 * a7) @ dS_in
-    c1 = a11 @ b1
-    return from_chunks(b1, lead, 1), from_chunks((c0 + a10 + c1), lead, 1), dS_in, dS_now
-
-
-def _backward_sweep_2(s1, s2, s3, s4, s5, s6, s7, dS_0, lead, size, dtype, device, size_d, size_e):
-    """A walk backwards over chunks, carrying dS."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    x5 = to_chunks(s5, lead, size, 1)
-    x6 = to_chunks(s6, lead, size, 1)
-    x7 = to_chunks(s7, lead, size, 1)
-    a0 = decay_all(x1, dim=-2)
-    a1 = decay_out(x1, False, -1, dim=-2)
-    a2 = (x2 * a1).mT @ x3
-    a3 = decay_out(x1, True, -1, dim=-2)
-    a4 = (a3 * x5).mT @ x4
-    a5 = decay_in(x1, False, -1, dim=-2)
-    a6 = x6 @ x4.mT
-    a7 = channel_apply(a6, x5, x1, False, True, False, -1)
-    a8 = x6 @ x3.mT
-    a9 = channel_apply(a8, x2, x1, False, False, True, -1)
-    a10 = x7 @ x3.mT
-    a11 = channel_apply(a10, x2, x1, False, False, True, -1)
-    a12 = x7 @ x4.mT
-    a13 = channel_apply(a12, x5, x1, False, True, False, -1)
-    dS_now = dS_0
-    dS_in = []
-    count = x1.shape[2]
-    for n in range(count - 1, -1, -1):
-        dS_in.append(dS_now)
-        b0 = dS_now * (a0[:, :, n])[..., :, None] + a2[:, :, n] + a4[:, :, n]
-        dS_now = b0
-    dS_in = torch.stack(dS_in[::-1], 2)
-    c0 = x6 @ dS_in.mT
-    c1 = x7 @ dS_in.mT
-    return from_chunks((a5 * c0 + a7 + a9), lead, 1), from_chunks((a11 + a5 * c1 + a13), lead, 1), dS_now
-
-
-def _backward_sweep_3(s1, s2, s3, s4, s5, s6, s7, S_0, lead, size, dtype, device, size_d, size_e):
-    """A walk forwards over chunks, carrying S."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    x5 = to_chunks(s5, lead, size, 1)
-    x6 = to_chunks(s6, lead, size, 1)
-    x7 = to_chunks(s7, lead, size, 1)
-    a0 = decay_out(x2, True, 1, dim=-2)
-    a1 = (x1 * a0).mT @ x3
-    a2 = (a0 * x4).mT @ x5
-    a3 = decay_all(x2, dim=-2)
-    a4 = x6 @ x3.mT
-    a5 = channel_apply(a4, x1, x2, True, True, True, 1)
-    a6 = decay_in(x2, True, 1, dim=-2)
-    a7 = x6 @ x5.mT
-    a8 = channel_apply(a7, x4, x2, True, True, True, 1)
-    a9 = x7 @ x3.mT
-    a10 = channel_apply(a9, x1, x2, False, True, False, 1)
-    a11 = x7 @ x5.mT
-    a12 = channel_apply(a11, x4, x2, False, True, False, 1)
-    a13 = decay_in(x2, False, 1, dim=-2)
-    S_now = S_0
-    S_in = []
-    count = x1.shape[2]
+def _backward_sweep_3(k, log_w, v, b, w, do, p, S, lead, size):
+    """An inter-chunk sweep forwards in time, which carries S."""
+    k, log_w, v, b, w, do, p = chunks_of(lead, size, k, log_w, v, b, w, do, p)
+    until = decay_out(log_w, True, 1, dim=-2)
+    prod = (k * until).mT @ v
+    prod2 = (until * b).mT @ w
+    kept = decay_all(log_w, dim=-2)
+    prod3 = do @ v.mT
+    prod4 = channel_apply(prod3, k, log_w, True, True, True, 1)
+    since = decay_in(log_w, True, 1, dim=-2)
+    prod6 = do @ w.mT
+    prod7 = channel_apply(prod6, b, log_w, True, True, True, 1)
+    prod8 = p @ v.mT
+    prod9 = channel_apply(prod8, k, log_w, False, True, False, 1)
+    prod10 = p @ w.mT
+    prod11 = channel_apply(prod10, b, log_w, False, True, False, 1)
+    since2 = decay_in(log_w, False, 1, dim=-2)
+    S_0 = []
+    count = k.shape[2]
     for n in range(count):
-        S_in.append(S_now)
-        b0 = a1[:, :, n] + a2[:, :, n] + S_now * (a3[:, :, n])[..., :, None]
-        S_now = b0
-    S_in = torch.stack(S_in, 2)
-    c0 = x6 @ S_in.mT
-    c1 = x7 @ S_in.mT
-    return from_chunks((a5 + a6 * c0 + a8), lead, 1), from_chunks((a10 + a12 + c1 * a13), lead, 1), S_in, S_now
+        S_0.append(S)
+        t = prod[:, :, n] + prod2[:, :, n] + S * kept[:, :, n][..., :, None]
+        S = t
+    S_0 = torch.stack(S_0, 2)
+    prod5 = do @ S_0.mT
+    prod12 = p @ S_0.mT
+    return (
+        from_chunks((prod4 + since * prod5 + prod7), lead, 1),
+        from_chunks((prod9 + prod11 + prod12 * since2), lead, 1), S_0, S,
+    )
 
 
-def _backward_unroll_4(
-    s1, s2, s3, s4, s5, s6, s7, s8, s9, S_edges, dS_edges, lead, size, dtype, device, size_d, size_e
-):
-    """Products of the states and their gradients at each step, from the states at the borders of chunks."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    x5 = to_chunks(s5, lead, size, 1)
-    x6 = to_chunks(s6, lead, size, 1)
-    x7 = to_chunks(s7, lead, size, 1)
-    x8 = to_chunks(s8, lead, size, 1)
-    x9 = to_chunks(s9, lead, size, 1)
-    a0 = decay_all(x1, dim=-2)
-    a1 = (S_edges * dS_edges).sum(-1)
-    a2 = order_mask(size, True, -1, x1)
-    a3 = apart_mask(size, 2, -1, x1)
-    a4 = x3 @ x4.mT
-    a5 = channel_apply(a3 * a4, x5, x1, False, True, False, -1)
-    a6 = x8 @ x7.mT
-    a7 = channel_apply(a6, x9, x1, False, False, False, -1)
-    a8 = x8 @ x4.mT
-    a9 = channel_apply(a3 * a8, x5, x1, False, True, False, -1)
-    a10 = decay_in(x1, True, 1, dim=-2)
-    a11 = x7 @ S_edges.mT
-    a12 = x3 @ x7.mT
-    a13 = channel_apply(a12, x9, x1, False, False, False, -1)
-    a14 = x7 @ x8.mT
-    a15 = channel_apply(a14, x6, x1, True, True, False, 1)
-    a16 = x7 @ x3.mT
-    a17 = channel_apply(a16, x2, x1, True, True, False, 1)
-    a18 = -x2 * a5 - x6 * a7 - a9 * x6 + a10 * x9 * a11 - x2 * a13 + a15 * x9 + x9 * a17
-    a19 = a2 @ a18
-    a20 = order_mask(size, False, -1, x1)
-    a21 = x4 @ x3.mT
-    a22 = apart_mask(size, 2, 1, x1)
-    a23 = channel_apply(a21 * a22, x2, x1, False, True, False, 1)
-    a24 = x4 @ x8.mT
-    a25 = channel_apply(a22 * a24, x6, x1, False, True, False, 1)
-    a26 = x4 @ S_edges.mT
-    a27 = decay_in(x1, False, 1, dim=-2)
-    a28 = a20 @ (a23 * x5 + a25 * x5 + a26 * a27 * x5)
-    a29 = decay_in(x1, False, -1, dim=-2)
-    a30 = x3 @ dS_edges.mT
-    a31 = x8 @ dS_edges.mT
-    a32 = order_mask(size, False, 1, x1)
-    a33 = a32 @ (x2 * a29 * a30 + x6 * a29 * a31)
-    return (from_chunks(((a0 * a1)[..., None, :] + a19 + a28 + a33), lead, 1),)
+def _backward_state_adjoint_4(log_w, k, v, p, a, b, do, w, q, S_0, dS_C, lead, size):
+    """State-adjoint products at each step, from the states at chunk boundaries and their gradients."""
+    log_w, k, v, p, a, b, do, w, q = chunks_of(lead, size, log_w, k, v, p, a, b, do, w, q)
+    kept = decay_all(log_w, dim=-2)
+    prod = (S_0 * dS_C).sum(-1)
+    order = order_mask(size, True, -1, log_w)
+    order2 = apart_mask(size, 2, -1, log_w)
+    prod2 = v @ p.mT
+    prod3 = channel_apply(order2 * prod2, a, log_w, False, True, False, -1)
+    prod4 = w @ do.mT
+    prod5 = channel_apply(prod4, q, log_w, False, False, False, -1)
+    prod6 = w @ p.mT
+    prod7 = channel_apply(order2 * prod6, a, log_w, False, True, False, -1)
+    since = decay_in(log_w, True, 1, dim=-2)
+    prod8 = do @ S_0.mT
+    prod9 = v @ do.mT
+    prod10 = channel_apply(prod9, q, log_w, False, False, False, -1)
+    prod11 = do @ w.mT
+    prod12 = channel_apply(prod11, b, log_w, True, True, False, 1)
+    prod13 = do @ v.mT
+    prod14 = channel_apply(prod13, k, log_w, True, True, False, 1)
+    t = -k * prod3 - b * prod5 - prod7 * b + since * q * prod8 - k * prod10 + prod12 * q + q * prod14
+    prod15 = order @ t
+    order3 = order_mask(size, False, -1, log_w)
+    prod16 = p @ v.mT
+    order4 = apart_mask(size, 2, 1, log_w)
+    prod17 = channel_apply(prod16 * order4, k, log_w, False, True, False, 1)
+    prod18 = p @ w.mT
+    prod19 = channel_apply(order4 * prod18, b, log_w, False, True, False, 1)
+    prod20 = p @ S_0.mT
+    since2 = decay_in(log_w, False, 1, dim=-2)
+    prod21 = order3 @ (prod17 * a + prod19 * a + prod20 * since2 * a)
+    since3 = decay_in(log_w, False, -1, dim=-2)
+    prod22 = v @ dS_C.mT
+    prod23 = w @ dS_C.mT
+    order5 = order_mask(size, False, 1, log_w)
+    prod24 = order5 @ (k * since3 * prod22 + b * since3 * prod23)
+    return (from_chunks(((kept * prod)[..., None, :] + prod15 + prod21 + prod24), lead, 1),)
 
 
 def torch_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
@@ -348,209 +315,154 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
         return backward_by_length(
             torch_backward, per_step, given, states, constants, saved, cotangents, final_cotangents, needs, packed
         )
-    dtype = dtype_of(given)
-    some = given["q"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    dtype, device, lead = call_of(given, "q")
     size_d = given["q"].shape[-1]
     size_e = given["v"].shape[-1]
-    S_first = (
-        states["S"].to(dtype)
-        if states.get("S") is not None
-        else torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-    )
-    last_dS = final_cotangents.get("S")
-    dS_last = (
-        torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-        if last_dS is None
-        else last_dS.to(dtype)
-    )
+    S_first = or_zeros(states.get("S"), (*lead[:2], size_d, size_e), dtype, device)
+    dS_last = or_zeros(final_cotangents.get("S"), (*lead[:2], size_d, size_e), dtype, device)
     log_w = steps_first(given["w"], dtype)
     q = steps_first(given["q"], dtype)
-    do = cotangents.get("o")
-    do = (
-        torch.zeros(lead[0], lead[1], lead[2], size_e, dtype=dtype, device=device)
-        if do is None
-        else steps_first(do, dtype)
-    )
+    do = steps_or_zeros(cotangents.get("o"), (*lead, size_e), dtype, device)
     b = steps_first(given["b"], dtype)
     a = steps_first(given["a"], dtype)
     k = steps_first(given["k"], dtype)
-    # w: dS.mid.row.eae4f8949d_t
-    # y: dS_t^T k_t
-    w, y, dS_edges, dS_first = in_segments(
-        _backward_sweep_1, (log_w, q, do, b, a, k), (dS_last,), lead, -1, CHUNK, dtype, device, size_d, size_e
-    )
-    w_2 = saved["747e42a85b"]
+    # (39) p: dS_t^T b_t
+    # (42) dv: dS_t^T k_t
+    p, dv, dS_C, dS_first = in_segments(_backward_sweep_1, (log_w, q, do, b, a, k), (dS_last,), lead, -1, CHUNK)
+    w = saved["747e42a85b"]
     v = steps_first(given["v"], dtype)
-    # y_2: dS_t w_{2,t}
-    # y_3: dS_t v_t
-    y_2, y_3, dS_first = in_segments(
-        _backward_sweep_2, (log_w, q, do, w, a, w_2, v), (dS_last,), lead, -1, CHUNK, dtype, device, size_d, size_e
-    )
-    # y_4: S_t do_t
-    # y_5: S_(t-1) w_t
-    y_4, y_5, S_edges, S_end = in_segments(
-        _backward_sweep_3, (k, log_w, v, b, w_2, do, w), (S_first,), lead, 1, CHUNK, dtype, device, size_d, size_e
-    )
-    # pairing_S: <S_(t-1), dS_t> at each step, with the scalars that multiply the state
-    (pairing_S,) = in_parts(
-        _backward_unroll_4, (log_w, k, v, w, a, b, do, w_2, q), (S_edges, dS_edges), lead, CHUNK,
-        dtype, device, size_d, size_e,
-    )
+    # (46) db: dS_t w_t
+    # (49) dk: dS_t v_t
+    db, dk, dS_first = in_segments(_backward_sweep_2, (log_w, q, do, p, a, w, v), (dS_last,), lead, -1, CHUNK)
+    # (52) dq: S_t do_t
+    # (55) da: S_{t-1} p_t
+    dq, da, S_0, S_end = in_segments(_backward_sweep_3, (k, log_w, v, b, w, do, p), (S_first,), lead, 1, CHUNK)
+    # paired_S: w_t . ((S_{t-1} . dS_t) 1)
+    (paired_S,) = in_parts(_backward_state_adjoint_4, (log_w, k, v, p, a, b, do, w, q), (S_0, dS_C), lead, CHUNK)
     gradients = {}
-    gradients["q"] = from_steps(y_4, lead, 1, given["q"].dtype)
-    gradients["k"] = from_steps(y_3, lead, 1, given["k"].dtype)
-    gradients["a"] = from_steps(y_5, lead, 1, given["a"].dtype)
-    gradients["b"] = from_steps(y_2, lead, 1, given["b"].dtype)
-    gradients["v"] = from_steps(y, lead, 1, given["v"].dtype)
-    gradients["w"] = from_steps(pairing_S, lead, 1, given["w"].dtype)
+    gradients["q"] = from_steps(dq, lead, 1, given["q"].dtype)
+    gradients["k"] = from_steps(dk, lead, 1, given["k"].dtype)
+    gradients["a"] = from_steps(da, lead, 1, given["a"].dtype)
+    gradients["b"] = from_steps(db, lead, 1, given["b"].dtype)
+    gradients["v"] = from_steps(dv, lead, 1, given["v"].dtype)
+    gradients["w"] = from_steps(paired_S, lead, 1, given["w"].dtype)
     return gradients, {"S": dS_first}
 
 
-def _forward_states_1_chunks(s1, s2, s3, s4, s5, lead, size, dtype, device, size_d, size_e):
-    """What each chunk, walked forwards, makes of S: linear parts, then local parts."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    x5 = to_chunks(s5, lead, size, 1)
-    count = x1.shape[2]
-    a0 = decay_all(x2, dim=-2)
-    a1 = torch.eye(size_d, dtype=dtype, device=device)
-    a2 = decay_out(x2, True, 1, dim=-2)
-    a3 = channel_product(x1, x3, x2, False, True, False, 1)
-    a4 = triangular_inverse(a3, 1)
-    a5 = decay_in(x2, False, 1, dim=-2)
-    a6 = a4 @ (a5 * x1)
-    a7 = (a2 * x3).mT @ a6
-    a8 = channel_product(x1, x4, x2, False, True, False, 1)
-    a9 = a8 @ x5
-    a10 = a4 @ a9
-    a11 = (a2 * x3).mT @ a10
-    a12 = (x4 * a2).mT @ x5
+def _forward_states_1_chunks(a, log_w, b, k, v, lead, size, dtype, device, size_d, size_e):
+    """The map of each chunk, forwards in time, for S: linear parts, then local parts."""
+    a, log_w, b, k, v = chunks_of(lead, size, a, log_w, b, k, v)
+    count = a.shape[2]
+    kept = decay_all(log_w, dim=-2)
+    t = torch.eye(size_d, dtype=dtype, device=device)
+    until = decay_out(log_w, True, 1, dim=-2)
+    prod = channel_product(a, b, log_w, False, True, False, 1)
+    inverse = triangular_inverse(prod, 1)
+    since = decay_in(log_w, False, 1, dim=-2)
+    prod2 = inverse @ (since * a)
+    prod3 = (until * b).mT @ prod2
+    prod4 = channel_product(a, k, log_w, False, True, False, 1)
+    prod5 = prod4 @ v
+    prod6 = inverse @ prod5
+    prod7 = (until * b).mT @ prod6
+    prod8 = (k * until).mT @ v
     return (
-        over_chunks((a0[..., :, None] * a1 + a7), (lead[0], lead[1], count, size_d, size_d), dtype, device),
-        over_chunks((a11 + a12), (lead[0], lead[1], count, size_d, size_e), dtype, device),
+        over_chunks((kept[..., :, None] * t + prod3), (*lead[:2], count, size_d, size_d), dtype, device),
+        over_chunks((prod7 + prod8), (*lead[:2], count, size_d, size_e), dtype, device),
     )
 
 
-def _forward_states_1_law(later, earlier):
+def _forward_states_1_composed(later, earlier):
     """The map of two segments from the map of each."""
-    a0 = (later[0]) @ (earlier[0].mT).mT
-    a1 = (later[0]) @ (earlier[1])
+    a0 = later[0] @ earlier[0].mT.mT
+    a1 = later[0] @ earlier[1]
     return (a0, (later[1] + a1))
 
 
-def _forward_states_1_apply(parts, states):
+def _forward_states_1_applied(parts, states):
     """The states that leave a segment, from those that enter it."""
-    a0 = (parts[0]) @ (states[0])
+    a0 = parts[0] @ states[0]
     return ((a0 + parts[1]),)
 
 
 def torch_forward_states(given, states, constants, exchange):
-    """The states that enter this part of a sequence, by what comes before it."""
-    dtype = dtype_of(given)
-    some = given["q"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    """The states that enter this segment of a sequence, by what comes before it."""
+    dtype, device, lead = call_of(given, "q")
     size_d = given["q"].shape[-1]
     size_e = given["v"].shape[-1]
-    S_first = (
-        states["S"].to(dtype)
-        if states.get("S") is not None
-        else torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-    )
+    S_first = or_zeros(states.get("S"), (*lead[:2], size_d, size_e), dtype, device)
     a = steps_first(given["a"], dtype)
     log_w = steps_first(given["w"], dtype)
     b = steps_first(given["b"], dtype)
     k = steps_first(given["k"], dtype)
     v = steps_first(given["v"], dtype)
-    map_3 = in_pieces(
-        _forward_states_1_chunks, _forward_states_1_law, (a, log_w, b, k, v), lead, 1, CHUNK, dtype,
-        device, size_d, size_e,
+    map_3 = map_of_segment(
+        _forward_states_1_chunks, _forward_states_1_composed, (a, log_w, b, k, v), lead, 1, CHUNK,
+        dtype, device, size_d, size_e,
     )
     # what enters, of S
     ((S_first,),) = exchange(
-        (Segment(("S",), _forward_states_1_law, _forward_states_1_apply, map_3[:1], map_3[1:], (S_first,)),)
+        (Segment(("S",), _forward_states_1_composed, _forward_states_1_applied, map_3[:1], map_3[1:], (S_first,)),)
     )
     return {"S": S_first}
 
 
-def _backward_states_1_chunks(s1, s2, s3, s4, s5, lead, size, dtype, device, size_d, size_e):
-    """What each chunk, walked backwards, makes of dS: linear parts, then local parts."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    x5 = to_chunks(s5, lead, size, 1)
-    count = x1.shape[2]
-    a0 = decay_all(x2, dim=-2)
-    a1 = torch.eye(size_d, dtype=dtype, device=device)
-    a2 = channel_product(x1, x3, x2, False, True, False, -1)
-    a3 = triangular_inverse(a2, -1)
-    a4 = decay_in(x2, False, -1, dim=-2)
-    a5 = a3 @ (x1 * a4)
-    a6 = decay_out(x2, True, -1, dim=-2)
-    a7 = (a6 * x3).mT @ a5
-    a8 = channel_product(x1, x4, x2, False, False, True, -1)
-    a9 = a8 @ x5
-    a10 = a3 @ a9
-    a11 = (a6 * x3).mT @ a10
-    a12 = decay_out(x2, False, -1, dim=-2)
-    a13 = (x4 * a12).mT @ x5
+def _backward_states_1_chunks(b, log_w, a, q, do, lead, size, dtype, device, size_d, size_e):
+    """The map of each chunk, backwards in time, for dS: linear parts, then local parts."""
+    b, log_w, a, q, do = chunks_of(lead, size, b, log_w, a, q, do)
+    count = b.shape[2]
+    kept = decay_all(log_w, dim=-2)
+    t = torch.eye(size_d, dtype=dtype, device=device)
+    prod = channel_product(b, a, log_w, False, True, False, -1)
+    inverse = triangular_inverse(prod, -1)
+    since = decay_in(log_w, False, -1, dim=-2)
+    prod2 = inverse @ (b * since)
+    until = decay_out(log_w, True, -1, dim=-2)
+    prod3 = (until * a).mT @ prod2
+    prod4 = channel_product(b, q, log_w, False, False, True, -1)
+    prod5 = prod4 @ do
+    prod6 = inverse @ prod5
+    prod7 = (until * a).mT @ prod6
+    until2 = decay_out(log_w, False, -1, dim=-2)
+    prod8 = (q * until2).mT @ do
     return (
-        over_chunks((a0[..., :, None] * a1 + a7), (lead[0], lead[1], count, size_d, size_d), dtype, device),
-        over_chunks((a11 + a13), (lead[0], lead[1], count, size_d, size_e), dtype, device),
+        over_chunks((kept[..., :, None] * t + prod3), (*lead[:2], count, size_d, size_d), dtype, device),
+        over_chunks((prod7 + prod8), (*lead[:2], count, size_d, size_e), dtype, device),
     )
 
 
-def _backward_states_1_law(later, earlier):
+def _backward_states_1_composed(later, earlier):
     """The map of two segments from the map of each."""
-    a0 = (later[0]) @ (earlier[0].mT).mT
-    a1 = (later[0]) @ (earlier[1])
+    a0 = later[0] @ earlier[0].mT.mT
+    a1 = later[0] @ earlier[1]
     return (a0, (later[1] + a1))
 
 
-def _backward_states_1_apply(parts, states):
+def _backward_states_1_applied(parts, states):
     """The states that leave a segment, from those that enter it."""
-    a0 = (parts[0]) @ (states[0])
+    a0 = parts[0] @ states[0]
     return ((a0 + parts[1]),)
 
 
 def torch_backward_states(given, states, constants, saved, cotangents, final_cotangents, exchange):
-    """The gradients of the states that leave this part of a sequence, by what comes after it."""
-    dtype = dtype_of(given)
-    some = given["q"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    """The gradients of the states that leave this segment of a sequence, by what comes after it."""
+    dtype, device, lead = call_of(given, "q")
     size_d = given["q"].shape[-1]
     size_e = given["v"].shape[-1]
-    S_first = (
-        states["S"].to(dtype)
-        if states.get("S") is not None
-        else torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-    )
-    last_dS = final_cotangents.get("S")
-    dS_last = (
-        torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-        if last_dS is None
-        else last_dS.to(dtype)
-    )
+    S_first = or_zeros(states.get("S"), (*lead[:2], size_d, size_e), dtype, device)
+    dS_last = or_zeros(final_cotangents.get("S"), (*lead[:2], size_d, size_e), dtype, device)
     b = steps_first(given["b"], dtype)
     log_w = steps_first(given["w"], dtype)
     a = steps_first(given["a"], dtype)
     q = steps_first(given["q"], dtype)
-    do = cotangents.get("o")
-    do = (
-        torch.zeros(lead[0], lead[1], lead[2], size_e, dtype=dtype, device=device)
-        if do is None
-        else steps_first(do, dtype)
-    )
-    map_3 = in_pieces(
-        _backward_states_1_chunks, _backward_states_1_law, (b, log_w, a, q, do), lead, -1, CHUNK,
-        dtype, device, size_d, size_e,
+    do = steps_or_zeros(cotangents.get("o"), (*lead, size_e), dtype, device)
+    map_3 = map_of_segment(
+        _backward_states_1_chunks, _backward_states_1_composed, (b, log_w, a, q, do), lead, -1,
+        CHUNK, dtype, device, size_d, size_e,
     )
     # what enters, of dS
     ((dS_last,),) = exchange(
-        (Segment(("S",), _backward_states_1_law, _backward_states_1_apply, map_3[:1], map_3[1:], (dS_last,)),)
+        (Segment(("S",), _backward_states_1_composed, _backward_states_1_applied, map_3[:1], map_3[1:], (dS_last,)),)
     )
     return {"S": dS_last}
 
@@ -723,7 +635,7 @@ def forward_prepare_1_others(
     CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """The same, of chunks that aren't flat: a program looks at some together, and takes one after the other."""
+    """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     i = tl.arange(0, C)
     group = tl.program_id(0) * GROUP
     if steep(w_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
@@ -903,7 +815,7 @@ def forward_sweep_1(
     BLOCK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """A walk forwards over chunks, carrying a tile of S."""
+    """An inter-chunk sweep forwards in time, which carries a tile of S."""
     tiles = tl.cdiv(E, block_e)
     if S_linear is not None:
         tiles = tl.cdiv(D, block_e) + (0 if S_last is None else tiles)
@@ -918,7 +830,7 @@ def forward_sweep_1(
     e_ok = e < E
     if S_linear is not None:
         column = e - (0 if S_last is None else tl.cdiv(E, block_e) * block_e)
-        column_ok = (column >= 0) & (column < D)  # of the matrix of the part's map
+        column_ok = (column >= 0) & (column < D)  # of the matrix of the segment's map
         if S_last is None:
             e_ok = tl.zeros([block_e], tl.int1)
     S = ()
@@ -1017,7 +929,9 @@ def forward_sweep_1(
                 tl.store(
                     write1_out + step * E + i[None, :] * (H * E) + e[:, None], p3, mask=e_ok[:, None] & i_ok[None, :]
                 )
-            tl.store(o_out + step * E + i[None, :] * (H * E) + e[:, None], p6, mask=e_ok[:, None] & i_ok[None, :])  # o
+            tl.store(
+                o_out + step * E + i[None, :] * (H * E) + e[:, None], p6, mask=e_ok[:, None] & i_ok[None, :]
+            )  # (35) o
         S_next = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
             p7 = tl.dot(
@@ -1028,7 +942,7 @@ def forward_sweep_1(
                 mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
             p8 = tl.dot(v.to(DT), scaled4.to(DT), p7, input_precision="tf32x3")  # ... + scaled4^T v
-            S_slice2 = p8  # diag(kept) S + scaled4^T v + scaled3^T p3
+            S_slice2 = p8  # (36) diag(kept) S + scaled4^T v + scaled3^T p3
             S_next = S_next + (S_slice2,)
         S = S_next
     for n_d in tl.static_range((D + block_d - 1) // block_d):
@@ -1137,7 +1051,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             )
         join_pieces(late, S_ends, S_linear, 0)
         late = None
-        if exchange is not None:  # other parts of the sequence are elsewhere
+        if exchange is not None:  # other segments of the sequence are elsewhere
             S_coming = exchange.begin((map_of_all("S", S_first, S_ends, lay, parts, True, linear=S_linear, axis=0),))
     if parts > 1 or exchange is not None:
         if exchange is not None:
@@ -1346,7 +1260,7 @@ def backward_prepare_1_others(
     CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """The same, of chunks that aren't flat: a program looks at some together, and takes one after the other."""
+    """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     i = tl.arange(0, C)
     group = tl.program_id(0) * GROUP
     if steep(w_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
@@ -1525,7 +1439,7 @@ def backward_sweep_1(
     C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
-    """A walk backwards over chunks, carrying a tile of dS."""
+    """An inter-chunk sweep backwards in time, which carries a tile of dS."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
     sh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
     h = sh % H
@@ -1626,11 +1540,11 @@ def backward_sweep_1(
             tl.store(write2_out + step * E + i[None, :] * (H * E) + e[:, None], p3, mask=e_ok[:, None] & i_ok[None, :])
             tl.store(
                 dv_out + step * E + i[None, :] * (H * E) + e[:, None], p6, mask=e_ok[:, None] & i_ok[None, :]
-            )  # dv
+            )  # (42) dv
         dS_next = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
             p8 = tl.dot(p3.to(DT), scaled4[n_d].to(DT), p7[n_d], input_precision="tf32x3")  # ... + scaled4^T p3
-            dS_slice2 = p8  # diag(kept) dS + scaled3^T do + scaled4^T p3
+            dS_slice2 = p8  # (43) diag(kept) dS + scaled3^T do + scaled4^T p3
             dS_next = dS_next + (dS_slice2,)
         dS = dS_next
     for n_d in tl.static_range((D + block_d - 1) // block_d):
@@ -1660,7 +1574,7 @@ def backward_read_1(
     FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """What reads the states at the borders of blocks, for all blocks at once."""
+    """Intra-chunk outputs from checkpointed states, of all intervals at once."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
     i = tl.arange(0, C)
     e = tl.arange(0, block_e)
@@ -1767,7 +1681,7 @@ def backward_read_1(
     since = span(w_a_end[None, :], w_n_end[None, :], w_a, w_n)
     p7 = tl.dot(write1.to(DT), s.to(DT), input_precision="tf32x3")  # write1 dS^T
     apart = (since * p7) + p3 + p6
-    y = (p3 + p6) + (since * p7)  # (write1 dS^T) . since + intra1
+    y = (p3 + p6) + (since * p7)  # (46) (write1 dS^T) . since + intra1
     v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
     p8 = tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # v do^T
     p9 = p8
@@ -1791,11 +1705,11 @@ def backward_read_1(
         i_new = i_ok & ((i >= steep_from) | (again > 0))
     p14 = tl.dot(v.to(DT), s.to(DT), input_precision="tf32x3")  # v dS^T
     apart2 = p10 + (p14 * since) + p13
-    y2 = (p10 + p13) + (p14 * since)  # (v dS^T) . since + intra2
-    terms = y2  # dk
-    tl.store(dk_out + step * D + i[:, None] * (H * D) + d[None, :], y2, mask=i_new[:, None] & d_ok[None, :])  # dk
-    terms2 = y  # db
-    tl.store(db_out + step * D + i[:, None] * (H * D) + d[None, :], y, mask=i_new[:, None] & d_ok[None, :])  # db
+    y2 = (p10 + p13) + (p14 * since)  # (49) (v dS^T) . since + intra2
+    terms = y2  # (49) dk
+    tl.store(dk_out + step * D + i[:, None] * (H * D) + d[None, :], y2, mask=i_new[:, None] & d_ok[None, :])  # (49) dk
+    terms2 = y  # (46) db
+    tl.store(db_out + step * D + i[:, None] * (H * D) + d[None, :], y, mask=i_new[:, None] & d_ok[None, :])  # (46) db
     s2 = tl.load(
         S_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
         mask=d_ok[None, :] & e_ok[:, None], other=0.0,
@@ -1823,7 +1737,7 @@ def backward_read_1(
     since2 = span(w_a, w_n, 0.0, 0)
     p21 = tl.dot(do.to(DT), s2.to(DT), input_precision="tf32x3")  # do S^T
     apart3 = p17 + p20 + (since2 * p21)
-    y3 = (p17 + p20) + (since2 * p21)  # (do S^T) . since + intra3
+    y3 = (p17 + p20) + (since2 * p21)  # (52) (do S^T) . since + intra3
     p22 = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # write2 write1^T
     p23 = p22
     p24 = decayed_sum(
@@ -1846,11 +1760,11 @@ def backward_read_1(
     p28 = tl.dot(write2.to(DT), s2.to(DT), input_precision="tf32x3")  # write2 S^T
     since3 = span(w_a_before, w_n_before, 0.0, 0)
     apart4 = (p28 * since3) + p24 + p27
-    y4 = (p24 + p27) + (p28 * since3)  # (write2 S^T) . since + intra4
-    terms3 = y3  # dq
-    tl.store(dq_out + step * D + i[:, None] * (H * D) + d[None, :], y3, mask=i_new[:, None] & d_ok[None, :])  # dq
-    terms4 = y4  # da
-    tl.store(da_out + step * D + i[:, None] * (H * D) + d[None, :], y4, mask=i_new[:, None] & d_ok[None, :])  # da
+    y4 = (p24 + p27) + (p28 * since3)  # (55) (write2 S^T) . since + intra4
+    terms3 = y3  # (52) dq
+    tl.store(dq_out + step * D + i[:, None] * (H * D) + d[None, :], y3, mask=i_new[:, None] & d_ok[None, :])  # (52) dq
+    terms4 = y4  # (55) da
+    tl.store(da_out + step * D + i[:, None] * (H * D) + d[None, :], y4, mask=i_new[:, None] & d_ok[None, :])  # (55) da
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
@@ -1865,7 +1779,7 @@ def backward_read_1_others(
     FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """The same, of chunks that aren't flat: a program looks at some together, and takes one after the other."""
+    """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
     i = tl.arange(0, C)
     e = tl.arange(0, block_e)
@@ -1997,7 +1911,7 @@ def backward_read_1_others(
                 since = span(w_a_end[None, :], w_n_end[None, :], w_a, w_n)
                 p7 = tl.dot(write1.to(DT), s.to(DT), input_precision="tf32x3")  # write1 dS^T
                 apart = (since * p7) + p3 + p6
-                y = (p3 + p6) + (since * p7)  # (write1 dS^T) . since + intra1
+                y = (p3 + p6) + (since * p7)  # (46) (write1 dS^T) . since + intra1
                 v = tl.load(
                     v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
                 )
@@ -2025,15 +1939,15 @@ def backward_read_1_others(
                     i_new = i_ok & ((i >= steep_from) | (again > 0))
                 p14 = tl.dot(v.to(DT), s.to(DT), input_precision="tf32x3")  # v dS^T
                 apart2 = p10 + (p14 * since) + p13
-                y2 = (p10 + p13) + (p14 * since)  # (v dS^T) . since + intra2
-                terms = y2  # dk
+                y2 = (p10 + p13) + (p14 * since)  # (49) (v dS^T) . since + intra2
+                terms = y2  # (49) dk
                 tl.store(
                     dk_out + step * D + i[:, None] * (H * D) + d[None, :], y2, mask=i_new[:, None] & d_ok[None, :]
-                )  # dk
-                terms2 = y  # db
+                )  # (49) dk
+                terms2 = y  # (46) db
                 tl.store(
                     db_out + step * D + i[:, None] * (H * D) + d[None, :], y, mask=i_new[:, None] & d_ok[None, :]
-                )  # db
+                )  # (46) db
                 s2 = tl.load(
                     S_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
                     mask=d_ok[None, :] & e_ok[:, None], other=0.0,
@@ -2067,7 +1981,7 @@ def backward_read_1_others(
                 since2 = span(w_a, w_n, 0.0, 0)
                 p21 = tl.dot(do.to(DT), s2.to(DT), input_precision="tf32x3")  # do S^T
                 apart3 = p17 + p20 + (since2 * p21)
-                y3 = (p17 + p20) + (since2 * p21)  # (do S^T) . since + intra3
+                y3 = (p17 + p20) + (since2 * p21)  # (52) (do S^T) . since + intra3
                 p22 = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # write2 write1^T
                 p23 = p22
                 p24 = decayed_sum(
@@ -2091,15 +2005,15 @@ def backward_read_1_others(
                 p28 = tl.dot(write2.to(DT), s2.to(DT), input_precision="tf32x3")  # write2 S^T
                 since3 = span(w_a_before, w_n_before, 0.0, 0)
                 apart4 = (p28 * since3) + p24 + p27
-                y4 = (p24 + p27) + (p28 * since3)  # (write2 S^T) . since + intra4
-                terms3 = y3  # dq
+                y4 = (p24 + p27) + (p28 * since3)  # (55) (write2 S^T) . since + intra4
+                terms3 = y3  # (52) dq
                 tl.store(
                     dq_out + step * D + i[:, None] * (H * D) + d[None, :], y3, mask=i_new[:, None] & d_ok[None, :]
-                )  # dq
-                terms4 = y4  # da
+                )  # (52) dq
+                terms4 = y4  # (55) da
                 tl.store(
                     da_out + step * D + i[:, None] * (H * D) + d[None, :], y4, mask=i_new[:, None] & d_ok[None, :]
-                )  # da
+                )  # (55) da
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
@@ -2113,7 +2027,7 @@ def backward_unroll_1(
     FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """Products of the states and their gradients at each step, for all blocks at once."""
+    """State-adjoint products at each step, of all intervals at once."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
     i = tl.arange(0, C)
     d = tile * block_d + tl.arange(0, block_d)
@@ -2167,7 +2081,7 @@ def backward_unroll_1(
     write2 = tl.load(
         write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
     )
-    p = tl.dot(v.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # (v) (7428e59b7c)^T
+    p = tl.dot(v.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # (v) (write2)^T
     a = tl.load(a_p + t0 * a_t + i[:, None] * a_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     w_a_before = over_block(
         tl.load(
@@ -2205,7 +2119,7 @@ def backward_unroll_1(
         (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * p), a.to(tl.float32), w_sums + step * D,
         w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d, d_ok, last,
         H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
-    )  # sum_{j} [apart_{mask}]_{i,j} (a)_{j,d} m_{i,j,d} [(v) (7428e59b7c)^T]_{i,j}
+    )  # sum_{j} [i <= j - 2]_{i,j} (a)_{j,d} m_{i,j,d} [(v) (write2)^T]_{i,j}
     if not FLAT:
         steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
         again = adds_steep(
@@ -2217,22 +2131,22 @@ def backward_unroll_1(
         write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
     )
     do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-    p3 = tl.dot(write1.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # (747e42a85b) (do)^T
+    p3 = tl.dot(write1.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # (write1) (do)^T
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     p4 = decayed_sum(
         p3, q.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a, w_n,
         w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
-    )  # sum_{j} m_{i,j,d} (q)_{j,d} [(747e42a85b) (do)^T]_{i,j}
+    )  # sum_{j} m_{i,j,d} (q)_{j,d} [(write1) (do)^T]_{i,j}
     if not FLAT:
         steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
         again = adds_steep(again, p3, q.to(tl.float32), steep_from, C)
         i_new = i_ok & ((i >= steep_from) | (again > 0))
-    p5 = tl.dot(write1.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # (747e42a85b) (7428e59b7c)^T
+    p5 = tl.dot(write1.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # (write1) (write2)^T
     p6 = decayed_sum(
         (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * p5), a.to(tl.float32),
         w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n,
         d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
-    )  # sum_{j} [apart_{mask}]_{i,j} (a)_{j,d} m_{i,j,d} [(747e42a85b) (7428e59b7c)^T]_{i,j}
+    )  # sum_{j} [i <= j - 2]_{i,j} (a)_{j,d} m_{i,j,d} [(write1) (write2)^T]_{i,j}
     if not FLAT:
         steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
         again = adds_steep(
@@ -2250,11 +2164,11 @@ def backward_unroll_1(
         steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
         again = adds_steep(again, p8, q.to(tl.float32), steep_from, C)
         i_new = i_ok & ((i >= steep_from) | (again > 0))
-    p10 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # (do) (747e42a85b)^T
+    p10 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # (do) (write1)^T
     p11 = decayed_sum(
         p10, b_.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a, w_n,
         w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
-    )  # sum_{j} (b)_{j,d} m_{i,j,d} [(do) (747e42a85b)^T]_{i,j}
+    )  # sum_{j} (b)_{j,d} m_{i,j,d} [(do) (write1)^T]_{i,j}
     if not FLAT:
         steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
         i_new = i_ok & ((i >= steep_from) | (again > 0))
@@ -2275,34 +2189,34 @@ def backward_unroll_1(
         + (p11 * q.to(tl.float32))
         + (q.to(tl.float32) * p13)
     )
-    sums = summed(w, C, False, True, DT)  # [order_{mask}]_{i,j} w
-    p14 = tl.dot(write2.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # (7428e59b7c) (v)^T
+    sums = summed(w, C, False, True, DT)  # [i <= j] w
+    p14 = tl.dot(write2.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # (write2) (v)^T
     p15 = decayed_sum(
         (p14 * tl.where(i[:, None] >= i[None, :] + 2, 1.0, 0.0)), k.to(tl.float32),
         w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n,
         d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
-    )  # sum_{j} [apart_{mask}]_{i,j} (k)_{j,d} m_{i,j,d} [(7428e59b7c) (v)^T]_{i,j}
+    )  # sum_{j} [i >= j + 2]_{i,j} (k)_{j,d} m_{i,j,d} [(write2) (v)^T]_{i,j}
     if not FLAT:
         steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
         i_new = i_ok & ((i >= steep_from) | (again > 0))
-    p16 = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # (7428e59b7c) (747e42a85b)^T
+    p16 = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # (write2) (write1)^T
     p17 = decayed_sum(
         (tl.where(i[:, None] >= i[None, :] + 2, 1.0, 0.0) * p16), b_.to(tl.float32),
         w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n,
         d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
-    )  # sum_{j} [apart_{mask}]_{i,j} (b)_{j,d} m_{i,j,d} [(7428e59b7c) (747e42a85b)^T]_{i,j}
+    )  # sum_{j} [i >= j + 2]_{i,j} (b)_{j,d} m_{i,j,d} [(write2) (write1)^T]_{i,j}
     if not FLAT:
         steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
         i_new = i_ok & ((i >= steep_from) | (again > 0))
-    p18 = tl.dot(write2.to(DT), s.to(DT), input_precision="tf32x3")  # (7428e59b7c) S^T
+    p18 = tl.dot(write2.to(DT), s.to(DT), input_precision="tf32x3")  # (write2) S^T
     since2 = span(w_a_before, w_n_before, 0.0, 0)
     w2 = (p15 * a.to(tl.float32)) + (p17 * a.to(tl.float32)) + (p18 * since2 * a.to(tl.float32))
-    sums2 = summed(w2, C, False, False, DT)  # [order_{mask}]_{i,j} w
+    sums2 = summed(w2, C, False, False, DT)  # [i < j] w
     since3 = span(w_a_end[None, :], w_n_end[None, :], w_a, w_n)
     p19 = tl.dot(v.to(DT), s2.to(DT), input_precision="tf32x3")  # (v) dS^T
-    p20 = tl.dot(write1.to(DT), s2.to(DT), input_precision="tf32x3")  # (747e42a85b) dS^T
+    p20 = tl.dot(write1.to(DT), s2.to(DT), input_precision="tf32x3")  # (write1) dS^T
     w3 = (k.to(tl.float32) * since3 * p19) + (b_.to(tl.float32) * since3 * p20)
-    sums3 = summed(w3, C, True, False, DT)  # [order_{mask}]_{i,j} w
+    sums3 = summed(w3, C, True, False, DT)  # [i > j] w
     tl.store(
         S__out + step * D + i[:, None] * (H * D) + d[None, :],
         ((kept * s3)[None, :] + sums + sums2 + sums3), mask=i_new[:, None] & d_ok[None, :],
@@ -2320,7 +2234,7 @@ def backward_unroll_1_others(
     FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """The same, of chunks that aren't flat: a program looks at some together, and takes one after the other."""
+    """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
     i = tl.arange(0, C)
     d = tile * block_d + tl.arange(0, block_d)
@@ -2390,7 +2304,7 @@ def backward_unroll_1_others(
                     write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :],
                     mask=i_ok[:, None] & e_ok[None, :], other=0.0,
                 )
-                p = tl.dot(v.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # (v) (7428e59b7c)^T
+                p = tl.dot(v.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # (v) (write2)^T
                 a = tl.load(
                     a_p + t0 * a_t + i[:, None] * a_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
                 )
@@ -2435,7 +2349,7 @@ def backward_unroll_1_others(
                     w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before,
                     w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False,
                     FLAT, EXACT, DT,
-                )  # sum_{j} [apart_{mask}]_{i,j} (a)_{j,d} m_{i,j,d} [(v) (7428e59b7c)^T]_{i,j}
+                )  # sum_{j} [i <= j - 2]_{i,j} (a)_{j,d} m_{i,j,d} [(v) (write2)^T]_{i,j}
                 if not FLAT:
                     steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
                     again = adds_steep(
@@ -2452,7 +2366,7 @@ def backward_unroll_1_others(
                 do = tl.load(
                     do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
                 )
-                p3 = tl.dot(write1.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # (747e42a85b) (do)^T
+                p3 = tl.dot(write1.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # (write1) (do)^T
                 q = tl.load(
                     q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
                 )
@@ -2460,20 +2374,18 @@ def backward_unroll_1_others(
                     p3, q.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None,
                     w_a, w_n, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, FLAT,
                     EXACT, DT,
-                )  # sum_{j} m_{i,j,d} (q)_{j,d} [(747e42a85b) (do)^T]_{i,j}
+                )  # sum_{j} m_{i,j,d} (q)_{j,d} [(write1) (do)^T]_{i,j}
                 if not FLAT:
                     steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
                     again = adds_steep(again, p3, q.to(tl.float32), steep_from, C)
                     i_new = i_ok & ((i >= steep_from) | (again > 0))
-                p5 = tl.dot(
-                    write1.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3"
-                )  # (747e42a85b) (7428e59b7c)^T
+                p5 = tl.dot(write1.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # (write1) (write2)^T
                 p6 = decayed_sum(
                     (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * p5), a.to(tl.float32),
                     w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before,
                     w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False,
                     FLAT, EXACT, DT,
-                )  # sum_{j} [apart_{mask}]_{i,j} (a)_{j,d} m_{i,j,d} [(747e42a85b) (7428e59b7c)^T]_{i,j}
+                )  # sum_{j} [i <= j - 2]_{i,j} (a)_{j,d} m_{i,j,d} [(write1) (write2)^T]_{i,j}
                 if not FLAT:
                     steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
                     again = adds_steep(
@@ -2492,12 +2404,12 @@ def backward_unroll_1_others(
                     steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
                     again = adds_steep(again, p8, q.to(tl.float32), steep_from, C)
                     i_new = i_ok & ((i >= steep_from) | (again > 0))
-                p10 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # (do) (747e42a85b)^T
+                p10 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # (do) (write1)^T
                 p11 = decayed_sum(
                     p10, b_.to(tl.float32), w_sums + step * D,
                     w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last, H * D,
                     C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
-                )  # sum_{j} (b)_{j,d} m_{i,j,d} [(do) (747e42a85b)^T]_{i,j}
+                )  # sum_{j} (b)_{j,d} m_{i,j,d} [(do) (write1)^T]_{i,j}
                 if not FLAT:
                     steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
                     i_new = i_ok & ((i >= steep_from) | (again > 0))
@@ -2519,38 +2431,36 @@ def backward_unroll_1_others(
                     + (p11 * q.to(tl.float32))
                     + (q.to(tl.float32) * p13)
                 )
-                sums = summed(w, C, False, True, DT)  # [order_{mask}]_{i,j} w
-                p14 = tl.dot(write2.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # (7428e59b7c) (v)^T
+                sums = summed(w, C, False, True, DT)  # [i <= j] w
+                p14 = tl.dot(write2.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # (write2) (v)^T
                 p15 = decayed_sum(
                     (p14 * tl.where(i[:, None] >= i[None, :] + 2, 1.0, 0.0)), k.to(tl.float32),
                     w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before,
                     w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT,
                     EXACT, DT,
-                )  # sum_{j} [apart_{mask}]_{i,j} (k)_{j,d} m_{i,j,d} [(7428e59b7c) (v)^T]_{i,j}
+                )  # sum_{j} [i >= j + 2]_{i,j} (k)_{j,d} m_{i,j,d} [(write2) (v)^T]_{i,j}
                 if not FLAT:
                     steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
                     i_new = i_ok & ((i >= steep_from) | (again > 0))
-                p16 = tl.dot(
-                    write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3"
-                )  # (7428e59b7c) (747e42a85b)^T
+                p16 = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # (write2) (write1)^T
                 p17 = decayed_sum(
                     (tl.where(i[:, None] >= i[None, :] + 2, 1.0, 0.0) * p16), b_.to(tl.float32),
                     w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before,
                     w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT,
                     EXACT, DT,
-                )  # sum_{j} [apart_{mask}]_{i,j} (b)_{j,d} m_{i,j,d} [(7428e59b7c) (747e42a85b)^T]_{i,j}
+                )  # sum_{j} [i >= j + 2]_{i,j} (b)_{j,d} m_{i,j,d} [(write2) (write1)^T]_{i,j}
                 if not FLAT:
                     steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
                     i_new = i_ok & ((i >= steep_from) | (again > 0))
-                p18 = tl.dot(write2.to(DT), s.to(DT), input_precision="tf32x3")  # (7428e59b7c) S^T
+                p18 = tl.dot(write2.to(DT), s.to(DT), input_precision="tf32x3")  # (write2) S^T
                 since2 = span(w_a_before, w_n_before, 0.0, 0)
                 w2 = (p15 * a.to(tl.float32)) + (p17 * a.to(tl.float32)) + (p18 * since2 * a.to(tl.float32))
-                sums2 = summed(w2, C, False, False, DT)  # [order_{mask}]_{i,j} w
+                sums2 = summed(w2, C, False, False, DT)  # [i < j] w
                 since3 = span(w_a_end[None, :], w_n_end[None, :], w_a, w_n)
                 p19 = tl.dot(v.to(DT), s2.to(DT), input_precision="tf32x3")  # (v) dS^T
-                p20 = tl.dot(write1.to(DT), s2.to(DT), input_precision="tf32x3")  # (747e42a85b) dS^T
+                p20 = tl.dot(write1.to(DT), s2.to(DT), input_precision="tf32x3")  # (write1) dS^T
                 w3 = (k.to(tl.float32) * since3 * p19) + (b_.to(tl.float32) * since3 * p20)
-                sums3 = summed(w3, C, True, False, DT)  # [order_{mask}]_{i,j} w
+                sums3 = summed(w3, C, True, False, DT)  # [i > j] w
                 tl.store(
                     S__out + step * D + i[:, None] * (H * D) + d[None, :],
                     ((kept * s3)[None, :] + sums + sums2 + sums3),
@@ -2625,7 +2535,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps,
             num_stages=2, maxnreg=walk.registers,
         )
-        if exchange is not None:  # other parts of the sequence are elsewhere
+        if exchange is not None:  # other segments of the sequence are elsewhere
             dS_coming = exchange.begin(
                 (map_of_all("S", dS_first, dS_ends, lay, parts, False, linear=dS_linear, axis=0),)
             )
@@ -2852,7 +2762,7 @@ def steps_kernel(
     else:
         row = batch
     entry, begin, count = batch, tl.cast(0, tl.int64), tl.cast(steps, tl.int64)
-    if starts_at is not None:  # packed: a program walks one sequence, whose place it reads
+    if starts_at is not None:  # packed: a program has one sequence, whose place it reads
         entry, begin = tl.cast(0, tl.int64), tl.cast(tl.load(starts_at + batch), tl.int64)
         count = tl.load(starts_at + batch + 1) - begin
     if counts_at is not None:

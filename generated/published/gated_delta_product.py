@@ -6,131 +6,137 @@ family: chunk-parallel
 """
 
 # The recurrence
-#     k_{1,t} = a_t / sqrt(1e-6 + a_t^T a_t)
-#     k_{2,t} = b_t / sqrt(1e-6 + b_t^T b_t)
-#     faded_t = g_t S_{t-1}
-#     half_t = faded_t + beta_{1,t} k_{1,t} (v_{1,t} - g_t S_{t-1}^T a_t / sqrt(1e-6 + a_t^T a_t))^T
-#     S_t = beta_{2,t} k_{2,t} (v_{2,t} - half_t^T b_t / sqrt(1e-6 + b_t^T b_t))^T + half_t
-#     o_t = S_t^T q_t
+#     (1) k_{1,t} = a_t / sqrt(1e-6 + a_t^T a_t)
+#     (2) k_{2,t} = b_t / sqrt(1e-6 + b_t^T b_t)
+#     (3) faded_t = g_t S_{t-1}
+#     (4) half_t = faded_t + beta_{1,t} k_{1,t} (v_{1,t} - g_t S_{t-1}^T a_t / sqrt(1e-6 + a_t^T a_t))^T
+#     (5) S_t = beta_{2,t} k_{2,t} (v_{2,t} - half_t^T b_t / sqrt(1e-6 + b_t^T b_t))^T + half_t
+#     (6) o_t = S_t^T q_t
 #
 # Its adjoint
-#     m_{1,t} = 1e-6 + a_t^T a_t
-#     m_{2,t} = 1e-6 + b_t^T b_t
-#     m_{3,t} = v_{1,t} - g_t S_{t-1}^T a_t / sqrt(m_{1,t})
-#     m_{4,t} = dfaded_t^T a_t
-#     m_{5,t} = v_{2,t} - half_t^T b_t / sqrt(m_{2,t})
-#     dfaded_t = dS_t + dhalf_t
-#     dhalf_t = -beta_{2,t} b_t b_t^T dS_t / m_{2,t}
-#     dS_t = g_{t+1} dfaded_{t+1} - g_{t+1} beta_{1,t+1} a_{t+1} m_{4,t+1}^T / m_{1,t+1} + q_t do_t^T
-#     dq_t = S_t do_t
-#     da_t = beta_{1,t} dfaded_t m_{3,t} / sqrt(m_{1,t}) - (beta_{1,t} m_{3,t}^T m_{4,t} - g_t beta_{1,t} a_t^T
+#     (7) m_{1,t} = 1e-6 + a_t^T a_t
+#     (8) m_{2,t} = 1e-6 + b_t^T b_t
+#     (9) m_{3,t} = v_{1,t} - g_t S_{t-1}^T a_t / sqrt(m_{1,t})
+#     (10) m_{4,t} = dfaded_t^T a_t
+#     (11) m_{5,t} = v_{2,t} - half_t^T b_t / sqrt(m_{2,t})
+#     (12) dfaded_t = dS_t + dhalf_t
+#     (13) dhalf_t = -beta_{2,t} b_t b_t^T dS_t / m_{2,t}
+#     (14) dS_t = g_{t+1} dfaded_{t+1} - g_{t+1} beta_{1,t+1} a_{t+1} m_{4,t+1}^T / m_{1,t+1} + q_t do_t^T
+#     (15) dq_t = S_t do_t
+#     (16) da_t = beta_{1,t} dfaded_t m_{3,t} / sqrt(m_{1,t}) - (beta_{1,t} m_{3,t}^T m_{4,t} - g_t beta_{1,t} a_t^T
 #         S_{t-1} m_{4,t} / sqrt(m_{1,t})) k_{1,t} / m_{1,t} - g_t beta_{1,t} S_{t-1} m_{4,t} / m_{1,t}
-#     db_t = beta_{2,t} dS_t m_{5,t} / sqrt(m_{2,t}) - (beta_{2,t} m_{5,t}^T dS_t^T b_t - beta_{2,t} b_t^T half_t
-#         dS_t^T b_t / sqrt(m_{2,t})) k_{2,t} / m_{2,t} - beta_{2,t} half_t dS_t^T b_t / m_{2,t}
-#     dv_{1,t} = beta_{1,t} m_{4,t} / sqrt(m_{1,t})
-#     dv_{2,t} = beta_{2,t} dS_t^T b_t / sqrt(m_{2,t})
-#     dbeta_{1,t} = m_{3,t}^T m_{4,t} / sqrt(m_{1,t})
-#     dbeta_{2,t} = m_{5,t}^T dS_t^T b_t / sqrt(m_{2,t})
-#     dlog g_t = g_t <S_{t-1}, dfaded_t> - g_t beta_{1,t} a_t^T S_{t-1} m_{4,t} / m_{1,t}
-#     dS_0 = g_1 dfaded_1 - g_1 beta_{1,1} a_1 m_{4,1}^T / m_{1,1}
+#     (17) db_t = beta_{2,t} dS_t m_{5,t} / sqrt(m_{2,t}) - (beta_{2,t} m_{5,t}^T dS_t^T b_t - beta_{2,t} b_t^T
+#         half_t dS_t^T b_t / sqrt(m_{2,t})) k_{2,t} / m_{2,t} - beta_{2,t} half_t dS_t^T b_t / m_{2,t}
+#     (18) dv_{1,t} = beta_{1,t} m_{4,t} / sqrt(m_{1,t})
+#     (19) dv_{2,t} = beta_{2,t} dS_t^T b_t / sqrt(m_{2,t})
+#     (20) dbeta_{1,t} = m_{3,t}^T m_{4,t} / sqrt(m_{1,t})
+#     (21) dbeta_{2,t} = m_{5,t}^T dS_t^T b_t / sqrt(m_{2,t})
+#     (22) dlog g_t = g_t <S_{t-1}, dfaded_t> - g_t beta_{1,t} a_t^T S_{t-1} m_{4,t} / m_{1,t}
+#     (23) dS_0 = g_1 dfaded_1 - g_1 beta_{1,1} a_1 m_{4,1}^T / m_{1,1}
 #
 # Read-write form
-#     c_{1,t} = 1e-6 + a_t^T a_t
-#     c_{2,t} = 1e-6 + b_t^T b_t
-#     k_{1,t} = a_t / sqrt(c_{1,t})
-#     k_{2,t} = b_t / sqrt(c_{2,t})
-#     S_t = g_t S_{t-1} + beta_{1,t} k_{1,t} w_{1,t}^T + beta_{2,t} k_{2,t} w_{2,t}^T
-#     w_{1,t} = v_{1,t} - g_t S_{t-1}^T a_t / sqrt(c_{1,t})
-#     w_{2,t} = v_{2,t} - (beta_{1,t} (a_t^T b_t) (v_{1,t} - g_t S_{t-1}^T a_t / sqrt(c_{1,t})) / sqrt(c_{1,t}) + g_t
-#         S_{t-1}^T b_t) / sqrt(c_{2,t})
-#     o_t = S_t^T q_t
+#     (24) c_{1,t} = 1e-6 + a_t^T a_t
+#     (25) c_{2,t} = 1e-6 + b_t^T b_t
+#     (26) k_{1,t} = a_t / sqrt(c_{1,t})
+#     (27) k_{2,t} = b_t / sqrt(c_{2,t})
+#     (28) S_t = g_t S_{t-1} + beta_{1,t} k_{1,t} w_{1,t}^T + beta_{2,t} k_{2,t} w_{2,t}^T
+#     (29) w_{1,t} = v_{1,t} - g_t S_{t-1}^T a_t / sqrt(c_{1,t})
+#     (30) w_{2,t} = v_{2,t} - (beta_{1,t} (a_t^T b_t) (v_{1,t} - g_t S_{t-1}^T a_t / sqrt(c_{1,t})) / sqrt(c_{1,t})
+#         + g_t S_{t-1}^T b_t) / sqrt(c_{2,t})
+#     (31) o_t = S_t^T q_t
 #
 # Read-write form of the adjoint
 # dS_t^+ is the part of dS_t that comes from later steps.
-#     dS_t' = dS_t^+ + q_t do_t^T - beta_{2,t} b_t p_{1,t}^T / c_{2,t}
-#     dS_{t-1}^+ = g_t dS_t' - g_t beta_{1,t} a_t p_{2,t}^T / c_{1,t}
-#     p_{1,t} = dS_t^+^T b_t + (q_t^T b_t) do_t
-#     p_{2,t} = dS_t'^T a_t
-#     dq_t = S_t do_t
-#     da_t = beta_{1,t} dS_t' w_{1,t} / sqrt(c_{1,t}) - g_t beta_{1,t} S_{t-1} p_{2,t} / c_{1,t} - (beta_{1,t}
+#     (32) dS_t' = dS_t^+ + q_t do_t^T - beta_{2,t} b_t p_{1,t}^T / c_{2,t}
+#     (33) dS_{t-1}^+ = g_t dS_t' - g_t beta_{1,t} a_t p_{2,t}^T / c_{1,t}
+#     (34) p_{1,t} = dS_t^+^T b_t + (q_t^T b_t) do_t
+#     (35) p_{2,t} = dS_t'^T a_t
+#     (36) dq_t = S_t do_t
+#     (37) da_t = beta_{1,t} dS_t' w_{1,t} / sqrt(c_{1,t}) - g_t beta_{1,t} S_{t-1} p_{2,t} / c_{1,t} - (beta_{1,t}
 #         w_{1,t}^T p_{2,t} - g_t beta_{1,t} a_t^T S_{t-1} p_{2,t} / sqrt(c_{1,t})) k_{1,t} / c_{1,t}
-#     db_t = beta_{2,t} (dS_t^+ w_{2,t} + (do_t^T w_{2,t}) q_t) / sqrt(c_{2,t}) - beta_{2,t} (g_t S_{t-1} p_{1,t} +
-#         beta_{1,t} (w_{1,t}^T p_{1,t}) k_{1,t}) / c_{2,t} - (beta_{2,t} w_{2,t}^T p_{1,t} - beta_{2,t} (g_t
-#         S_{t-1}^T b_t + beta_{1,t} (a_t^T b_t) w_{1,t} / sqrt(c_{1,t}))^T p_{1,t} / sqrt(c_{2,t})) k_{2,t} / c_{2,t}
-#     dv_{1,t} = beta_{1,t} p_{2,t} / sqrt(c_{1,t})
-#     dv_{2,t} = beta_{2,t} p_{1,t} / sqrt(c_{2,t})
-#     dbeta_{1,t} = w_{1,t}^T p_{2,t} / sqrt(c_{1,t})
-#     dbeta_{2,t} = w_{2,t}^T p_{1,t} / sqrt(c_{2,t})
-#     dlog g_t = g_t <S_{t-1}, dS_t'> - g_t beta_{1,t} a_t^T S_{t-1} p_{2,t} / c_{1,t}
-#     g_t <S_{t-1}, dS_t'> = <S_n, dS_n^+> + sum_{s >= t} (q_s^T S_s do_s - beta_{2,s} b_s^T S_s p_{1,s} / c_{2,s} -
-#         beta_{1,s} a_s^T dS_s' w_{1,s} / sqrt(c_{1,s}) - beta_{2,s} b_s^T dS_s' w_{2,s} / sqrt(c_{2,s})) - sum_{s >
-#         t} g_s beta_{1,s} a_s^T S_{s-1} p_{2,s} / c_{1,s}
+#     (38) db_t = beta_{2,t} (dS_t^+ w_{2,t} + (do_t^T w_{2,t}) q_t) / sqrt(c_{2,t}) - beta_{2,t} (g_t S_{t-1}
+#         p_{1,t} + beta_{1,t} (w_{1,t}^T p_{1,t}) k_{1,t}) / c_{2,t} - (beta_{2,t} w_{2,t}^T p_{1,t} - beta_{2,t}
+#         (g_t S_{t-1}^T b_t + beta_{1,t} (a_t^T b_t) w_{1,t} / sqrt(c_{1,t}))^T p_{1,t} / sqrt(c_{2,t})) k_{2,t} /
+#         c_{2,t}
+#     (39) dv_{1,t} = beta_{1,t} p_{2,t} / sqrt(c_{1,t})
+#     (40) dv_{2,t} = beta_{2,t} p_{1,t} / sqrt(c_{2,t})
+#     (41) dbeta_{1,t} = w_{1,t}^T p_{2,t} / sqrt(c_{1,t})
+#     (42) dbeta_{2,t} = w_{2,t}^T p_{1,t} / sqrt(c_{2,t})
+#     (43) dlog g_t = g_t <S_{t-1}, dS_t'> - g_t beta_{1,t} a_t^T S_{t-1} p_{2,t} / c_{1,t}
+#     (44) g_t <S_{t-1}, dS_t'> = <S_n, dS_n^+> + sum_{s >= t} (q_s^T S_s do_s - beta_{2,s} b_s^T S_s p_{1,s} /
+#         c_{2,s} - beta_{1,s} a_s^T dS_s' w_{1,s} / sqrt(c_{1,s}) - beta_{2,s} b_s^T dS_s' w_{2,s} / sqrt(c_{2,s}))
+#         - sum_{s > t} g_s beta_{1,s} a_s^T S_{s-1} p_{2,s} / c_{1,s}
 #
 # Products of decays in a chunk
 # i, j and s run over the steps of the chunk.
-#     M_{ij} = prod_{j < s < i} g_s  for j < i, else 0
-#     f_i = prod_{s < i} g_s
-#     N_{ij} = prod_{j < s <= i} g_s  for j <= i, else 0
-#     x_i = prod_{s <= i} g_s
-#     x_C = prod_s g_s
-#     r_j = prod_{s > j} g_s
-#     L_{ij} = prod_{j < s <= i} g_s  for j < i, else 0
+#     (45) M_{ij} = prod_{j < s < i} g_s  for j < i, else 0
+#     (46) f_i = prod_{s < i} g_s
+#     (47) N_{ij} = prod_{j < s <= i} g_s  for j <= i, else 0
+#     (48) x_i = prod_{s <= i} g_s
+#     (49) x_C = prod_s g_s
+#     (50) r_j = prod_{s > j} g_s
+#     (51) L_{ij} = prod_{j < s <= i} g_s  for j < i, else 0
 #
 # Over a chunk of C steps, forward
 # The only sweep goes from the first chunk to the last.
-#     H_1 = (((diag(g . beta_1 . c_1^(-1) . (1 / sqrt(c_2)) . ((A . B) 1)) A - diag(g . (1 / sqrt(c_2))) B) A^T) . M)
-#         diag(beta_1 . (1 / sqrt(c_1)))
-#     H_2 = -diag(g . (1 / sqrt(c_1))) ((A A^T) . M) diag(beta_1 . (1 / sqrt(c_1)))
-#     H_3 = H_1 (I - H_2)^-1
-#     H_4 = V_1 - diag(g . f . (1 / sqrt(c_1))) A S_0
-#     H_5 = diag(f) (diag(g . beta_1 . c_1^(-1) . (1 / sqrt(c_2)) . ((A . B) 1)) A - diag(g . (1 / sqrt(c_2))) B) S_0
-#         + V_2 - diag(beta_1 . (1 / sqrt(c_1)) . (1 / sqrt(c_2)) . ((A . B) 1)) V_1
-#     H_6 = H_5 + H_3 H_4
-#     H_7 = (((diag(g . beta_1 . c_1^(-1) . (1 / sqrt(c_2)) . ((A . B) 1)) A - diag(g . (1 / sqrt(c_2))) B) B^T) . M)
-#         diag(beta_2 . (1 / sqrt(c_2)))
-#     H_8 = -diag(g . (1 / sqrt(c_1))) ((A B^T) . M) diag(beta_2 . (1 / sqrt(c_2)))
-#     H_9 = H_7 + H_3 H_8
-#     W_2 = (I - H_9)^-1 H_6
-#     H_{10} = H_4 + H_8 W_2
-#     W_1 = (I - H_2)^-1 H_{10}
-#     O = diag(x) Q S_0 + ((Q A^T) . N) diag(beta_1 . (1 / sqrt(c_1))) W_1 + ((Q B^T) . N) diag(beta_2 . (1 /
+#     (52) H_1 = (((diag(g . beta_1 . c_1^(-1) . (1 / sqrt(c_2)) . ((A . B) 1)) A - diag(g . (1 / sqrt(c_2))) B) A^T)
+#         . M) diag(beta_1 . (1 / sqrt(c_1)))
+#     (53) H_2 = -diag(g . (1 / sqrt(c_1))) ((A A^T) . M) diag(beta_1 . (1 / sqrt(c_1)))
+#     (54) H_3 = H_1 (I - H_2)^-1
+#     (55) H_4 = V_1 - diag(g . f . (1 / sqrt(c_1))) A S_0
+#     (56) H_5 = diag(f) (diag(g . beta_1 . c_1^(-1) . (1 / sqrt(c_2)) . ((A . B) 1)) A - diag(g . (1 / sqrt(c_2)))
+#         B) S_0 + V_2 - diag(beta_1 . (1 / sqrt(c_1)) . (1 / sqrt(c_2)) . ((A . B) 1)) V_1
+#     (57) H_6 = H_5 + H_3 H_4
+#     (58) H_7 = (((diag(g . beta_1 . c_1^(-1) . (1 / sqrt(c_2)) . ((A . B) 1)) A - diag(g . (1 / sqrt(c_2))) B) B^T)
+#         . M) diag(beta_2 . (1 / sqrt(c_2)))
+#     (59) H_8 = -diag(g . (1 / sqrt(c_1))) ((A B^T) . M) diag(beta_2 . (1 / sqrt(c_2)))
+#     (60) H_9 = H_7 + H_3 H_8
+#     (61) W_2 = (I - H_9)^-1 H_6
+#     (62) H_{10} = H_4 + H_8 W_2
+#     (63) W_1 = (I - H_2)^-1 H_{10}
+#     (64) O = diag(x) Q S_0 + ((Q A^T) . N) diag(beta_1 . (1 / sqrt(c_1))) W_1 + ((Q B^T) . N) diag(beta_2 . (1 /
 #         sqrt(c_2))) W_2
-#     S_C = x_C S_0 + A^T diag(beta_1 . r . (1 / sqrt(c_1))) W_1 + B^T diag(beta_2 . r . (1 / sqrt(c_2))) W_2
+#     (65) S_C = x_C S_0 + A^T diag(beta_1 . r . (1 / sqrt(c_1))) W_1 + B^T diag(beta_2 . r . (1 / sqrt(c_2))) W_2
 #
 # Over a chunk of C steps, backward
 # Sweep 1 goes from the first chunk to the last.
-#     Y_1 = diag(f) B S_0 + ((B A^T) . M) diag(beta_1 . (1 / sqrt(c_1))) W_1 + ((B B^T) . M) diag(beta_2 . (1 /
+#     (66) Y_1 = diag(f) B S_0 + ((B A^T) . M) diag(beta_1 . (1 / sqrt(c_1))) W_1 + ((B B^T) . M) diag(beta_2 . (1 /
 #         sqrt(c_2))) W_2   (row t: S_{t-1}^T b_t)
 # Sweep 2 goes from the last chunk to the first.
-#     H_{11} = diag(r) A dS_C + ((A Q^T) . N^T) dO
-#     H_{12} = -((A B^T) . N^T) diag(beta_2 . c_2^(-1))
-#     H_{13} = -((B B^T) . L^T) diag(beta_2 . c_2^(-1))
-#     H_{14} = H_{12} (I - H_{13})^-1
-#     H_{15} = diag(r) B dS_C + diag((Q . B) 1) dO + ((B Q^T) . L^T) dO
-#     H_{16} = H_{11} + H_{14} H_{15}
-#     H_{17} = -((A A^T) . M^T) diag(g . beta_1 . c_1^(-1))
-#     H_{18} = -((B A^T) . M^T) diag(g . beta_1 . c_1^(-1))
-#     H_{19} = H_{17} + H_{14} H_{18}
-#     P_2 = (I - H_{19})^-1 H_{16}
-#     H_{20} = H_{18} P_2 + H_{15}
-#     P_1 = (I - H_{13})^-1 H_{20}
-#     dS_0 = x_C dS_C + Q^T diag(x) dO - A^T diag(g . beta_1 . f . c_1^(-1)) P_2 - B^T diag(beta_2 . x . c_2^(-1)) P_1
+#     (67) H_{11} = diag(r) A dS_C + ((A Q^T) . N^T) dO
+#     (68) H_{12} = -((A B^T) . N^T) diag(beta_2 . c_2^(-1))
+#     (69) H_{13} = -((B B^T) . L^T) diag(beta_2 . c_2^(-1))
+#     (70) H_{14} = H_{12} (I - H_{13})^-1
+#     (71) H_{15} = diag(r) B dS_C + diag((Q . B) 1) dO + ((B Q^T) . L^T) dO
+#     (72) H_{16} = H_{11} + H_{14} H_{15}
+#     (73) H_{17} = -((A A^T) . M^T) diag(g . beta_1 . c_1^(-1))
+#     (74) H_{18} = -((B A^T) . M^T) diag(g . beta_1 . c_1^(-1))
+#     (75) H_{19} = H_{17} + H_{14} H_{18}
+#     (76) P_2 = (I - H_{19})^-1 H_{16}
+#     (77) H_{20} = H_{18} P_2 + H_{15}
+#     (78) P_1 = (I - H_{13})^-1 H_{20}
+#     (79) dS_0 = x_C dS_C + Q^T diag(x) dO - A^T diag(g . beta_1 . f . c_1^(-1)) P_2 - B^T diag(beta_2 . x .
+#         c_2^(-1)) P_1
 # Sweep 3 goes from the last chunk to the first.
-#     Y_2 = diag(r) W_2 dS_C^T + ((W_2 dO^T) . N^T) Q - (M^T . (W_2 P_2^T)) diag(g . beta_1 . c_1^(-1)) A - (N^T .
-#         (W_2 P_1^T)) diag(beta_2 . c_2^(-1)) B   (row t: dS_t' w_{2,t})
-#     Y_3 = diag(r) W_1 dS_C^T + ((W_1 dO^T) . N^T) Q - (M^T . (W_1 P_2^T)) diag(g . beta_1 . c_1^(-1)) A - (N^T .
-#         (W_1 P_1^T)) diag(beta_2 . c_2^(-1)) B   (row t: dS_t' w_{1,t})
-#     Y_4 = diag(r) W_2 dS_C^T + ((W_2 dO^T) . L^T) Q - (M^T . (W_2 P_2^T)) diag(g . beta_1 . c_1^(-1)) A - (L^T .
-#         (W_2 P_1^T)) diag(beta_2 . c_2^(-1)) B   (row t: dS_t^+ w_{2,t})
+#     (80) Y_2 = diag(r) W_2 dS_C^T + ((W_2 dO^T) . N^T) Q - (M^T . (W_2 P_2^T)) diag(g . beta_1 . c_1^(-1)) A - (N^T
+#         . (W_2 P_1^T)) diag(beta_2 . c_2^(-1)) B   (row t: dS_t' w_{2,t})
+#     (81) Y_3 = diag(r) W_1 dS_C^T + ((W_1 dO^T) . N^T) Q - (M^T . (W_1 P_2^T)) diag(g . beta_1 . c_1^(-1)) A - (N^T
+#         . (W_1 P_1^T)) diag(beta_2 . c_2^(-1)) B   (row t: dS_t' w_{1,t})
+#     (82) Y_4 = diag(r) W_2 dS_C^T + ((W_2 dO^T) . L^T) Q - (M^T . (W_2 P_2^T)) diag(g . beta_1 . c_1^(-1)) A - (L^T
+#         . (W_2 P_1^T)) diag(beta_2 . c_2^(-1)) B   (row t: dS_t^+ w_{2,t})
 # Sweep 4 goes from the first chunk to the last.
-#     Y_5 = diag(x) P_1 S_0^T + (N . (P_1 W_1^T)) diag(beta_1 . (1 / sqrt(c_1))) A + (N . (P_1 W_2^T)) diag(beta_2 .
-#         (1 / sqrt(c_2))) B   (row t: S_t p_{1,t})
-#     dQ = diag(x) dO S_0^T + ((dO W_1^T) . N) diag(beta_1 . (1 / sqrt(c_1))) A + ((dO W_2^T) . N) diag(beta_2 . (1 /
-#         sqrt(c_2))) B
-#     Y_6 = diag(f) P_1 S_0^T + (M . (P_1 W_1^T)) diag(beta_1 . (1 / sqrt(c_1))) A + (M . (P_1 W_2^T)) diag(beta_2 .
-#         (1 / sqrt(c_2))) B   (row t: S_{t-1} p_{1,t})
-#     Y_7 = diag(f) P_2 S_0^T + (M . (P_2 W_1^T)) diag(beta_1 . (1 / sqrt(c_1))) A + (M . (P_2 W_2^T)) diag(beta_2 .
-#         (1 / sqrt(c_2))) B   (row t: S_{t-1} p_{2,t})
+#     (83) Y_5 = diag(x) P_1 S_0^T + (N . (P_1 W_1^T)) diag(beta_1 . (1 / sqrt(c_1))) A + (N . (P_1 W_2^T))
+#         diag(beta_2 . (1 / sqrt(c_2))) B   (row t: S_t p_{1,t})
+#     (84) dQ = diag(x) dO S_0^T + ((dO W_1^T) . N) diag(beta_1 . (1 / sqrt(c_1))) A + ((dO W_2^T) . N) diag(beta_2 .
+#         (1 / sqrt(c_2))) B
+#     (85) Y_6 = diag(f) P_1 S_0^T + (M . (P_1 W_1^T)) diag(beta_1 . (1 / sqrt(c_1))) A + (M . (P_1 W_2^T))
+#         diag(beta_2 . (1 / sqrt(c_2))) B   (row t: S_{t-1} p_{1,t})
+#     (86) Y_7 = diag(f) P_2 S_0^T + (M . (P_2 W_1^T)) diag(beta_1 . (1 / sqrt(c_1))) A + (M . (P_2 W_2^T))
+#         diag(beta_2 . (1 / sqrt(c_2))) B   (row t: S_{t-1} p_{2,t})
+#
+# In code, products of decays are called by what lies at their ends: m (in torch, decays) is from a write to a read,
+#     since from what enters the chunk to a read, until from a write to what leaves it, kept from what enters to what
+#     leaves. Statements cite the formulas above by their numbers.
 
 import torch
 import triton
@@ -157,66 +163,61 @@ from chunkform.runtime.op.decode import Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK, dtype_of, from_chunks, from_steps, in_parts, in_segments, steps_first, to_chunks,
+    CHUNK, call_of, chunks_of, dtype_of, from_chunks, from_steps, in_parts, in_segments, or_zeros,
+    steps_first, steps_or_zeros,
 )
 from chunkform.runtime.torch_form.decays import decay_all, decay_in, decay_mask, decay_out, triangular_inverse
-from chunkform.runtime.torch_form.segment_maps import Segment, in_pieces, over_chunks
+from chunkform.runtime.torch_form.segment_maps import Segment, map_of_segment, over_chunks
 
 
-def _forward_sweep_1(s1, s2, s3, s4, s5, s6, s7, s8, S_0, lead, size, dtype, device, size_d, size_e):
-    """A walk forwards over chunks, carrying S."""
-    x1 = to_chunks(s1, lead, size, 0)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    x5 = to_chunks(s5, lead, size, 1)
-    x6 = to_chunks(s6, lead, size, 1)
-    x7 = to_chunks(s7, lead, size, 1)
-    x8 = to_chunks(s8, lead, size, 1)
-    a0 = decay_all(x1)
-    a1 = decay_out(x1, True, 1)
-    a2 = x4 @ x3.mT
-    a3 = decay_mask(x1, False, True, False, 1)
-    a4 = x5 @ x3.mT
-    a5 = triangular_inverse(a4 * a3, 1)
-    a6 = (a2 * a3) @ a5
-    a7 = decay_in(x1, False, 1)
-    a8 = x4 @ x2.mT
-    a9 = x5 @ x2.mT
-    a10 = a6 @ (a9 * a3)
-    a11 = triangular_inverse((a8 * a3 + a10), 1)
-    a12 = a9 * a3
-    a13 = decay_mask(x1, True, True, True, 1)
-    a14 = x8 @ x2.mT
-    a15 = decay_in(x1, True, 1)
-    a16 = x8 @ x3.mT
-    S_now = S_0
-    S_in = []
-    b3_all = []
-    b6_all = []
-    count = x1.shape[2]
+def _forward_sweep_1(log_g, x, x2, x3, x4, v1, x5, q, S, lead, size):
+    """An inter-chunk sweep forwards in time, which carries S."""
+    log_g, x, x2, x3, x4, v1, x5, q = chunks_of(lead, size, log_g, x, x2, x3, x4, v1, x5, q)
+    kept = decay_all(log_g)
+    until = decay_out(log_g, True, 1)
+    prod = x3 @ x2.mT
+    decays = decay_mask(log_g, False, True, False, 1)
+    prod2 = x4 @ x2.mT
+    inverse = triangular_inverse(prod2 * decays, 1)
+    prod3 = (prod * decays) @ inverse
+    since = decay_in(log_g, False, 1)
+    prod7 = x3 @ x.mT
+    prod8 = x4 @ x.mT
+    prod9 = prod3 @ (prod8 * decays)
+    inverse2 = triangular_inverse((prod7 * decays + prod9), 1)
+    t2 = prod8 * decays
+    decays2 = decay_mask(log_g, True, True, True, 1)
+    prod15 = q @ x.mT
+    since2 = decay_in(log_g, True, 1)
+    prod18 = q @ x2.mT
+    S_0 = []
+    prod10_all = []
+    prod13_all = []
+    count = log_g.shape[2]
     for n in range(count):
-        S_in.append(S_now)
-        b0 = (x5[:, :, n]) @ S_now
-        b1 = (a6[:, :, n]) @ (b0 * (a7[:, :, n])[..., :, None] + x6[:, :, n])
-        b2 = (x4[:, :, n]) @ S_now
-        b3 = (a11[:, :, n]) @ (b1 + ((a7[:, :, n])[..., :, None] * b2 + x7[:, :, n]))
-        b4 = ((a1[:, :, n])[..., :, None] * x2[:, :, n]).mT @ b3
-        b5 = (a12[:, :, n]) @ b3
-        b6 = (a5[:, :, n]) @ (b5 + (b0 * (a7[:, :, n])[..., :, None] + x6[:, :, n]))
-        b7 = (x3[:, :, n]).mT @ ((a1[:, :, n])[..., :, None] * b6)
-        b3_all.append(b3)
-        b6_all.append(b6)
-        S_now = S_now * (a0[:, :, n])[..., None, None] + b4 + b7
-    S_in = torch.stack(S_in, 2)
-    b3 = torch.stack(b3_all, 2)
-    b6 = torch.stack(b6_all, 2)
-    c0 = (a13 * a14) @ b3
-    c1 = x8 @ S_in
-    c2 = (a13 * a16) @ b6
+        S_0.append(S)
+        prod4 = x4[:, :, n] @ S
+        prod5 = prod3[:, :, n] @ (prod4 * since[:, :, n][..., :, None] + v1[:, :, n])
+        prod6 = x3[:, :, n] @ S
+        t = prod5 + (since[:, :, n][..., :, None] * prod6 + x5[:, :, n])
+        prod10 = inverse2[:, :, n] @ t
+        prod11 = (until[:, :, n][..., :, None] * x[:, :, n]).mT @ prod10
+        prod12 = t2[:, :, n] @ prod10
+        t3 = prod12 + (prod4 * since[:, :, n][..., :, None] + v1[:, :, n])
+        prod13 = inverse[:, :, n] @ t3
+        prod14 = x2[:, :, n].mT @ (until[:, :, n][..., :, None] * prod13)
+        prod10_all.append(prod10)
+        prod13_all.append(prod13)
+        S = S * kept[:, :, n][..., None, None] + prod11 + prod14
+    S_0 = torch.stack(S_0, 2)
+    prod10 = torch.stack(prod10_all, 2)
+    prod13 = torch.stack(prod13_all, 2)
+    prod16 = (decays2 * prod15) @ prod10
+    prod17 = q @ S_0
+    prod19 = (decays2 * prod18) @ prod13
     return (
-        from_chunks(b3, lead, 1), from_chunks(b6, lead, 1),
-        from_chunks((c0 + c1 * a15[..., :, None] + c2), lead, 1), S_now,
+        from_chunks(prod10, lead, 1), from_chunks(prod13, lead, 1),
+        from_chunks((prod16 + prod17 * since2[..., :, None] + prod19), lead, 1), S,
     )
 
 
@@ -225,321 +226,271 @@ def torch_forward(given, states, constants, packed=None):
     if packed is not None:
         per_step = ["q", "a", "b", "v1", "v2", "beta1", "beta2", "g"]
         return forward_by_length(torch_forward, per_step, given, states, constants, packed)
-    dtype = dtype_of(given)
-    some = given["q"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    dtype, device, lead = call_of(given, "q")
     size_d = given["q"].shape[-1]
     size_e = given["v1"].shape[-1]
-    S_first = (
-        states["S"].to(dtype)
-        if states.get("S") is not None
-        else torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-    )
+    S_first = or_zeros(states.get("S"), (*lead[:2], size_d, size_e), dtype, device)
     log_g = steps_first(given["g"], dtype)
     b = steps_first(given["b"], dtype)
-    t8 = (b.square()).sum(-1)
+    t6 = (b.square()).sum(-1)
     beta2 = steps_first(given["beta2"], dtype)
     a = steps_first(given["a"], dtype)
-    t11 = (a.square()).sum(-1)
+    t9 = (a.square()).sum(-1)
     beta1 = steps_first(given["beta1"], dtype)
-    t13 = 1e-06 + t8
-    t14 = t13.rsqrt()
+    t11 = 1e-06 + t6
+    t12 = t11.rsqrt()
     g = log_g.exp()
-    t16 = (a * b).sum(-1)
-    t17 = 1e-06 + t11
-    t18 = t16[..., None] * (t17.reciprocal())[..., None] * t14[..., None] * a * beta1[..., None] * g[..., None]
-    t19 = t17.rsqrt()
+    t14 = (a * b).sum(-1)
+    t15 = 1e-06 + t9
+    t16 = t14[..., None] * t15.reciprocal()[..., None] * t12[..., None] * a * beta1[..., None] * g[..., None]
+    t17 = t15.rsqrt()
     v1 = steps_first(given["v1"], dtype)
     v2 = steps_first(given["v2"], dtype)
-    t22 = -t19[..., None] * t16[..., None] * t14[..., None] * beta1[..., None] * v1
+    t20 = -t17[..., None] * t14[..., None] * t12[..., None] * beta1[..., None] * v1
     q = steps_first(given["q"], dtype)
-    # w: v2_t - (beta1_t (a_t^T b_t) (v1_t - g_t S.prev.row.a8d12fc9a3_t / sqrt(1e-6 + a_t^T a_t)) / sqrt(1e-6 + a_t^T a_t) + g_t S.prev.row.eae4f8949d_t) / sqrt(1e-6 + b_t^T b_t)
-    # w_2: v1_t - g_t S.prev.row.a8d12fc9a3_t / sqrt(1e-6 + a_t^T a_t)
-    # y: S_t^T q_t
-    w, w_2, y, S_last = in_segments(
+    # (61) w2: v2_t - (beta1_t (a_t^T b_t) (v1_t - g_t S_{t-1}^T a_t / sqrt(1e-6 + a_t^T a_t)) / sqrt(1e-6 + a_t^T a_t) + g_t S_{t-1}^T b_t) / sqrt(1e-6 + b_t^T b_t)
+    # (63) w1: v1_t - g_t S_{t-1}^T a_t / sqrt(1e-6 + a_t^T a_t)
+    # (64) o: S_t^T q_t
+    w2, w1, o, S_last = in_segments(
         _forward_sweep_1,
         (
-            log_g, ((1e-06 + t8).rsqrt())[..., None] * beta2[..., None] * b,
-            ((1e-06 + t11).rsqrt())[..., None] * a * beta1[..., None],
-            (-t14[..., None] * g[..., None] * b + t18), -t19[..., None] * a * g[..., None], v1,
-            (v2 + t22), q,
+            log_g, (1e-06 + t6).rsqrt()[..., None] * beta2[..., None] * b,
+            (1e-06 + t9).rsqrt()[..., None] * a * beta1[..., None],
+            (-t12[..., None] * g[..., None] * b + t16), -t17[..., None] * a * g[..., None], v1,
+            (v2 + t20), q,
         ),
-        (S_first,), lead, 1, CHUNK, dtype, device, size_d, size_e,
+        (S_first,), lead, 1, CHUNK,
     )
-    return {"o": from_steps(y, lead, 1, given["q"].dtype)}, {"S": S_last}, {"9d87b2d2c3": w_2, "5c4125abdb": w}
+    return {"o": from_steps(o, lead, 1, given["q"].dtype)}, {"S": S_last}, {"9d87b2d2c3": w1, "5c4125abdb": w2}
 
 
-def _backward_sweep_1(s1, s2, s3, s4, s5, s6, S_0, lead, size, dtype, device, size_d, size_e):
-    """A walk forwards over chunks, carrying S."""
-    x1 = to_chunks(s1, lead, size, 0)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    x5 = to_chunks(s5, lead, size, 1)
-    x6 = to_chunks(s6, lead, size, 1)
-    a0 = decay_all(x1)
-    a1 = decay_out(x1, True, 1)
-    a2 = (a1[..., :, None] * x2).mT @ x3
-    a3 = x5.mT @ (a1[..., :, None] * x4)
-    a4 = x6 @ x2.mT
-    a5 = decay_mask(x1, False, True, False, 1)
-    a6 = (a4 * a5) @ x3
-    a7 = x6 @ x5.mT
-    a8 = (a7 * a5) @ x4
-    a9 = decay_in(x1, False, 1)
-    S_now = S_0
-    S_in = []
-    count = x1.shape[2]
+def _backward_sweep_1(log_g, x, x2, x3, x4, b, S, lead, size):
+    """An inter-chunk sweep forwards in time, which carries S."""
+    log_g, x, x2, x3, x4, b = chunks_of(lead, size, log_g, x, x2, x3, x4, b)
+    kept = decay_all(log_g)
+    until = decay_out(log_g, True, 1)
+    prod = (until[..., :, None] * x).mT @ x2
+    prod2 = x4.mT @ (until[..., :, None] * x3)
+    prod3 = b @ x.mT
+    decays = decay_mask(log_g, False, True, False, 1)
+    prod4 = (prod3 * decays) @ x2
+    prod5 = b @ x4.mT
+    prod6 = (prod5 * decays) @ x3
+    since = decay_in(log_g, False, 1)
+    S_0 = []
+    count = log_g.shape[2]
     for n in range(count):
-        S_in.append(S_now)
-        b0 = S_now * (a0[:, :, n])[..., None, None] + a2[:, :, n] + a3[:, :, n]
-        S_now = b0
-    S_in = torch.stack(S_in, 2)
-    c0 = x6 @ S_in
-    return from_chunks((a6 + a8 + a9[..., :, None] * c0), lead, 1), S_now
+        S_0.append(S)
+        t = S * kept[:, :, n][..., None, None] + prod[:, :, n] + prod2[:, :, n]
+        S = t
+    S_0 = torch.stack(S_0, 2)
+    prod7 = b @ S_0
+    return from_chunks((prod4 + prod6 + since[..., :, None] * prod7), lead, 1), S
 
 
-def _backward_sweep_2(s1, s2, s3, s4, s5, s6, s7, s8, dS_0, lead, size, dtype, device, size_d, size_e):
-    """A walk backwards over chunks, carrying dS."""
-    x1 = to_chunks(s1, lead, size, 0)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    x5 = to_chunks(s5, lead, size, 1)
-    x6 = to_chunks(s6, lead, size, 1)
-    x7 = to_chunks(s7, lead, size, 1)
-    x8 = to_chunks(s8, lead, size, 1)
-    a0 = decay_all(x1)
-    a1 = decay_out(x1, False, -1)
-    a2 = (a1[..., :, None] * x2).mT @ x3
-    a3 = x4 @ x5.mT
-    a4 = decay_mask(x1, False, False, False, -1)
-    a5 = triangular_inverse(a3 * a4, -1)
-    a6 = decay_in(x1, False, -1)
-    a7 = x4 @ x2.mT
-    a8 = (a7 * a4) @ x3
-    a9 = x4 @ x7.mT
-    a10 = decay_mask(x1, False, True, False, -1)
-    a11 = a9 * a10
-    a12 = x8 @ x2.mT
-    a13 = decay_mask(x1, False, False, True, -1)
-    a14 = (a12 * a13) @ x3
-    a15 = x8 @ x5.mT
-    a16 = (a15 * a13) @ a5
-    a17 = x8 @ x7.mT
-    a18 = a16 @ (a9 * a10)
-    a19 = triangular_inverse((a17 * a10 + a18), -1)
-    a20 = decay_out(x1, True, -1)
-    dS_now = dS_0
-    dS_in = []
-    b4_all = []
-    b6_all = []
-    count = x1.shape[2]
+def _backward_sweep_2(log_g, q, do, b, x, x2, x3, a, dS, lead, size):
+    """An inter-chunk sweep backwards in time, which carries dS."""
+    log_g, q, do, b, x, x2, x3, a = chunks_of(lead, size, log_g, q, do, b, x, x2, x3, a)
+    kept = decay_all(log_g)
+    until = decay_out(log_g, False, -1)
+    prod = (until[..., :, None] * q).mT @ do
+    prod2 = b @ x.mT
+    decays = decay_mask(log_g, False, False, False, -1)
+    inverse = triangular_inverse(prod2 * decays, -1)
+    since = decay_in(log_g, False, -1)
+    prod4 = b @ q.mT
+    prod5 = (prod4 * decays) @ do
+    prod6 = b @ x3.mT
+    decays2 = decay_mask(log_g, False, True, False, -1)
+    t2 = prod6 * decays2
+    prod7 = a @ q.mT
+    decays3 = decay_mask(log_g, False, False, True, -1)
+    prod8 = (prod7 * decays3) @ do
+    prod10 = a @ x.mT
+    prod11 = (prod10 * decays3) @ inverse
+    prod13 = a @ x3.mT
+    prod14 = prod11 @ (prod6 * decays2)
+    inverse2 = triangular_inverse((prod13 * decays2 + prod14), -1)
+    until2 = decay_out(log_g, True, -1)
+    dS_C = []
+    prod15_all = []
+    prod17_all = []
+    count = log_g.shape[2]
     for n in range(count - 1, -1, -1):
-        dS_in.append(dS_now)
-        b0 = (x4[:, :, n]) @ dS_now
-        b1 = b0 * (a6[:, :, n])[..., :, None] + x6[:, :, n] + a8[:, :, n]
-        b2 = (x8[:, :, n]) @ dS_now
-        b3 = (a16[:, :, n]) @ b1
-        b4 = (a19[:, :, n]) @ ((a14[:, :, n] + b2 * (a6[:, :, n])[..., :, None]) + b3)
-        b5 = (a11[:, :, n]) @ b4
-        b6 = (a5[:, :, n]) @ (b1 + b5)
-        b7 = (x5[:, :, n]).mT @ ((a1[:, :, n])[..., :, None] * b6)
-        b8 = ((a20[:, :, n])[..., :, None] * x7[:, :, n]).mT @ b4
-        b9 = dS_now * (a0[:, :, n])[..., None, None] + a2[:, :, n] + b7 + b8
-        b4_all.append(b4)
-        b6_all.append(b6)
-        dS_now = b9
-    dS_in = torch.stack(dS_in[::-1], 2)
-    b4 = torch.stack(b4_all[::-1], 2)
-    b6 = torch.stack(b6_all[::-1], 2)
-    return from_chunks(b4, lead, 1), from_chunks(b6, lead, 1), dS_in, dS_now
+        dS_C.append(dS)
+        prod3 = b[:, :, n] @ dS
+        t = prod3 * since[:, :, n][..., :, None] + x2[:, :, n] + prod5[:, :, n]
+        prod9 = a[:, :, n] @ dS
+        prod12 = prod11[:, :, n] @ t
+        t3 = (prod8[:, :, n] + prod9 * since[:, :, n][..., :, None]) + prod12
+        prod15 = inverse2[:, :, n] @ t3
+        prod16 = t2[:, :, n] @ prod15
+        prod17 = inverse[:, :, n] @ (t + prod16)
+        prod18 = x[:, :, n].mT @ (until[:, :, n][..., :, None] * prod17)
+        prod19 = (until2[:, :, n][..., :, None] * x3[:, :, n]).mT @ prod15
+        t4 = dS * kept[:, :, n][..., None, None] + prod[:, :, n] + prod18 + prod19
+        prod15_all.append(prod15)
+        prod17_all.append(prod17)
+        dS = t4
+    dS_C = torch.stack(dS_C[::-1], 2)
+    prod15 = torch.stack(prod15_all[::-1], 2)
+    prod17 = torch.stack(prod17_all[::-1], 2)
+    return from_chunks(prod15, lead, 1), from_chunks(prod17, lead, 1), dS_C, dS
 
 
-def _backward_sweep_3(s1, s2, s3, s4, s5, s6, s7, s8, s9, dS_0, lead, size, dtype, device, size_d, size_e):
-    """A walk backwards over chunks, carrying dS."""
-    x1 = to_chunks(s1, lead, size, 0)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    x5 = to_chunks(s5, lead, size, 1)
-    x6 = to_chunks(s6, lead, size, 1)
-    x7 = to_chunks(s7, lead, size, 1)
-    x8 = to_chunks(s8, lead, size, 1)
-    x9 = to_chunks(s9, lead, size, 1)
-    a0 = decay_all(x1)
-    a1 = decay_out(x1, False, -1)
-    a2 = (a1[..., :, None] * x2).mT @ x3
-    a3 = decay_out(x1, True, -1)
-    a4 = (a3[..., :, None] * x4).mT @ x5
-    a5 = x7.mT @ (a1[..., :, None] * x6)
-    a6 = decay_in(x1, False, -1)
-    a7 = x8 @ x3.mT
-    a8 = decay_mask(x1, False, False, True, -1)
-    a9 = (a7 * a8) @ x2
-    a10 = x8 @ x6.mT
-    a11 = (a10 * a8) @ x7
-    a12 = x8 @ x5.mT
-    a13 = decay_mask(x1, False, True, False, -1)
-    a14 = (a12 * a13) @ x4
-    a15 = x9 @ x6.mT
-    a16 = (a15 * a8) @ x7
-    a17 = x9 @ x3.mT
-    a18 = (a8 * a17) @ x2
-    a19 = x9 @ x5.mT
-    a20 = (a19 * a13) @ x4
-    a21 = decay_mask(x1, False, False, False, -1)
-    a22 = (a7 * a21) @ x2
-    a23 = (a10 * a21) @ x7
-    dS_now = dS_0
-    dS_in = []
-    count = x1.shape[2]
+def _backward_sweep_3(log_g, q, do, x, p2, p1, x2, w2, w1, dS, lead, size):
+    """An inter-chunk sweep backwards in time, which carries dS."""
+    log_g, q, do, x, p2, p1, x2, w2, w1 = chunks_of(lead, size, log_g, q, do, x, p2, p1, x2, w2, w1)
+    kept = decay_all(log_g)
+    until = decay_out(log_g, False, -1)
+    prod = (until[..., :, None] * q).mT @ do
+    until2 = decay_out(log_g, True, -1)
+    prod2 = (until2[..., :, None] * x).mT @ p2
+    prod3 = x2.mT @ (until[..., :, None] * p1)
+    since = decay_in(log_g, False, -1)
+    prod5 = w2 @ do.mT
+    decays = decay_mask(log_g, False, False, True, -1)
+    prod6 = (prod5 * decays) @ q
+    prod7 = w2 @ p1.mT
+    prod8 = (prod7 * decays) @ x2
+    prod9 = w2 @ p2.mT
+    decays2 = decay_mask(log_g, False, True, False, -1)
+    prod10 = (prod9 * decays2) @ x
+    prod11 = w1 @ p1.mT
+    prod12 = (prod11 * decays) @ x2
+    prod13 = w1 @ do.mT
+    prod14 = (decays * prod13) @ q
+    prod15 = w1 @ p2.mT
+    prod16 = (prod15 * decays2) @ x
+    decays3 = decay_mask(log_g, False, False, False, -1)
+    prod18 = (prod5 * decays3) @ q
+    prod19 = (prod7 * decays3) @ x2
+    dS_C = []
+    count = log_g.shape[2]
     for n in range(count - 1, -1, -1):
-        dS_in.append(dS_now)
-        b0 = dS_now * (a0[:, :, n])[..., None, None] + a2[:, :, n] + a4[:, :, n] + a5[:, :, n]
-        dS_now = b0
-    dS_in = torch.stack(dS_in[::-1], 2)
-    c0 = x8 @ dS_in.mT
-    c1 = c0 * a6[..., :, None]
-    c2 = x9 @ dS_in.mT
+        dS_C.append(dS)
+        t = dS * kept[:, :, n][..., None, None] + prod[:, :, n] + prod2[:, :, n] + prod3[:, :, n]
+        dS = t
+    dS_C = torch.stack(dS_C[::-1], 2)
+    prod4 = w2 @ dS_C.mT
+    t2 = prod4 * since[..., :, None]
+    prod17 = w1 @ dS_C.mT
     return (
-        from_chunks((c1 + a9 + a11 + a14), lead, 1),
-        from_chunks((a16 + a18 + a20 + c2 * a6[..., :, None]), lead, 1),
-        from_chunks((c1 + a22 + a23 + a14), lead, 1), dS_now,
+        from_chunks((t2 + prod6 + prod8 + prod10), lead, 1),
+        from_chunks((prod12 + prod14 + prod16 + prod17 * since[..., :, None]), lead, 1),
+        from_chunks((t2 + prod18 + prod19 + prod10), lead, 1), dS,
     )
 
 
-def _backward_sweep_4(s1, s2, s3, s4, s5, s6, s7, s8, S_0, lead, size, dtype, device, size_d, size_e):
-    """A walk forwards over chunks, carrying S."""
-    x1 = to_chunks(s1, lead, size, 0)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    x5 = to_chunks(s5, lead, size, 1)
-    x6 = to_chunks(s6, lead, size, 1)
-    x7 = to_chunks(s7, lead, size, 1)
-    x8 = to_chunks(s8, lead, size, 1)
-    a0 = decay_all(x1)
-    a1 = decay_out(x1, True, 1)
-    a2 = (a1[..., :, None] * x2).mT @ x3
-    a3 = x5.mT @ (a1[..., :, None] * x4)
-    a4 = x6 @ x3.mT
-    a5 = decay_mask(x1, True, True, True, 1)
-    a6 = (a4 * a5) @ x2
-    a7 = decay_in(x1, True, 1)
-    a8 = x6 @ x4.mT
-    a9 = (a8 * a5) @ x5
-    a10 = x7 @ x4.mT
-    a11 = (a5 * a10) @ x5
-    a12 = x7 @ x3.mT
-    a13 = (a12 * a5) @ x2
-    a14 = decay_mask(x1, False, True, False, 1)
-    a15 = (a8 * a14) @ x5
-    a16 = (a4 * a14) @ x2
-    a17 = decay_in(x1, False, 1)
-    a18 = x8 @ x4.mT
-    a19 = (a18 * a14) @ x5
-    a20 = x8 @ x3.mT
-    a21 = (a20 * a14) @ x2
-    S_now = S_0
-    S_in = []
-    count = x1.shape[2]
+def _backward_sweep_4(log_g, x, w2, w1, x2, p1, do, p2, S, lead, size):
+    """An inter-chunk sweep forwards in time, which carries S."""
+    log_g, x, w2, w1, x2, p1, do, p2 = chunks_of(lead, size, log_g, x, w2, w1, x2, p1, do, p2)
+    kept = decay_all(log_g)
+    until = decay_out(log_g, True, 1)
+    prod = (until[..., :, None] * x).mT @ w2
+    prod2 = x2.mT @ (until[..., :, None] * w1)
+    prod3 = p1 @ w2.mT
+    decays = decay_mask(log_g, True, True, True, 1)
+    prod4 = (prod3 * decays) @ x
+    since = decay_in(log_g, True, 1)
+    prod6 = p1 @ w1.mT
+    prod7 = (prod6 * decays) @ x2
+    prod8 = do @ w1.mT
+    prod9 = (decays * prod8) @ x2
+    prod11 = do @ w2.mT
+    prod12 = (prod11 * decays) @ x
+    decays2 = decay_mask(log_g, False, True, False, 1)
+    prod13 = (prod6 * decays2) @ x2
+    prod14 = (prod3 * decays2) @ x
+    since2 = decay_in(log_g, False, 1)
+    prod16 = p2 @ w1.mT
+    prod17 = (prod16 * decays2) @ x2
+    prod18 = p2 @ w2.mT
+    prod19 = (prod18 * decays2) @ x
+    S_0 = []
+    count = log_g.shape[2]
     for n in range(count):
-        S_in.append(S_now)
-        b0 = S_now * (a0[:, :, n])[..., None, None] + a2[:, :, n] + a3[:, :, n]
-        S_now = b0
-    S_in = torch.stack(S_in, 2)
-    c0 = x6 @ S_in.mT
-    c1 = x7 @ S_in.mT
-    c2 = x8 @ S_in.mT
+        S_0.append(S)
+        t = S * kept[:, :, n][..., None, None] + prod[:, :, n] + prod2[:, :, n]
+        S = t
+    S_0 = torch.stack(S_0, 2)
+    prod5 = p1 @ S_0.mT
+    prod10 = do @ S_0.mT
+    prod15 = p2 @ S_0.mT
     return (
-        from_chunks((a6 + c0 * a7[..., :, None] + a9), lead, 1),
-        from_chunks((a11 + c1 * a7[..., :, None] + a13), lead, 1),
-        from_chunks((a15 + a16 + a17[..., :, None] * c0), lead, 1),
-        from_chunks((c2 * a17[..., :, None] + a19 + a21), lead, 1), S_in, S_now,
+        from_chunks((prod4 + prod5 * since[..., :, None] + prod7), lead, 1),
+        from_chunks((prod9 + prod10 * since[..., :, None] + prod12), lead, 1),
+        from_chunks((prod13 + prod14 + since2[..., :, None] * prod5), lead, 1),
+        from_chunks((prod15 * since2[..., :, None] + prod17 + prod19), lead, 1), S_0, S,
     )
 
 
-def _backward_unroll_5(
-    s1, s2, s3, s4, s5, s6, s7, s8, s9, s10, s11, s12, s13, s14, S_edges, dS_edges, lead, size,
-    dtype, device, size_d, size_e,
-):
-    """Products of the states and their gradients at each step, from the states at the borders of chunks."""
-    x1 = to_chunks(s1, lead, size, 0)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    x5 = to_chunks(s5, lead, size, 1)
-    x6 = to_chunks(s6, lead, size, 0)
-    x7 = to_chunks(s7, lead, size, 0)
-    x8 = to_chunks(s8, lead, size, 0)
-    x9 = to_chunks(s9, lead, size, 1)
-    x10 = to_chunks(s10, lead, size, 0)
-    x11 = to_chunks(s11, lead, size, 1)
-    x12 = to_chunks(s12, lead, size, 1)
-    x13 = to_chunks(s13, lead, size, 1)
-    x14 = to_chunks(s14, lead, size, 0)
-    a0 = x3 @ x2.mT
-    a1 = x4 @ x5.mT
-    a2 = decay_mask(x6, False, True, False, 1)
-    a3 = a2 @ (x1[..., None, :] * a0 * a1).mT
-    a4 = decay_mask(x6, False, False, True, -1)
-    a5 = torch.einsum("...ab,...b->...a", a3 * a4, x7)
-    a6 = x9 @ x2.mT
-    a7 = x5 @ x5.mT
-    a8 = a2 @ (x1[..., None, :] * a6 * a7).mT
-    a9 = decay_mask(x6, False, True, False, -1)
-    a10 = torch.einsum("...b,...ab->...a", x8, a8 * a9)
-    a11 = x9 @ x11.mT
-    a12 = x5 @ x4.mT
-    a13 = a2 @ (x10[..., None, :] * a11 * a12).mT
-    a14 = (x8[..., None, :] * a13 * a9).sum(-1)
-    a15 = x12 @ x4.mT
-    a16 = x13 @ x11.mT
-    a17 = a2 @ (x10[..., None, :] * a15 * a16).mT
-    a18 = (a17 * a4).sum(-1)
-    a19 = x5 @ S_edges
-    a20 = (a19 * x9).sum(-1)
-    a21 = torch.einsum("...b,...ab->...a", a20 * x8, a9)
-    a22 = decay_in(x6, False, 1)
-    a23 = x3 @ x11.mT
-    a24 = x4 @ x4.mT
-    a25 = a2 @ (x10[..., None, :] * a23 * a24).mT
-    a26 = torch.einsum("...ab,...b->...a", a25 * a4, x7)
-    a27 = x12 @ S_edges
-    a28 = (x13 * a27).sum(-1)
-    a29 = torch.einsum("...b,...ab->...a", a28, a4)
-    a30 = x4 @ dS_edges
-    a31 = (a30 * x11).sum(-1)
-    a32 = torch.einsum("...b,...ab->...a", a31 * x10, a2)
-    a33 = decay_in(x6, False, -1)
-    a34 = (S_edges * dS_edges).sum(-2)
-    a35 = (a34).sum(-1)
-    a36 = x5 @ dS_edges
-    a37 = (a36 * x2).sum(-1)
-    a38 = torch.einsum("...b,...ab->...a", a37 * x1, a2)
-    a39 = x13 @ x2.mT
-    a40 = x12 @ x5.mT
-    a41 = a2 @ (x1[..., None, :] * a39 * a40).mT
-    a42 = (a4 * a41).sum(-1)
-    a43 = x4 @ S_edges
-    a44 = (a43 * x3).sum(-1)
-    a45 = torch.einsum("...ab,...b->...a", a44[..., None, :] * a4, x7)
-    a46 = (
-        a5
-        + a10
-        + a14
-        + a18
-        + a21 * a22
-        + a26
-        + a22 * a29
-        + a32 * a33
-        + a22 * a35[..., None] * a33
-        + a38 * a33
-        + a42
-        + a22 * a45
+def _backward_state_adjoint_5(x, w1, p1, b, a, log_g, x2, x3, p2, x4, w2, q, do, g, S_0, dS_C, lead, size):
+    """State-adjoint products at each step, from the states at chunk boundaries and their gradients."""
+    x, w1, p1, b, a, log_g, x2, x3, p2, x4, w2, q, do, g = chunks_of(
+        lead, size, x, w1, p1, b, a, log_g, x2, x3, p2, x4, w2, q, do, g
     )
-    return (from_chunks(a46 * x14, lead, 0),)
+    prod = p1 @ w1.mT
+    prod2 = b @ a.mT
+    decays = decay_mask(log_g, False, True, False, 1)
+    prod3 = decays @ (x[..., None, :] * prod * prod2).mT
+    decays2 = decay_mask(log_g, False, False, True, -1)
+    prod4 = torch.einsum("...ab,...b->...a", prod3 * decays2, x2)
+    prod5 = p2 @ w1.mT
+    prod6 = a @ a.mT
+    prod7 = decays @ (x[..., None, :] * prod5 * prod6).mT
+    decays3 = decay_mask(log_g, False, True, False, -1)
+    prod8 = torch.einsum("...b,...ab->...a", x3, prod7 * decays3)
+    prod9 = p2 @ w2.mT
+    prod10 = a @ b.mT
+    prod11 = decays @ (x4[..., None, :] * prod9 * prod10).mT
+    prod12 = (x3[..., None, :] * prod11 * decays3).sum(-1)
+    prod13 = q @ b.mT
+    prod14 = do @ w2.mT
+    prod15 = decays @ (x4[..., None, :] * prod13 * prod14).mT
+    prod16 = (prod15 * decays2).sum(-1)
+    prod17 = a @ S_0
+    prod18 = (prod17 * p2).sum(-1)
+    prod19 = torch.einsum("...b,...ab->...a", prod18 * x3, decays3)
+    since = decay_in(log_g, False, 1)
+    prod20 = p1 @ w2.mT
+    prod21 = b @ b.mT
+    prod22 = decays @ (x4[..., None, :] * prod20 * prod21).mT
+    prod23 = torch.einsum("...ab,...b->...a", prod22 * decays2, x2)
+    prod24 = q @ S_0
+    prod25 = (do * prod24).sum(-1)
+    prod26 = torch.einsum("...b,...ab->...a", prod25, decays2)
+    prod27 = b @ dS_C
+    prod28 = (prod27 * w2).sum(-1)
+    prod29 = torch.einsum("...b,...ab->...a", prod28 * x4, decays)
+    since2 = decay_in(log_g, False, -1)
+    prod30 = (S_0 * dS_C).sum(-2)
+    prod31 = (prod30).sum(-1)
+    prod32 = a @ dS_C
+    prod33 = (prod32 * w1).sum(-1)
+    prod34 = torch.einsum("...b,...ab->...a", prod33 * x, decays)
+    prod35 = do @ w1.mT
+    prod36 = q @ a.mT
+    prod37 = decays @ (x[..., None, :] * prod35 * prod36).mT
+    prod38 = (decays2 * prod37).sum(-1)
+    prod39 = b @ S_0
+    prod40 = (prod39 * p1).sum(-1)
+    prod41 = torch.einsum("...ab,...b->...a", prod40[..., None, :] * decays2, x2)
+    t = (
+        prod4
+        + prod8
+        + prod12
+        + prod16
+        + prod19 * since
+        + prod23
+        + since * prod26
+        + prod29 * since2
+        + since * prod31[..., None] * since2
+        + prod34 * since2
+        + prod38
+        + since * prod41
+    )
+    return (from_chunks(t * g, lead, 0),)
 
 
 def torch_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
@@ -549,319 +500,266 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
         return backward_by_length(
             torch_backward, per_step, given, states, constants, saved, cotangents, final_cotangents, needs, packed
         )
-    dtype = dtype_of(given)
-    some = given["q"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    dtype, device, lead = call_of(given, "q")
     size_d = given["q"].shape[-1]
     size_e = given["v1"].shape[-1]
-    S_first = (
-        states["S"].to(dtype)
-        if states.get("S") is not None
-        else torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-    )
-    last_dS = final_cotangents.get("S")
-    dS_last = (
-        torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-        if last_dS is None
-        else last_dS.to(dtype)
-    )
+    S_first = or_zeros(states.get("S"), (*lead[:2], size_d, size_e), dtype, device)
+    dS_last = or_zeros(final_cotangents.get("S"), (*lead[:2], size_d, size_e), dtype, device)
     log_g = steps_first(given["g"], dtype)
     b = steps_first(given["b"], dtype)
-    t10 = (b.square()).sum(-1)
+    t7 = (b.square()).sum(-1)
     beta2 = steps_first(given["beta2"], dtype)
-    w = saved["5c4125abdb"]
-    w_2 = saved["9d87b2d2c3"]
+    w2 = saved["5c4125abdb"]
+    w1 = saved["9d87b2d2c3"]
     a = steps_first(given["a"], dtype)
-    t15 = (a.square()).sum(-1)
+    t12 = (a.square()).sum(-1)
     beta1 = steps_first(given["beta1"], dtype)
-    # y: S_(t-1)^T b_t
+    # (66) y: S_{t-1}^T b_t
     y, S_end = in_segments(
         _backward_sweep_1,
         (
-            log_g, ((1e-06 + t10).rsqrt())[..., None] * beta2[..., None] * b, w, w_2,
-            ((1e-06 + t15).rsqrt())[..., None] * a * beta1[..., None], b,
+            log_g, (1e-06 + t7).rsqrt()[..., None] * beta2[..., None] * b, w2, w1,
+            (1e-06 + t12).rsqrt()[..., None] * a * beta1[..., None], b,
         ),
-        (S_first,), lead, 1, CHUNK, dtype, device, size_d, size_e,
+        (S_first,), lead, 1, CHUNK,
     )
     q = steps_first(given["q"], dtype)
-    do = cotangents.get("o")
-    do = (
-        torch.zeros(lead[0], lead[1], lead[2], size_e, dtype=dtype, device=device)
-        if do is None
-        else steps_first(do, dtype)
-    )
-    t22 = 1e-06 + t10
-    t23 = (q * b).sum(-1)
-    t24 = 1e-06 + t15
+    do = steps_or_zeros(cotangents.get("o"), (*lead, size_e), dtype, device)
+    t18 = 1e-06 + t7
+    t19 = (q * b).sum(-1)
+    t20 = 1e-06 + t12
     g = log_g.exp()
-    t26 = -(t24.reciprocal())[..., None] * a * beta1[..., None] * g[..., None]
-    # w_3: dS.mid.row.a8d12fc9a3_t
-    # w_4: (q_t^T b_t) do_t + dS.prev.row.eae4f8949d_t
-    w_3, w_4, dS_edges, dS_first = in_segments(
+    t22 = -t20.reciprocal()[..., None] * a * beta1[..., None] * g[..., None]
+    # (76) p2: dS_t'^T a_t
+    # (78) p1: dS_t^+^T b_t + (q_t^T b_t) do_t
+    p2, p1, dS_C, dS_first = in_segments(
         _backward_sweep_2,
-        (log_g, q, do, b, -(t22.reciprocal())[..., None] * beta2[..., None] * b, do * t23[..., None], t26, a),
-        (dS_last,), lead, -1, CHUNK, dtype, device, size_d, size_e,
+        (log_g, q, do, b, -t18.reciprocal()[..., None] * beta2[..., None] * b, do * t19[..., None], t22, a),
+        (dS_last,), lead, -1, CHUNK,
     )
-    t30 = t22.reciprocal()
-    t31 = -t30[..., None] * beta2[..., None] * b
-    # y_2: dS_t w_t
-    # y_3: dS_t w_{2,t}
-    # y_4: dS_(t-1) w_t
+    t26 = t18.reciprocal()
+    t27 = -t26[..., None] * beta2[..., None] * b
+    # (80) y_2: dS_t' w_{2,t}
+    # (81) y_3: dS_t' w_{1,t}
+    # (82) y_4: dS_t^+ w_{2,t}
     y_2, y_3, y_4, dS_first = in_segments(
-        _backward_sweep_3, (log_g, q, do, t26, w_3, w_4, t31, w, w_2), (dS_last,), lead, -1, CHUNK,
-        dtype, device, size_d, size_e,
+        _backward_sweep_3, (log_g, q, do, t22, p2, p1, t27, w2, w1), (dS_last,), lead, -1, CHUNK
     )
-    t36 = t22.rsqrt()
-    t37 = t36[..., None] * beta2[..., None] * b
-    t38 = t24.rsqrt()
-    t39 = t38[..., None] * a * beta1[..., None]
-    # y_5: S_t w_{4,t}
-    # y_6: S_t do_t
-    # y_7: S_(t-1) w_{4,t}
-    # y_8: S_(t-1) w_{3,t}
-    y_5, y_6, y_7, y_8, S_edges, S_end = in_segments(
-        _backward_sweep_4, (log_g, t37, w, w_2, t39, w_4, do, w_3), (S_first,), lead, 1, CHUNK,
-        dtype, device, size_d, size_e,
+    t32 = t18.rsqrt()
+    t33 = t32[..., None] * beta2[..., None] * b
+    t34 = t20.rsqrt()
+    t35 = t34[..., None] * a * beta1[..., None]
+    # (83) y_5: S_t p_{1,t}
+    # (84) dq: S_t do_t
+    # (85) y_6: S_{t-1} p_{1,t}
+    # (86) y_7: S_{t-1} p_{2,t}
+    y_5, dq, y_6, y_7, S_0, S_end = in_segments(
+        _backward_sweep_4, (log_g, t33, w2, w1, t35, p1, do, p2), (S_first,), lead, 1, CHUNK
     )
-    t45 = t24.reciprocal()
-    # pairing_S: <S_(t-1), dS_t> at each step, with the scalars that multiply the state
-    (pairing_S,) = in_parts(
-        _backward_unroll_5,
-        (t38 * beta1, w_2, w_4, b, a, log_g, -t30 * beta2, -t45 * beta1 * g, w_3, t36 * beta2, w, q, do, g),
-        (S_edges, dS_edges), lead, CHUNK, dtype, device, size_d, size_e,
+    t41 = t20.reciprocal()
+    # paired_S: g_t <S_{t-1}, dS_t'>
+    (paired_S,) = in_parts(
+        _backward_state_adjoint_5,
+        (t34 * beta1, w1, p1, b, a, log_g, -t26 * beta2, -t41 * beta1 * g, p2, t32 * beta2, w2, q, do, g),
+        (S_0, dS_C), lead, CHUNK,
     )
     gradients = {}
-    gradients["q"] = from_steps(y_6, lead, 1, given["q"].dtype)
-    t50 = (a * y_8).sum(-1)
-    t51 = (w_2 * w_3).sum(-1)
-    t52 = -t38[..., None] * (-t38 * beta1 * g * t50 + t51 * beta1)[..., None] * t45[..., None] * a
-    t53 = t38[..., None] * y_3 * beta1[..., None] - t45[..., None] * beta1[..., None] * g[..., None] * y_8 + t52
-    gradients["a"] = from_steps(t53, lead, 1, given["a"].dtype)
-    t55 = (w_4 * w_2).sum(-1)
-    t56 = y_7 * g[..., None] + t38[..., None] * a * beta1[..., None] * t55[..., None]
-    t57 = (a * b).sum(-1)
-    t58 = t38[..., None] * t57[..., None] * beta1[..., None] * w_2 + y * g[..., None]
-    t59 = (w_4 * t58).sum(-1)
-    t60 = (w * w_4).sum(-1)
-    t61 = -t30[..., None] * t36[..., None] * (-t59 * t36 * beta2 + t60 * beta2)[..., None] * b
-    t62 = (w * do).sum(-1)
-    t63 = t36[..., None] * (y_4 + q * t62[..., None]) * beta2[..., None]
-    gradients["b"] = from_steps((-t56 * t30[..., None] * beta2[..., None] + t61 + t63), lead, 1, given["b"].dtype)
-    gradients["v1"] = from_steps(t38[..., None] * beta1[..., None] * w_3, lead, 1, given["v1"].dtype)
-    gradients["v2"] = from_steps(t36[..., None] * w_4 * beta2[..., None], lead, 1, given["v2"].dtype)
-    gradients["beta1"] = from_steps(t38 * t51, lead, 0, given["beta1"].dtype)
-    gradients["beta2"] = from_steps(t60 * t36, lead, 0, given["beta2"].dtype)
-    gradients["g"] = from_steps((-t45 * beta1 * g * t50 + pairing_S), lead, 0, given["g"].dtype)
+    gradients["q"] = from_steps(dq, lead, 1, given["q"].dtype)
+    t46 = (a * y_7).sum(-1)
+    t47 = (w1 * p2).sum(-1)
+    t48 = -t34[..., None] * (-t34 * beta1 * g * t46 + t47 * beta1)[..., None] * t41[..., None] * a
+    t49 = t34[..., None] * y_3 * beta1[..., None] - t41[..., None] * beta1[..., None] * g[..., None] * y_7 + t48
+    gradients["a"] = from_steps(t49, lead, 1, given["a"].dtype)
+    t51 = (p1 * w1).sum(-1)
+    t52 = y_6 * g[..., None] + t34[..., None] * a * beta1[..., None] * t51[..., None]
+    t53 = (a * b).sum(-1)
+    t54 = t34[..., None] * t53[..., None] * beta1[..., None] * w1 + y * g[..., None]
+    t55 = (p1 * t54).sum(-1)
+    t56 = (w2 * p1).sum(-1)
+    t57 = -t26[..., None] * t32[..., None] * (-t55 * t32 * beta2 + t56 * beta2)[..., None] * b
+    t58 = (w2 * do).sum(-1)
+    t59 = t32[..., None] * (y_4 + q * t58[..., None]) * beta2[..., None]
+    gradients["b"] = from_steps((-t52 * t26[..., None] * beta2[..., None] + t57 + t59), lead, 1, given["b"].dtype)
+    gradients["v1"] = from_steps(t34[..., None] * beta1[..., None] * p2, lead, 1, given["v1"].dtype)
+    gradients["v2"] = from_steps(t32[..., None] * p1 * beta2[..., None], lead, 1, given["v2"].dtype)
+    gradients["beta1"] = from_steps(t34 * t47, lead, 0, given["beta1"].dtype)
+    gradients["beta2"] = from_steps(t56 * t32, lead, 0, given["beta2"].dtype)
+    gradients["g"] = from_steps((-t41 * beta1 * g * t46 + paired_S), lead, 0, given["g"].dtype)
     return gradients, {"S": dS_first}
 
 
-def _forward_states_1_chunks(s1, s2, s3, s4, s5, s6, s7, lead, size, dtype, device, size_d, size_e):
-    """What each chunk, walked forwards, makes of S: linear parts, then local parts."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 0)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    x5 = to_chunks(s5, lead, size, 1)
-    x6 = to_chunks(s6, lead, size, 1)
-    x7 = to_chunks(s7, lead, size, 1)
-    count = x1.shape[2]
-    a0 = decay_out(x2, True, 1)
-    a1 = x4 @ x3.mT
-    a2 = decay_mask(x2, False, True, False, 1)
-    a3 = triangular_inverse(a1 * a2, 1)
-    a4 = decay_in(x2, False, 1)
-    a5 = x4 @ x5.mT
-    a6 = x6 @ x3.mT
-    a7 = (a6 * a2) @ a3
-    a8 = a7 @ (x4 * a4[..., :, None])
-    a9 = x6 @ x5.mT
-    a10 = a7 @ (a5 * a2)
-    a11 = triangular_inverse((a9 * a2 + a10), 1)
-    a12 = a11 @ (a4[..., :, None] * x6 + a8)
-    a13 = (a5 * a2) @ a12
-    a14 = a3 @ (x4 * a4[..., :, None] + a13)
-    a15 = (a0[..., :, None] * x3).mT @ a14
-    a16 = (a0[..., :, None] * x5).mT @ a12
-    a17 = decay_all(x2)
-    a18 = torch.eye(size_d, dtype=dtype, device=device)
-    a19 = a7 @ x1
-    a20 = a11 @ (a19 + x7)
-    a21 = (a5 * a2) @ a20
-    a22 = a3 @ (a21 + x1)
-    a23 = x3.mT @ (a0[..., :, None] * a22)
-    a24 = (a0[..., :, None] * x5).mT @ a20
+def _forward_states_1_chunks(v1, log_g, x, x2, x3, x4, x5, lead, size, dtype, device, size_d, size_e):
+    """The map of each chunk, forwards in time, for S: linear parts, then local parts."""
+    v1, log_g, x, x2, x3, x4, x5 = chunks_of(lead, size, v1, log_g, x, x2, x3, x4, x5)
+    count = v1.shape[2]
+    until = decay_out(log_g, True, 1)
+    prod = x2 @ x.mT
+    decays = decay_mask(log_g, False, True, False, 1)
+    inverse = triangular_inverse(prod * decays, 1)
+    since = decay_in(log_g, False, 1)
+    prod2 = x2 @ x3.mT
+    prod3 = x4 @ x.mT
+    prod4 = (prod3 * decays) @ inverse
+    prod5 = prod4 @ (x2 * since[..., :, None])
+    prod6 = x4 @ x3.mT
+    prod7 = prod4 @ (prod2 * decays)
+    inverse2 = triangular_inverse((prod6 * decays + prod7), 1)
+    prod8 = inverse2 @ (since[..., :, None] * x4 + prod5)
+    prod9 = (prod2 * decays) @ prod8
+    prod10 = inverse @ (x2 * since[..., :, None] + prod9)
+    prod11 = (until[..., :, None] * x).mT @ prod10
+    prod12 = (until[..., :, None] * x3).mT @ prod8
+    kept = decay_all(log_g)
+    t = torch.eye(size_d, dtype=dtype, device=device)
+    prod13 = prod4 @ v1
+    prod14 = inverse2 @ (prod13 + x5)
+    prod15 = (prod2 * decays) @ prod14
+    prod16 = inverse @ (prod15 + v1)
+    prod17 = x.mT @ (until[..., :, None] * prod16)
+    prod18 = (until[..., :, None] * x3).mT @ prod14
     return (
-        over_chunks((a15 + a16 + a17[..., None, None] * a18), (lead[0], lead[1], count, size_d, size_d), dtype, device),
-        over_chunks((a23 + a24), (lead[0], lead[1], count, size_d, size_e), dtype, device),
+        over_chunks((prod11 + prod12 + kept[..., None, None] * t), (*lead[:2], count, size_d, size_d), dtype, device),
+        over_chunks((prod17 + prod18), (*lead[:2], count, size_d, size_e), dtype, device),
     )
 
 
-def _forward_states_1_law(later, earlier):
+def _forward_states_1_composed(later, earlier):
     """The map of two segments from the map of each."""
-    a0 = (later[0]) @ (earlier[0].mT).mT
-    a1 = (later[0]) @ (earlier[1])
+    a0 = later[0] @ earlier[0].mT.mT
+    a1 = later[0] @ earlier[1]
     return (a0, (later[1] + a1))
 
 
-def _forward_states_1_apply(parts, states):
+def _forward_states_1_applied(parts, states):
     """The states that leave a segment, from those that enter it."""
-    a0 = (parts[0]) @ (states[0])
+    a0 = parts[0] @ states[0]
     return ((a0 + parts[1]),)
 
 
 def torch_forward_states(given, states, constants, exchange):
-    """The states that enter this part of a sequence, by what comes before it."""
-    dtype = dtype_of(given)
-    some = given["q"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    """The states that enter this segment of a sequence, by what comes before it."""
+    dtype, device, lead = call_of(given, "q")
     size_d = given["q"].shape[-1]
     size_e = given["v1"].shape[-1]
-    S_first = (
-        states["S"].to(dtype)
-        if states.get("S") is not None
-        else torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-    )
+    S_first = or_zeros(states.get("S"), (*lead[:2], size_d, size_e), dtype, device)
     v1 = steps_first(given["v1"], dtype)
     log_g = steps_first(given["g"], dtype)
     a = steps_first(given["a"], dtype)
-    t9 = (a.square()).sum(-1)
+    t7 = (a.square()).sum(-1)
     beta1 = steps_first(given["beta1"], dtype)
-    t11 = 1e-06 + t9
-    t12 = t11.rsqrt()
+    t9 = 1e-06 + t7
+    t10 = t9.rsqrt()
     g = log_g.exp()
     b = steps_first(given["b"], dtype)
-    t15 = (b.square()).sum(-1)
+    t13 = (b.square()).sum(-1)
     beta2 = steps_first(given["beta2"], dtype)
-    t17 = 1e-06 + t15
-    t18 = t17.rsqrt()
-    t19 = (a * b).sum(-1)
-    t20 = t19[..., None] * (t11.reciprocal())[..., None] * t18[..., None] * a * beta1[..., None] * g[..., None]
+    t15 = 1e-06 + t13
+    t16 = t15.rsqrt()
+    t17 = (a * b).sum(-1)
+    t18 = t17[..., None] * t9.reciprocal()[..., None] * t16[..., None] * a * beta1[..., None] * g[..., None]
     v2 = steps_first(given["v2"], dtype)
-    t22 = -t12[..., None] * t19[..., None] * t18[..., None] * beta1[..., None] * v1
-    map_3 = in_pieces(
-        _forward_states_1_chunks, _forward_states_1_law,
+    t20 = -t10[..., None] * t17[..., None] * t16[..., None] * beta1[..., None] * v1
+    map_3 = map_of_segment(
+        _forward_states_1_chunks, _forward_states_1_composed,
         (
-            v1, log_g, ((1e-06 + t9).rsqrt())[..., None] * a * beta1[..., None],
-            -t12[..., None] * a * g[..., None],
-            ((1e-06 + t15).rsqrt())[..., None] * beta2[..., None] * b,
-            (-t18[..., None] * g[..., None] * b + t20), (v2 + t22),
+            v1, log_g, (1e-06 + t7).rsqrt()[..., None] * a * beta1[..., None],
+            -t10[..., None] * a * g[..., None],
+            (1e-06 + t13).rsqrt()[..., None] * beta2[..., None] * b,
+            (-t16[..., None] * g[..., None] * b + t18), (v2 + t20),
         ),
         lead, 1, CHUNK, dtype, device, size_d, size_e,
     )
     # what enters, of S
     ((S_first,),) = exchange(
-        (Segment(("S",), _forward_states_1_law, _forward_states_1_apply, map_3[:1], map_3[1:], (S_first,)),)
+        (Segment(("S",), _forward_states_1_composed, _forward_states_1_applied, map_3[:1], map_3[1:], (S_first,)),)
     )
     return {"S": S_first}
 
 
-def _backward_states_1_chunks(s1, s2, s3, s4, s5, s6, s7, s8, lead, size, dtype, device, size_d, size_e):
-    """What each chunk, walked backwards, makes of dS: linear parts, then local parts."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 0)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    x5 = to_chunks(s5, lead, size, 1)
-    x6 = to_chunks(s6, lead, size, 1)
-    x7 = to_chunks(s7, lead, size, 1)
-    x8 = to_chunks(s8, lead, size, 1)
-    count = x1.shape[2]
-    a0 = decay_out(x2, True, -1)
-    a1 = decay_in(x2, False, -1)
-    a2 = x6 @ x5.mT
-    a3 = decay_mask(x2, False, False, True, -1)
-    a4 = x4 @ x5.mT
-    a5 = decay_mask(x2, False, False, False, -1)
-    a6 = triangular_inverse(a4 * a5, -1)
-    a7 = (a2 * a3) @ a6
-    a8 = a7 @ (x4 * a1[..., :, None])
-    a9 = x6 @ x3.mT
-    a10 = decay_mask(x2, False, True, False, -1)
-    a11 = x4 @ x3.mT
-    a12 = a7 @ (a11 * a10)
-    a13 = triangular_inverse((a9 * a10 + a12), -1)
-    a14 = a13 @ (a8 + x6 * a1[..., :, None])
-    a15 = (a0[..., :, None] * x3).mT @ a14
-    a16 = decay_all(x2)
-    a17 = torch.eye(size_d, dtype=dtype, device=device)
-    a18 = decay_out(x2, False, -1)
-    a19 = (a11 * a10) @ a14
-    a20 = a6 @ (a19 + x4 * a1[..., :, None])
-    a21 = (a18[..., :, None] * x5).mT @ a20
-    a22 = x4 @ x8.mT
-    a23 = (a22 * a5) @ x7
-    a24 = a7 @ (x1 + a23)
-    a25 = x6 @ x8.mT
-    a26 = (a25 * a3) @ x7
-    a27 = a13 @ (a24 + a26)
-    a28 = (a11 * a10) @ a27
-    a29 = a6 @ (a28 + (x1 + a23))
-    a30 = x5.mT @ (a18[..., :, None] * a29)
-    a31 = (a18[..., :, None] * x8).mT @ x7
-    a32 = (a0[..., :, None] * x3).mT @ a27
+def _backward_states_1_chunks(x, log_g, x2, b, x3, a, do, q, lead, size, dtype, device, size_d, size_e):
+    """The map of each chunk, backwards in time, for dS: linear parts, then local parts."""
+    x, log_g, x2, b, x3, a, do, q = chunks_of(lead, size, x, log_g, x2, b, x3, a, do, q)
+    count = x.shape[2]
+    until = decay_out(log_g, True, -1)
+    since = decay_in(log_g, False, -1)
+    prod = a @ x3.mT
+    decays = decay_mask(log_g, False, False, True, -1)
+    prod2 = b @ x3.mT
+    decays2 = decay_mask(log_g, False, False, False, -1)
+    inverse = triangular_inverse(prod2 * decays2, -1)
+    prod3 = (prod * decays) @ inverse
+    prod4 = prod3 @ (b * since[..., :, None])
+    prod5 = a @ x2.mT
+    decays3 = decay_mask(log_g, False, True, False, -1)
+    prod6 = b @ x2.mT
+    prod7 = prod3 @ (prod6 * decays3)
+    inverse2 = triangular_inverse((prod5 * decays3 + prod7), -1)
+    prod8 = inverse2 @ (prod4 + a * since[..., :, None])
+    prod9 = (until[..., :, None] * x2).mT @ prod8
+    kept = decay_all(log_g)
+    t = torch.eye(size_d, dtype=dtype, device=device)
+    until2 = decay_out(log_g, False, -1)
+    prod10 = (prod6 * decays3) @ prod8
+    prod11 = inverse @ (prod10 + b * since[..., :, None])
+    prod12 = (until2[..., :, None] * x3).mT @ prod11
+    prod13 = b @ q.mT
+    prod14 = (prod13 * decays2) @ do
+    prod15 = prod3 @ (x + prod14)
+    prod16 = a @ q.mT
+    prod17 = (prod16 * decays) @ do
+    prod18 = inverse2 @ (prod15 + prod17)
+    prod19 = (prod6 * decays3) @ prod18
+    prod20 = inverse @ (prod19 + (x + prod14))
+    prod21 = x3.mT @ (until2[..., :, None] * prod20)
+    prod22 = (until2[..., :, None] * q).mT @ do
+    prod23 = (until[..., :, None] * x2).mT @ prod18
     return (
-        over_chunks((a15 + a16[..., None, None] * a17 + a21), (lead[0], lead[1], count, size_d, size_d), dtype, device),
-        over_chunks((a30 + a31 + a32), (lead[0], lead[1], count, size_d, size_e), dtype, device),
+        over_chunks((prod9 + kept[..., None, None] * t + prod12), (*lead[:2], count, size_d, size_d), dtype, device),
+        over_chunks((prod21 + prod22 + prod23), (*lead[:2], count, size_d, size_e), dtype, device),
     )
 
 
-def _backward_states_1_law(later, earlier):
+def _backward_states_1_composed(later, earlier):
     """The map of two segments from the map of each."""
-    a0 = (later[0]) @ (earlier[0].mT).mT
-    a1 = (later[0]) @ (earlier[1])
+    a0 = later[0] @ earlier[0].mT.mT
+    a1 = later[0] @ earlier[1]
     return (a0, (later[1] + a1))
 
 
-def _backward_states_1_apply(parts, states):
+def _backward_states_1_applied(parts, states):
     """The states that leave a segment, from those that enter it."""
-    a0 = (parts[0]) @ (states[0])
+    a0 = parts[0] @ states[0]
     return ((a0 + parts[1]),)
 
 
 def torch_backward_states(given, states, constants, saved, cotangents, final_cotangents, exchange):
-    """The gradients of the states that leave this part of a sequence, by what comes after it."""
-    dtype = dtype_of(given)
-    some = given["q"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    """The gradients of the states that leave this segment of a sequence, by what comes after it."""
+    dtype, device, lead = call_of(given, "q")
     size_d = given["q"].shape[-1]
     size_e = given["v1"].shape[-1]
-    S_first = (
-        states["S"].to(dtype)
-        if states.get("S") is not None
-        else torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-    )
-    last_dS = final_cotangents.get("S")
-    dS_last = (
-        torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-        if last_dS is None
-        else last_dS.to(dtype)
-    )
-    do = cotangents.get("o")
-    do = (
-        torch.zeros(lead[0], lead[1], lead[2], size_e, dtype=dtype, device=device)
-        if do is None
-        else steps_first(do, dtype)
-    )
+    S_first = or_zeros(states.get("S"), (*lead[:2], size_d, size_e), dtype, device)
+    dS_last = or_zeros(final_cotangents.get("S"), (*lead[:2], size_d, size_e), dtype, device)
+    do = steps_or_zeros(cotangents.get("o"), (*lead, size_e), dtype, device)
     q = steps_first(given["q"], dtype)
     b = steps_first(given["b"], dtype)
-    t12 = (q * b).sum(-1)
+    t8 = (q * b).sum(-1)
     log_g = steps_first(given["g"], dtype)
     a = steps_first(given["a"], dtype)
-    t15 = (a.square()).sum(-1)
+    t11 = (a.square()).sum(-1)
     beta1 = steps_first(given["beta1"], dtype)
     g = log_g.exp()
-    t18 = -((1e-06 + t15).reciprocal())[..., None] * a * beta1[..., None] * g[..., None]
-    t19 = (b.square()).sum(-1)
+    t14 = -(1e-06 + t11).reciprocal()[..., None] * a * beta1[..., None] * g[..., None]
+    t15 = (b.square()).sum(-1)
     beta2 = steps_first(given["beta2"], dtype)
-    t21 = -((1e-06 + t19).reciprocal())[..., None] * beta2[..., None] * b
-    map_3 = in_pieces(
-        _backward_states_1_chunks, _backward_states_1_law,
-        (do * t12[..., None], log_g, t18, b, t21, a, do, q), lead, -1, CHUNK, dtype, device, size_d,
+    t17 = -(1e-06 + t15).reciprocal()[..., None] * beta2[..., None] * b
+    map_3 = map_of_segment(
+        _backward_states_1_chunks, _backward_states_1_composed,
+        (do * t8[..., None], log_g, t14, b, t17, a, do, q), lead, -1, CHUNK, dtype, device, size_d,
         size_e,
     )
     # what enters, of dS
     ((dS_last,),) = exchange(
-        (Segment(("S",), _backward_states_1_law, _backward_states_1_apply, map_3[:1], map_3[1:], (dS_last,)),)
+        (Segment(("S",), _backward_states_1_composed, _backward_states_1_applied, map_3[:1], map_3[1:], (dS_last,)),)
     )
     return {"S": dS_last}
 
@@ -929,7 +827,7 @@ def forward_sweep_1(
     PIECE: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """A walk forwards over chunks, carrying a tile of S."""
+    """An inter-chunk sweep forwards in time, which carries a tile of S."""
     tiles = tl.cdiv(E, block_e)
     if S_linear is not None:
         tiles = tl.cdiv(D, block_e) + (0 if S_last is None else tiles)
@@ -944,7 +842,7 @@ def forward_sweep_1(
     e_ok = e < E
     if S_linear is not None:
         column = e - (0 if S_last is None else tl.cdiv(E, block_e) * block_e)
-        column_ok = (column >= 0) & (column < D)  # of the matrix of the part's map
+        column_ok = (column >= 0) & (column < D)  # of the matrix of the segment's map
         if S_last is None:
             e_ok = tl.zeros([block_e], tl.int1)
     S = ()
@@ -1123,7 +1021,7 @@ def substep_forward(given, states, constants, packed=None, exchange=None, needs_
             )
         join_pieces(late, S_ends, S_linear, 0)
         late = None
-        if exchange is not None:  # other parts of the sequence are elsewhere
+        if exchange is not None:  # other segments of the sequence are elsewhere
             S_coming = exchange.begin((map_of_all("S", S_first, S_ends, lay, parts, True, linear=S_linear, axis=0),))
     if parts > 1 or exchange is not None:
         if exchange is not None:
@@ -1234,7 +1132,7 @@ def backward_prepare_1(
         )  # ((do1 write1^T) . m) diag(b)
         pairs = b_[None, :] * (
             m * tl.where(i[:, None] > i[None, :], 1.0, 0.0) * p * p3
-        )  # ([order_{mask}]_{i,j} . (q1 k^T) . (do1 write1^T) . m) diag(b)
+        )  # ([i > j] . (q1 k^T) . (do1 write1^T) . m) diag(b)
         sums = tl.sum(pairs, axis=1)
         sums2 = tl.sum(tl.reshape(pairs, [2, C // 2, C]), axis=1)
         tl.store(own1_out + (bh * 5 + 0) * T + t0 + i, sums, mask=i_ok)  # S: own.late, rows
@@ -1255,7 +1153,7 @@ def backward_sweep_1(
     C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
-    """A walk backwards over chunks, carrying a tile of dS."""
+    """An inter-chunk sweep backwards in time, which carries a tile of dS."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
     sh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
     h = sh % H
@@ -1430,7 +1328,7 @@ def backward_prepare_2(
         p2 = tl.dot(k.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k k^T
         pairs = -b_[None, :] * (
             m * p2 * tl.where(i[:, None] > i[None, :], 1.0, 0.0) * p
-        )  # -([order_{mask}]_{i,j} . (k k^T) . (dv write1^T) . m) diag(b)
+        )  # -([i > j] . (k k^T) . (dv write1^T) . m) diag(b)
         sums = tl.sum(pairs, axis=1)
         sums2 = tl.sum(tl.reshape(pairs, [2, C // 2, C]), axis=1)
         tl.store(own2_out + (bh * 1 + 0) * T + t0 + i, sums, mask=i_ok)  # S: own.early, rows
@@ -1451,7 +1349,7 @@ def backward_sweep_2(
     C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
-    """A walk backwards over chunks, carrying a tile of dS."""
+    """An inter-chunk sweep backwards in time, which carries a tile of dS."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
     sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
     h = sh % H
@@ -1575,7 +1473,7 @@ def backward_sweep_3(
     READ: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """A walk forwards over chunks, carrying a tile of S."""
+    """An inter-chunk sweep forwards in time, which carries a tile of S."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
     sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
     h = sh % H
@@ -1778,7 +1676,7 @@ def substep_backward(given, states, constants, saved, cotangents, final_cotangen
             LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
             num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
         )
-        if exchange is not None:  # other parts of the sequence are elsewhere
+        if exchange is not None:  # other segments of the sequence are elsewhere
             dS_coming = exchange.begin(
                 (map_of_all("S", dS_first, dS_ends, lay, parts, False, linear=dS_linear, axis=0),)
             )
@@ -2458,7 +2356,7 @@ def steps_kernel(
     else:
         row = batch
     entry, begin, count = batch, tl.cast(0, tl.int64), tl.cast(steps, tl.int64)
-    if starts_at is not None:  # packed: a program walks one sequence, whose place it reads
+    if starts_at is not None:  # packed: a program has one sequence, whose place it reads
         entry, begin = tl.cast(0, tl.int64), tl.cast(tl.load(starts_at + batch), tl.int64)
         count = tl.load(starts_at + batch + 1) - begin
     if counts_at is not None:

@@ -6,74 +6,78 @@ family: chunk-parallel
 """
 
 # The recurrence
-#     decayed_t = S_{t-1} diag(g_t)
-#     S_t = decayed_t + beta_t (k_t - decayed_t v_t) v_t^T
-#     o_t = S_t^T q_t
+#     (1) decayed_t = S_{t-1} diag(g_t)
+#     (2) S_t = decayed_t + beta_t (k_t - decayed_t v_t) v_t^T
+#     (3) o_t = S_t^T q_t
 #
 # Its adjoint
-#     dS_t = dS_{t+1} diag(g_{t+1}) - beta_{t+1} dS_{t+1} v_{t+1} (g_{t+1} . v_{t+1})^T + q_t do_t^T
-#     dq_t = S_t do_t
-#     dk_t = beta_t dS_t v_t
-#     dv_t = beta_t dS_t^T (k_t - decayed_t v_t) - beta_t (g_t . (S_{t-1}^T dS_t v_t))
-#     dbeta_t = v_t^T dS_t^T (k_t - decayed_t v_t)
-#     dlog g_t = g_t . ((S_{t-1} . dS_t)^T 1) - beta_t (g_t . v_t . (S_{t-1}^T dS_t v_t))
-#     dS_0 = dS_1 diag(g_1) - beta_1 dS_1 v_1 (g_1 . v_1)^T
+#     (4) dS_t = dS_{t+1} diag(g_{t+1}) - beta_{t+1} dS_{t+1} v_{t+1} (g_{t+1} . v_{t+1})^T + q_t do_t^T
+#     (5) dq_t = S_t do_t
+#     (6) dk_t = beta_t dS_t v_t
+#     (7) dv_t = beta_t dS_t^T (k_t - decayed_t v_t) - beta_t (g_t . (S_{t-1}^T dS_t v_t))
+#     (8) dbeta_t = v_t^T dS_t^T (k_t - decayed_t v_t)
+#     (9) dlog g_t = g_t . ((S_{t-1} . dS_t)^T 1) - beta_t (g_t . v_t . (S_{t-1}^T dS_t v_t))
+#     (10) dS_0 = dS_1 diag(g_1) - beta_1 dS_1 v_1 (g_1 . v_1)^T
 #
 # Read-write form
-#     S_t = S_{t-1} diag(g_t) + beta_t w_t v_t^T
-#     w_t = k_t - S_{t-1} (g_t . v_t)
-#     o_t = S_t^T q_t
+#     (11) S_t = S_{t-1} diag(g_t) + beta_t w_t v_t^T
+#     (12) w_t = k_t - S_{t-1} (g_t . v_t)
+#     (13) o_t = S_t^T q_t
 #
 # Read-write form of the adjoint
 # dS_t^+ is the part of dS_t that comes from later steps.
-#     dS_t = dS_t^+ + q_t do_t^T
-#     dS_{t-1}^+ = dS_t diag(g_t) - beta_t p_t (g_t . v_t)^T
-#     p_t = dS_t v_t
-#     dq_t = S_t do_t
-#     dk_t = beta_t p_t
-#     dv_t = beta_t dS_t^T w_t - beta_t (g_t . (S_{t-1}^T p_t))
-#     dbeta_t = v_t^T dS_t^T w_t
-#     dlog g_t = g_t . ((S_{t-1} . dS_t)^T 1) - beta_t (g_t . v_t . (S_{t-1}^T p_t))
-#     g_t . ((S_{t-1} . dS_t)^T 1) = (S_n . dS_n^+)^T 1 + sum_{s >= t} (do_s . (S_s^T q_s) - beta_s (v_s . (dS_s^T
-#         w_s))) - sum_{s > t} beta_s (g_s . v_s . (S_{s-1}^T p_s))
+#     (14) dS_t = dS_t^+ + q_t do_t^T
+#     (15) dS_{t-1}^+ = dS_t diag(g_t) - beta_t p_t (g_t . v_t)^T
+#     (16) p_t = dS_t v_t
+#     (17) dq_t = S_t do_t
+#     (18) dk_t = beta_t p_t
+#     (19) dv_t = beta_t dS_t^T w_t - beta_t (g_t . (S_{t-1}^T p_t))
+#     (20) dbeta_t = v_t^T dS_t^T w_t
+#     (21) dlog g_t = g_t . ((S_{t-1} . dS_t)^T 1) - beta_t (g_t . v_t . (S_{t-1}^T p_t))
+#     (22) g_t . ((S_{t-1} . dS_t)^T 1) = (S_n . dS_n^+)^T 1 + sum_{s >= t} (do_s . (S_s^T q_s) - beta_s (v_s .
+#         (dS_s^T w_s))) - sum_{s > t} beta_s (g_s . v_s . (S_{s-1}^T p_s))
 #
 # Products of decays in a chunk
 # i, j and s run over the steps of the chunk.
-#     M_{ij} = prod_{j < s < i} g_s  for j < i, else 0
-#     A_i = prod_{s < i} g_s
-#     B_j = prod_{s > j} g_s
-#     F_i = prod_{s <= i} g_s
-#     F_C = prod_s g_s
-#     N_{ij} = prod_{j < s <= i} g_s  for j <= i, else 0
+#     (23) M_{ij} = prod_{j < s < i} g_s  for j < i, else 0
+#     (24) A_i = prod_{s < i} g_s
+#     (25) B_j = prod_{s > j} g_s
+#     (26) F_i = prod_{s <= i} g_s
+#     (27) F_C = prod_s g_s
+#     (28) N_{ij} = prod_{j < s <= i} g_s  for j <= i, else 0
 #
 # Over a chunk of C steps, forward
 # Sweep 1 goes from the first chunk to the last.
-#     [R_1]_{i,j} = sum_{e} G_{i,e} V_{j,e} V_{i,e} M_{i,j,e}
-#     T_1 = -R_1 diag(beta)
-#     W = (I - T_1)^-1 (K - (G . V . A) S_0^T)
-#     S_C = S_0 diag(F_C) + W^T diag(beta) (V . B)
+#     (29) [R_1]_{i,j} = sum_{e} G_{i,e} V_{j,e} V_{i,e} M_{i,j,e}
+#     (30) T_1 = -R_1 diag(beta)
+#     (31) W = (I - T_1)^-1 (K - (G . V . A) S_0^T)
+#     (32) S_C = S_0 diag(F_C) + W^T diag(beta) (V . B)
 # Sweep 2 goes from the first chunk to the last.
-#     [R_2]_{i,e} = sum_{j} beta_j [Q W^T]_{i,j} V_{j,e} N_{i,j,e}
-#     O = (Q S_0) . F + R_2
+#     (33) [R_2]_{i,e} = sum_{j} beta_j [Q W^T]_{i,j} V_{j,e} N_{i,j,e}
+#     (34) O = (Q S_0) . F + R_2
 #
 # Over a chunk of C steps, backward
 # Sweep 1 goes from the first chunk to the last.
-#     [R_3]_{i,j} = sum_{e} V_{j,e} dO_{i,e} N_{i,j,e}
-#     dQ = (dO . F) S_0^T + R_3 diag(beta) W
+#     (35) [R_3]_{i,j} = sum_{e} V_{j,e} dO_{i,e} N_{i,j,e}
+#     (36) dQ = (dO . F) S_0^T + R_3 diag(beta) W
 # Sweep 2 goes from the last chunk to the first.
-#     [R_4]_{i,j} = sum_{e} G_{j,e} V_{j,e} V_{i,e} M_{j,i,e}
-#     T_2 = -R_4 diag(beta)
-#     [R_5]_{i,j} = sum_{e} V_{i,e} dO_{j,e} N_{j,i,e}
-#     P = (I - T_2)^-1 ((V . B) dS_C^T + R_5 Q)
-#     dS_0 = dS_C diag(F_C) + Q^T (dO . F) - P^T diag(beta) (G . V . A)
+#     (37) [R_4]_{i,j} = sum_{e} G_{j,e} V_{j,e} V_{i,e} M_{j,i,e}
+#     (38) T_2 = -R_4 diag(beta)
+#     (39) [R_5]_{i,j} = sum_{e} V_{i,e} dO_{j,e} N_{j,i,e}
+#     (40) P = (I - T_2)^-1 ((V . B) dS_C^T + R_5 Q)
+#     (41) dS_0 = dS_C diag(F_C) + Q^T (dO . F) - P^T diag(beta) (G . V . A)
 # Sweep 3 goes from the last chunk to the first.
-#     [R_6]_{i,e} = sum_{j} [W Q^T]_{i,j} dO_{j,e} N_{j,i,e}
-#     [R_7]_{i,e} = sum_{j} beta_j G_{j,e} V_{j,e} M_{j,i,e} [W P^T]_{i,j}
-#     Y_1 = B . (W dS_C) + R_6 - R_7   (row t: dS_t^T w_t)
+#     (42) [R_6]_{i,e} = sum_{j} [W Q^T]_{i,j} dO_{j,e} N_{j,i,e}
+#     (43) [R_7]_{i,e} = sum_{j} beta_j G_{j,e} V_{j,e} M_{j,i,e} [W P^T]_{i,j}
+#     (44) Y_1 = B . (W dS_C) + R_6 - R_7   (row t: dS_t^T w_t)
 # Sweep 4 goes from the first chunk to the last.
-#     Y_2 = (Q S_0) . F + R_2   (row t: S_t^T q_t)
-#     [R_8]_{i,e} = sum_{j} beta_j V_{j,e} M_{i,j,e} [P W^T]_{i,j}
-#     Y_3 = A . (P S_0) + R_8   (row t: S_{t-1}^T p_t)
+#     (45) Y_2 = (Q S_0) . F + R_2   (row t: S_t^T q_t)
+#     (46) [R_8]_{i,e} = sum_{j} beta_j V_{j,e} M_{i,j,e} [P W^T]_{i,j}
+#     (47) Y_3 = A . (P S_0) + R_8   (row t: S_{t-1}^T p_t)
+#
+# In code, products of decays are called by what lies at their ends: m (in torch, decays) is from a write to a read,
+#     since from what enters the chunk to a read, until from a write to what leaves it, kept from what enters to what
+#     leaves. Statements cite the formulas above by their numbers.
 
 import torch
 import triton
@@ -101,62 +105,53 @@ from chunkform.runtime.op.decode import RowKernel, Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK, dtype_of, from_chunks, from_steps, in_parts, in_segments, steps_first, to_chunks,
+    CHUNK, call_of, chunks_of, dtype_of, from_chunks, from_steps, in_parts, in_segments, or_zeros,
+    steps_first, steps_or_zeros,
 )
 from chunkform.runtime.torch_form.decays import (
     apart_mask, channel_apply, channel_product, decay_all, decay_in, decay_out, order_mask,
     triangular_inverse,
 )
-from chunkform.runtime.torch_form.segment_maps import Segment, in_pieces, over_chunks
+from chunkform.runtime.torch_form.segment_maps import Segment, map_of_segment, over_chunks
 
 
-def _forward_sweep_1(s1, s2, s3, s4, S_0, lead, size, dtype, device, size_d, size_e):
-    """A walk forwards over chunks, carrying S."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    a0 = decay_out(x1, True, 1, dim=-2)
-    a1 = channel_product(x3, x2, x1, False, True, False, 1)
-    a2 = triangular_inverse(a1, 1)
-    a3 = decay_in(x1, False, 1, dim=-2)
-    a4 = decay_all(x1, dim=-2)
-    S_now = S_0
-    S_in = []
-    b1_all = []
-    count = x1.shape[2]
+def _forward_sweep_1(log_g, x, x2, k, S, lead, size):
+    """An inter-chunk sweep forwards in time, which carries S."""
+    log_g, x, x2, k = chunks_of(lead, size, log_g, x, x2, k)
+    until = decay_out(log_g, True, 1, dim=-2)
+    prod = channel_product(x2, x, log_g, False, True, False, 1)
+    inverse = triangular_inverse(prod, 1)
+    since = decay_in(log_g, False, 1, dim=-2)
+    kept = decay_all(log_g, dim=-2)
+    prod3_all = []
+    count = log_g.shape[2]
     for n in range(count):
-        S_in.append(S_now)
-        b0 = (a3[:, :, n] * x3[:, :, n]) @ S_now.mT
-        b1 = (a2[:, :, n]) @ (b0 + x4[:, :, n])
-        b2 = b1.mT @ (a0[:, :, n] * x2[:, :, n])
-        b1_all.append(b1)
-        S_now = b2 + S_now * (a4[:, :, n])[..., None, :]
-    b1 = torch.stack(b1_all, 2)
-    return from_chunks(b1, lead, 1), S_now
+        prod2 = (since[:, :, n] * x2[:, :, n]) @ S.mT
+        prod3 = inverse[:, :, n] @ (prod2 + k[:, :, n])
+        prod4 = prod3.mT @ (until[:, :, n] * x[:, :, n])
+        prod3_all.append(prod3)
+        S = prod4 + S * kept[:, :, n][..., None, :]
+    prod3 = torch.stack(prod3_all, 2)
+    return from_chunks(prod3, lead, 1), S
 
 
-def _forward_sweep_2(s1, s2, s3, s4, S_0, lead, size, dtype, device, size_d, size_e):
-    """A walk forwards over chunks, carrying S."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    a0 = decay_all(x1, dim=-2)
-    a1 = decay_out(x1, True, 1, dim=-2)
-    a2 = x2.mT @ (a1 * x3)
-    a3 = decay_in(x1, True, 1, dim=-2)
-    a4 = x4 @ x2.mT
-    a5 = channel_apply(a4, x3, x1, True, True, True, 1)
-    S_now = S_0
-    S_in = []
-    count = x1.shape[2]
+def _forward_sweep_2(log_g, w, x, q, S, lead, size):
+    """An inter-chunk sweep forwards in time, which carries S."""
+    log_g, w, x, q = chunks_of(lead, size, log_g, w, x, q)
+    kept = decay_all(log_g, dim=-2)
+    until = decay_out(log_g, True, 1, dim=-2)
+    prod = w.mT @ (until * x)
+    since = decay_in(log_g, True, 1, dim=-2)
+    prod3 = q @ w.mT
+    prod4 = channel_apply(prod3, x, log_g, True, True, True, 1)
+    S_0 = []
+    count = log_g.shape[2]
     for n in range(count):
-        S_in.append(S_now)
-        S_now = S_now * (a0[:, :, n])[..., None, :] + a2[:, :, n]
-    S_in = torch.stack(S_in, 2)
-    c0 = x4 @ S_in
-    return from_chunks((c0 * a3 + a5), lead, 1), S_now
+        S_0.append(S)
+        S = S * kept[:, :, n][..., None, :] + prod[:, :, n]
+    S_0 = torch.stack(S_0, 2)
+    prod2 = q @ S_0
+    return from_chunks((prod2 * since + prod4), lead, 1), S
 
 
 def torch_forward(given, states, constants, packed=None):
@@ -164,182 +159,146 @@ def torch_forward(given, states, constants, packed=None):
     if packed is not None:
         per_step = ["q", "k", "v", "beta", "g"]
         return forward_by_length(torch_forward, per_step, given, states, constants, packed)
-    dtype = dtype_of(given)
-    some = given["q"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    dtype, device, lead = call_of(given, "q")
     size_d = given["q"].shape[-1]
     size_e = given["v"].shape[-1]
-    S_first = (
-        states["S"].to(dtype)
-        if states.get("S") is not None
-        else torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-    )
+    S_first = or_zeros(states.get("S"), (*lead[:2], size_d, size_e), dtype, device)
     log_g = steps_first(given["g"], dtype)
     v = steps_first(given["v"], dtype)
     beta = steps_first(given["beta"], dtype)
     g = log_g.exp()
     k = steps_first(given["k"], dtype)
-    # w: k_t - S.prev.col.b974509453_t
-    w, S_last = in_segments(
-        _forward_sweep_1, (log_g, v * beta[..., None], -g * v, k), (S_first,), lead, 1, CHUNK,
-        dtype, device, size_d, size_e,
-    )
-    t13 = v * beta[..., None]
+    # (31) w: k_t - S_{t-1} (g_t . v_t)
+    w, S_last = in_segments(_forward_sweep_1, (log_g, v * beta[..., None], -g * v, k), (S_first,), lead, 1, CHUNK)
+    t11 = v * beta[..., None]
     q = steps_first(given["q"], dtype)
-    # y: S_t^T q_t
-    y, S_last = in_segments(
-        _forward_sweep_2, (log_g, w, t13, q), (S_first,), lead, 1, CHUNK, dtype, device, size_d, size_e
-    )
-    return {"o": from_steps(y, lead, 1, given["q"].dtype)}, {"S": S_last}, {"3e037f9320": w}
+    # (34) o: S_t^T q_t
+    o, S_last = in_segments(_forward_sweep_2, (log_g, w, t11, q), (S_first,), lead, 1, CHUNK)
+    return {"o": from_steps(o, lead, 1, given["q"].dtype)}, {"S": S_last}, {"3e037f9320": w}
 
 
-def _backward_sweep_1(s1, s2, s3, s4, S_0, lead, size, dtype, device, size_d, size_e):
-    """A walk forwards over chunks, carrying S."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    a0 = decay_all(x1, dim=-2)
-    a1 = decay_out(x1, True, 1, dim=-2)
-    a2 = x2.mT @ (a1 * x3)
-    a3 = channel_product(x4, x3, x1, True, True, True, 1)
-    a4 = a3 @ x2
-    a5 = decay_in(x1, True, 1, dim=-2)
-    S_now = S_0
-    S_in = []
-    count = x1.shape[2]
+def _backward_sweep_1(log_g, x, x2, do, S, lead, size):
+    """An inter-chunk sweep forwards in time, which carries S."""
+    log_g, x, x2, do = chunks_of(lead, size, log_g, x, x2, do)
+    kept = decay_all(log_g, dim=-2)
+    until = decay_out(log_g, True, 1, dim=-2)
+    prod = x.mT @ (until * x2)
+    prod2 = channel_product(do, x2, log_g, True, True, True, 1)
+    prod3 = prod2 @ x
+    since = decay_in(log_g, True, 1, dim=-2)
+    S_0 = []
+    count = log_g.shape[2]
     for n in range(count):
-        S_in.append(S_now)
-        S_now = S_now * (a0[:, :, n])[..., None, :] + a2[:, :, n]
-    S_in = torch.stack(S_in, 2)
-    c0 = (a5 * x4) @ S_in.mT
-    return from_chunks((a4 + c0), lead, 1), S_now
+        S_0.append(S)
+        S = S * kept[:, :, n][..., None, :] + prod[:, :, n]
+    S_0 = torch.stack(S_0, 2)
+    prod4 = (since * do) @ S_0.mT
+    return from_chunks((prod3 + prod4), lead, 1), S
 
 
-def _backward_sweep_2(s1, s2, s3, s4, s5, dS_0, lead, size, dtype, device, size_d, size_e):
-    """A walk backwards over chunks, carrying dS."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    x5 = to_chunks(s5, lead, size, 1)
-    a0 = decay_all(x1, dim=-2)
-    a1 = decay_out(x1, False, -1, dim=-2)
-    a2 = x2.mT @ (a1 * x3)
-    a3 = channel_product(x4, x3, x1, False, False, True, -1)
-    a4 = a3 @ x2
-    a5 = decay_in(x1, False, -1, dim=-2)
-    a6 = channel_product(x4, x5, x1, False, True, False, -1)
-    a7 = triangular_inverse(a6, -1)
-    a8 = decay_out(x1, True, -1, dim=-2)
-    dS_now = dS_0
-    dS_in = []
-    b1_all = []
-    count = x1.shape[2]
+def _backward_sweep_2(log_g, q, do, v, x, dS, lead, size):
+    """An inter-chunk sweep backwards in time, which carries dS."""
+    log_g, q, do, v, x = chunks_of(lead, size, log_g, q, do, v, x)
+    kept = decay_all(log_g, dim=-2)
+    until = decay_out(log_g, False, -1, dim=-2)
+    prod = q.mT @ (until * do)
+    prod2 = channel_product(v, do, log_g, False, False, True, -1)
+    prod3 = prod2 @ q
+    since = decay_in(log_g, False, -1, dim=-2)
+    prod5 = channel_product(v, x, log_g, False, True, False, -1)
+    inverse = triangular_inverse(prod5, -1)
+    until2 = decay_out(log_g, True, -1, dim=-2)
+    dS_C = []
+    prod6_all = []
+    count = log_g.shape[2]
     for n in range(count - 1, -1, -1):
-        dS_in.append(dS_now)
-        b0 = (a5[:, :, n] * x4[:, :, n]) @ dS_now.mT
-        b1 = (a7[:, :, n]) @ (a4[:, :, n] + b0)
-        b2 = b1.mT @ (x5[:, :, n] * a8[:, :, n])
-        b1_all.append(b1)
-        dS_now = dS_now * (a0[:, :, n])[..., None, :] + a2[:, :, n] + b2
-    dS_in = torch.stack(dS_in[::-1], 2)
-    b1 = torch.stack(b1_all[::-1], 2)
-    return from_chunks(b1, lead, 1), dS_in, dS_now
+        dS_C.append(dS)
+        prod4 = (since[:, :, n] * v[:, :, n]) @ dS.mT
+        prod6 = inverse[:, :, n] @ (prod3[:, :, n] + prod4)
+        prod7 = prod6.mT @ (x[:, :, n] * until2[:, :, n])
+        prod6_all.append(prod6)
+        dS = dS * kept[:, :, n][..., None, :] + prod[:, :, n] + prod7
+    dS_C = torch.stack(dS_C[::-1], 2)
+    prod6 = torch.stack(prod6_all[::-1], 2)
+    return from_chunks(prod6, lead, 1), dS_C, dS
 
 
-def _backward_sweep_3(s1, s2, s3, s4, s5, s6, dS_0, lead, size, dtype, device, size_d, size_e):
-    """A walk backwards over chunks, carrying dS."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    x5 = to_chunks(s5, lead, size, 1)
-    x6 = to_chunks(s6, lead, size, 1)
-    a0 = decay_all(x1, dim=-2)
-    a1 = decay_out(x1, False, -1, dim=-2)
-    a2 = x2.mT @ (a1 * x3)
-    a3 = decay_out(x1, True, -1, dim=-2)
-    a4 = x4.mT @ (x5 * a3)
-    a5 = x6 @ x4.mT
-    a6 = channel_apply(a5, x5, x1, False, True, False, -1)
-    a7 = x6 @ x2.mT
-    a8 = channel_apply(a7, x3, x1, False, False, True, -1)
-    a9 = decay_in(x1, False, -1, dim=-2)
-    dS_now = dS_0
-    dS_in = []
-    count = x1.shape[2]
+def _backward_sweep_3(log_g, q, do, p, x, w, dS, lead, size):
+    """An inter-chunk sweep backwards in time, which carries dS."""
+    log_g, q, do, p, x, w = chunks_of(lead, size, log_g, q, do, p, x, w)
+    kept = decay_all(log_g, dim=-2)
+    until = decay_out(log_g, False, -1, dim=-2)
+    prod = q.mT @ (until * do)
+    until2 = decay_out(log_g, True, -1, dim=-2)
+    prod2 = p.mT @ (x * until2)
+    prod3 = w @ p.mT
+    prod4 = channel_apply(prod3, x, log_g, False, True, False, -1)
+    prod5 = w @ q.mT
+    prod6 = channel_apply(prod5, do, log_g, False, False, True, -1)
+    since = decay_in(log_g, False, -1, dim=-2)
+    dS_C = []
+    count = log_g.shape[2]
     for n in range(count - 1, -1, -1):
-        dS_in.append(dS_now)
-        b0 = dS_now * (a0[:, :, n])[..., None, :] + a2[:, :, n] + a4[:, :, n]
-        dS_now = b0
-    dS_in = torch.stack(dS_in[::-1], 2)
-    c0 = x6 @ dS_in
-    return from_chunks((a6 + a8 + a9 * c0), lead, 1), dS_now
+        dS_C.append(dS)
+        t = dS * kept[:, :, n][..., None, :] + prod[:, :, n] + prod2[:, :, n]
+        dS = t
+    dS_C = torch.stack(dS_C[::-1], 2)
+    prod7 = w @ dS_C
+    return from_chunks((prod4 + prod6 + since * prod7), lead, 1), dS
 
 
-def _backward_sweep_4(s1, s2, s3, s4, s5, S_0, lead, size, dtype, device, size_d, size_e):
-    """A walk forwards over chunks, carrying S."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    x5 = to_chunks(s5, lead, size, 1)
-    a0 = decay_all(x1, dim=-2)
-    a1 = decay_out(x1, True, 1, dim=-2)
-    a2 = x2.mT @ (a1 * x3)
-    a3 = decay_in(x1, True, 1, dim=-2)
-    a4 = x4 @ x2.mT
-    a5 = channel_apply(a4, x3, x1, True, True, True, 1)
-    a6 = x5 @ x2.mT
-    a7 = channel_apply(a6, x3, x1, False, True, False, 1)
-    a8 = decay_in(x1, False, 1, dim=-2)
-    S_now = S_0
-    S_in = []
-    count = x1.shape[2]
+def _backward_sweep_4(log_g, w, x, q, p, S, lead, size):
+    """An inter-chunk sweep forwards in time, which carries S."""
+    log_g, w, x, q, p = chunks_of(lead, size, log_g, w, x, q, p)
+    kept = decay_all(log_g, dim=-2)
+    until = decay_out(log_g, True, 1, dim=-2)
+    prod = w.mT @ (until * x)
+    since = decay_in(log_g, True, 1, dim=-2)
+    prod3 = q @ w.mT
+    prod4 = channel_apply(prod3, x, log_g, True, True, True, 1)
+    prod5 = p @ w.mT
+    prod6 = channel_apply(prod5, x, log_g, False, True, False, 1)
+    since2 = decay_in(log_g, False, 1, dim=-2)
+    S_0 = []
+    count = log_g.shape[2]
     for n in range(count):
-        S_in.append(S_now)
-        S_now = S_now * (a0[:, :, n])[..., None, :] + a2[:, :, n]
-    S_in = torch.stack(S_in, 2)
-    c0 = x4 @ S_in
-    c1 = x5 @ S_in
-    return from_chunks((c0 * a3 + a5), lead, 1), from_chunks((a7 + a8 * c1), lead, 1), S_in, S_now
+        S_0.append(S)
+        S = S * kept[:, :, n][..., None, :] + prod[:, :, n]
+    S_0 = torch.stack(S_0, 2)
+    prod2 = q @ S_0
+    prod7 = p @ S_0
+    return from_chunks((prod2 * since + prod4), lead, 1), from_chunks((prod6 + since2 * prod7), lead, 1), S_0, S
 
 
-def _backward_unroll_5(s1, s2, s3, s4, s5, s6, s7, S_edges, dS_edges, lead, size, dtype, device, size_d, size_e):
-    """Products of the states and their gradients at each step, from the states at the borders of chunks."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    x5 = to_chunks(s5, lead, size, 1)
-    x6 = to_chunks(s6, lead, size, 1)
-    x7 = to_chunks(s7, lead, size, 1)
-    a0 = (S_edges * dS_edges).sum(-2)
-    a1 = decay_all(x1, dim=-2)
-    a2 = decay_in(x1, False, -1, dim=-2)
-    a3 = x3 @ dS_edges
-    a4 = order_mask(size, False, 1, x1)
-    a5 = a4 @ (a2 * x2 * a3)
-    a6 = x5 @ x3.mT
-    a7 = apart_mask(size, 2, 1, x1)
-    a8 = channel_apply(a6 * a7, x2, x1, False, True, False, 1)
-    a9 = decay_in(x1, False, 1, dim=-2)
-    a10 = x5 @ S_edges
-    a11 = order_mask(size, False, -1, x1)
-    a12 = a11 @ (x4 * a8 + a9 * a10 * x4)
-    a13 = x3 @ x6.mT
-    a14 = channel_apply(a13, x7, x1, False, False, False, -1)
-    a15 = apart_mask(size, 2, -1, x1)
-    a16 = x3 @ x5.mT
-    a17 = channel_apply(a15 * a16, x4, x1, False, True, False, -1)
-    a18 = x6 @ x3.mT
-    a19 = channel_apply(a18, x2, x1, True, True, False, 1)
-    a20 = x6 @ S_edges
-    a21 = decay_in(x1, True, 1, dim=-2)
-    a22 = order_mask(size, True, -1, x1)
-    a23 = a22 @ (-a14 * x2 - a17 * x2 + a19 * x7 + a20 * a21 * x7)
-    return (from_chunks(((a0 * a1)[..., None, :] + a5 + a12 + a23), lead, 1),)
+def _backward_state_adjoint_5(log_g, x, w, x2, p, q, do, S_0, dS_C, lead, size):
+    """State-adjoint products at each step, from the states at chunk boundaries and their gradients."""
+    log_g, x, w, x2, p, q, do = chunks_of(lead, size, log_g, x, w, x2, p, q, do)
+    prod = (S_0 * dS_C).sum(-2)
+    kept = decay_all(log_g, dim=-2)
+    since = decay_in(log_g, False, -1, dim=-2)
+    prod2 = w @ dS_C
+    order = order_mask(size, False, 1, log_g)
+    prod3 = order @ (since * x * prod2)
+    prod4 = p @ w.mT
+    order2 = apart_mask(size, 2, 1, log_g)
+    prod5 = channel_apply(prod4 * order2, x, log_g, False, True, False, 1)
+    since2 = decay_in(log_g, False, 1, dim=-2)
+    prod6 = p @ S_0
+    order3 = order_mask(size, False, -1, log_g)
+    prod7 = order3 @ (x2 * prod5 + since2 * prod6 * x2)
+    prod8 = w @ q.mT
+    prod9 = channel_apply(prod8, do, log_g, False, False, False, -1)
+    order4 = apart_mask(size, 2, -1, log_g)
+    prod10 = w @ p.mT
+    prod11 = channel_apply(order4 * prod10, x2, log_g, False, True, False, -1)
+    prod12 = q @ w.mT
+    prod13 = channel_apply(prod12, x, log_g, True, True, False, 1)
+    prod14 = q @ S_0
+    since3 = decay_in(log_g, True, 1, dim=-2)
+    t = -prod9 * x - prod11 * x + prod13 * do + prod14 * since3 * do
+    order5 = order_mask(size, True, -1, log_g)
+    prod15 = order5 @ t
+    return (from_chunks(((prod * kept)[..., None, :] + prod3 + prod7 + prod15), lead, 1),)
 
 
 def torch_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
@@ -349,211 +308,155 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
         return backward_by_length(
             torch_backward, per_step, given, states, constants, saved, cotangents, final_cotangents, needs, packed
         )
-    dtype = dtype_of(given)
-    some = given["q"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    dtype, device, lead = call_of(given, "q")
     size_d = given["q"].shape[-1]
     size_e = given["v"].shape[-1]
-    S_first = (
-        states["S"].to(dtype)
-        if states.get("S") is not None
-        else torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-    )
-    last_dS = final_cotangents.get("S")
-    dS_last = (
-        torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-        if last_dS is None
-        else last_dS.to(dtype)
-    )
+    S_first = or_zeros(states.get("S"), (*lead[:2], size_d, size_e), dtype, device)
+    dS_last = or_zeros(final_cotangents.get("S"), (*lead[:2], size_d, size_e), dtype, device)
     log_g = steps_first(given["g"], dtype)
     w = saved["3e037f9320"]
     v = steps_first(given["v"], dtype)
     beta = steps_first(given["beta"], dtype)
-    do = cotangents.get("o")
-    do = (
-        torch.zeros(lead[0], lead[1], lead[2], size_e, dtype=dtype, device=device)
-        if do is None
-        else steps_first(do, dtype)
-    )
-    # y: S_t do_t
-    y, S_end = in_segments(
-        _backward_sweep_1, (log_g, w, v * beta[..., None], do), (S_first,), lead, 1, CHUNK, dtype,
-        device, size_d, size_e,
-    )
+    do = steps_or_zeros(cotangents.get("o"), (*lead, size_e), dtype, device)
+    # (36) dq: S_t do_t
+    dq, S_end = in_segments(_backward_sweep_1, (log_g, w, v * beta[..., None], do), (S_first,), lead, 1, CHUNK)
     q = steps_first(given["q"], dtype)
     g = log_g.exp()
-    # w_2: dS.mid.col.699ae1b988_t
-    w_2, dS_edges, dS_first = in_segments(
-        _backward_sweep_2, (log_g, q, do, v, -g * v * beta[..., None]), (dS_last,), lead, -1, CHUNK,
-        dtype, device, size_d, size_e,
+    # (40) p: dS_t v_t
+    p, dS_C, dS_first = in_segments(
+        _backward_sweep_2, (log_g, q, do, v, -g * v * beta[..., None]), (dS_last,), lead, -1, CHUNK
     )
-    t20 = -g * v * beta[..., None]
-    # y_2: dS_t^T w_t
-    y_2, dS_first = in_segments(
-        _backward_sweep_3, (log_g, q, do, w_2, t20, w), (dS_last,), lead, -1, CHUNK, dtype, device, size_d, size_e
-    )
-    t23 = v * beta[..., None]
-    # y_3: S_t^T q_t
-    # y_4: S_(t-1)^T w_{2,t}
-    y_3, y_4, S_edges, S_end = in_segments(
-        _backward_sweep_4, (log_g, w, t23, q, w_2), (S_first,), lead, 1, CHUNK, dtype, device, size_d, size_e
-    )
-    # pairing_S: <S_(t-1), dS_t> at each step, with the scalars that multiply the state
-    (pairing_S,) = in_parts(
-        _backward_unroll_5, (log_g, t23, w, t20, w_2, q, do), (S_edges, dS_edges), lead, CHUNK,
-        dtype, device, size_d, size_e,
-    )
+    t16 = -g * v * beta[..., None]
+    # (44) y: dS_t^T w_t
+    y, dS_first = in_segments(_backward_sweep_3, (log_g, q, do, p, t16, w), (dS_last,), lead, -1, CHUNK)
+    t19 = v * beta[..., None]
+    # (34) y_2: S_t^T q_t
+    # (47) y_3: S_{t-1}^T p_t
+    y_2, y_3, S_0, S_end = in_segments(_backward_sweep_4, (log_g, w, t19, q, p), (S_first,), lead, 1, CHUNK)
+    # paired_S: g_t . ((S_{t-1} . dS_t)^T 1)
+    (paired_S,) = in_parts(_backward_state_adjoint_5, (log_g, t19, w, t16, p, q, do), (S_0, dS_C), lead, CHUNK)
     gradients = {}
-    gradients["q"] = from_steps(y, lead, 1, given["q"].dtype)
-    gradients["k"] = from_steps(w_2 * beta[..., None], lead, 1, given["k"].dtype)
-    gradients["v"] = from_steps((-g * y_4 * beta[..., None] + y_2 * beta[..., None]), lead, 1, given["v"].dtype)
-    t33 = (y_2 * v).sum(-1)
-    gradients["beta"] = from_steps(t33, lead, 0, given["beta"].dtype)
-    gradients["g"] = from_steps((-g * v * y_4 * beta[..., None] + pairing_S), lead, 1, given["g"].dtype)
+    gradients["q"] = from_steps(dq, lead, 1, given["q"].dtype)
+    gradients["k"] = from_steps(p * beta[..., None], lead, 1, given["k"].dtype)
+    gradients["v"] = from_steps((-g * y_3 * beta[..., None] + y * beta[..., None]), lead, 1, given["v"].dtype)
+    t29 = (y * v).sum(-1)
+    gradients["beta"] = from_steps(t29, lead, 0, given["beta"].dtype)
+    gradients["g"] = from_steps((-g * v * y_3 * beta[..., None] + paired_S), lead, 1, given["g"].dtype)
     return gradients, {"S": dS_first}
 
 
-def _forward_states_1_chunks(s1, s2, s3, s4, lead, size, dtype, device, size_d, size_e):
-    """What each chunk, walked forwards, makes of S: linear parts, then local parts."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    count = x1.shape[2]
-    a0 = torch.eye(size_e, dtype=dtype, device=device)
-    a1 = decay_all(x2, dim=-2)
-    a2 = channel_product(x3, x4, x2, False, True, False, 1)
-    a3 = triangular_inverse(a2, 1)
-    a4 = decay_in(x2, False, 1, dim=-2)
-    a5 = a3 @ (a4 * x3)
-    a6 = decay_out(x2, True, 1, dim=-2)
-    a7 = (a6 * x4).mT @ a5
-    a8 = a3 @ x1
-    a9 = a8.mT @ (a6 * x4)
+def _forward_states_1_chunks(k, log_g, x, x2, lead, size, dtype, device, size_d, size_e):
+    """The map of each chunk, forwards in time, for S: linear parts, then local parts."""
+    k, log_g, x, x2 = chunks_of(lead, size, k, log_g, x, x2)
+    count = k.shape[2]
+    t = torch.eye(size_e, dtype=dtype, device=device)
+    kept = decay_all(log_g, dim=-2)
+    prod = channel_product(x, x2, log_g, False, True, False, 1)
+    inverse = triangular_inverse(prod, 1)
+    since = decay_in(log_g, False, 1, dim=-2)
+    prod2 = inverse @ (since * x)
+    until = decay_out(log_g, True, 1, dim=-2)
+    prod3 = (until * x2).mT @ prod2
+    prod4 = inverse @ k
+    prod5 = prod4.mT @ (until * x2)
     return (
-        over_chunks((a0 * a1[..., :, None] + a7), (lead[0], lead[1], count, size_e, size_e), dtype, device),
-        over_chunks(a9, (lead[0], lead[1], count, size_d, size_e), dtype, device),
+        over_chunks((t * kept[..., :, None] + prod3), (*lead[:2], count, size_e, size_e), dtype, device),
+        over_chunks(prod5, (*lead[:2], count, size_d, size_e), dtype, device),
     )
 
 
-def _forward_states_1_law(later, earlier):
+def _forward_states_1_composed(later, earlier):
     """The map of two segments from the map of each."""
-    a0 = (later[0]) @ (earlier[0].mT).mT
-    a1 = (earlier[1]) @ (later[0]).mT
+    a0 = later[0] @ earlier[0].mT.mT
+    a1 = earlier[1] @ later[0].mT
     return (a0, (a1 + later[1]))
 
 
-def _forward_states_1_apply(parts, states):
+def _forward_states_1_applied(parts, states):
     """The states that leave a segment, from those that enter it."""
-    a0 = (states[0]) @ (parts[0]).mT
+    a0 = states[0] @ parts[0].mT
     return ((a0 + parts[1]),)
 
 
 def torch_forward_states(given, states, constants, exchange):
-    """The states that enter this part of a sequence, by what comes before it."""
-    dtype = dtype_of(given)
-    some = given["q"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    """The states that enter this segment of a sequence, by what comes before it."""
+    dtype, device, lead = call_of(given, "q")
     size_d = given["q"].shape[-1]
     size_e = given["v"].shape[-1]
-    S_first = (
-        states["S"].to(dtype)
-        if states.get("S") is not None
-        else torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-    )
+    S_first = or_zeros(states.get("S"), (*lead[:2], size_d, size_e), dtype, device)
     k = steps_first(given["k"], dtype)
     log_g = steps_first(given["g"], dtype)
     g = log_g.exp()
     v = steps_first(given["v"], dtype)
     beta = steps_first(given["beta"], dtype)
-    map_3 = in_pieces(
-        _forward_states_1_chunks, _forward_states_1_law, (k, log_g, -g * v, v * beta[..., None]),
-        lead, 1, CHUNK, dtype, device, size_d, size_e,
+    map_3 = map_of_segment(
+        _forward_states_1_chunks, _forward_states_1_composed,
+        (k, log_g, -g * v, v * beta[..., None]), lead, 1, CHUNK, dtype, device, size_d, size_e,
     )
     # what enters, of S
     ((S_first,),) = exchange(
-        (Segment(("S",), _forward_states_1_law, _forward_states_1_apply, map_3[:1], map_3[1:], (S_first,)),)
+        (Segment(("S",), _forward_states_1_composed, _forward_states_1_applied, map_3[:1], map_3[1:], (S_first,)),)
     )
     return {"S": S_first}
 
 
-def _backward_states_1_chunks(s1, s2, s3, s4, s5, lead, size, dtype, device, size_d, size_e):
-    """What each chunk, walked backwards, makes of dS: linear parts, then local parts."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    x5 = to_chunks(s5, lead, size, 1)
-    count = x1.shape[2]
-    a0 = torch.eye(size_e, dtype=dtype, device=device)
-    a1 = decay_all(x2, dim=-2)
-    a2 = decay_out(x2, True, -1, dim=-2)
-    a3 = decay_in(x2, False, -1, dim=-2)
-    a4 = channel_product(x1, x3, x2, False, True, False, -1)
-    a5 = triangular_inverse(a4, -1)
-    a6 = a5 @ (x1 * a3)
-    a7 = (x3 * a2).mT @ a6
-    a8 = decay_out(x2, False, -1, dim=-2)
-    a9 = x4.mT @ (a8 * x5)
-    a10 = channel_product(x1, x5, x2, False, False, True, -1)
-    a11 = a10 @ x4
-    a12 = a5 @ a11
-    a13 = a12.mT @ (x3 * a2)
+def _backward_states_1_chunks(v, log_g, x, q, do, lead, size, dtype, device, size_d, size_e):
+    """The map of each chunk, backwards in time, for dS: linear parts, then local parts."""
+    v, log_g, x, q, do = chunks_of(lead, size, v, log_g, x, q, do)
+    count = v.shape[2]
+    t = torch.eye(size_e, dtype=dtype, device=device)
+    kept = decay_all(log_g, dim=-2)
+    until = decay_out(log_g, True, -1, dim=-2)
+    since = decay_in(log_g, False, -1, dim=-2)
+    prod = channel_product(v, x, log_g, False, True, False, -1)
+    inverse = triangular_inverse(prod, -1)
+    prod2 = inverse @ (v * since)
+    prod3 = (x * until).mT @ prod2
+    until2 = decay_out(log_g, False, -1, dim=-2)
+    prod4 = q.mT @ (until2 * do)
+    prod5 = channel_product(v, do, log_g, False, False, True, -1)
+    prod6 = prod5 @ q
+    prod7 = inverse @ prod6
+    prod8 = prod7.mT @ (x * until)
     return (
-        over_chunks((a0 * a1[..., :, None] + a7), (lead[0], lead[1], count, size_e, size_e), dtype, device),
-        over_chunks((a9 + a13), (lead[0], lead[1], count, size_d, size_e), dtype, device),
+        over_chunks((t * kept[..., :, None] + prod3), (*lead[:2], count, size_e, size_e), dtype, device),
+        over_chunks((prod4 + prod8), (*lead[:2], count, size_d, size_e), dtype, device),
     )
 
 
-def _backward_states_1_law(later, earlier):
+def _backward_states_1_composed(later, earlier):
     """The map of two segments from the map of each."""
-    a0 = (later[0]) @ (earlier[0].mT).mT
-    a1 = (earlier[1]) @ (later[0]).mT
+    a0 = later[0] @ earlier[0].mT.mT
+    a1 = earlier[1] @ later[0].mT
     return (a0, (a1 + later[1]))
 
 
-def _backward_states_1_apply(parts, states):
+def _backward_states_1_applied(parts, states):
     """The states that leave a segment, from those that enter it."""
-    a0 = (states[0]) @ (parts[0]).mT
+    a0 = states[0] @ parts[0].mT
     return ((a0 + parts[1]),)
 
 
 def torch_backward_states(given, states, constants, saved, cotangents, final_cotangents, exchange):
-    """The gradients of the states that leave this part of a sequence, by what comes after it."""
-    dtype = dtype_of(given)
-    some = given["q"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    """The gradients of the states that leave this segment of a sequence, by what comes after it."""
+    dtype, device, lead = call_of(given, "q")
     size_d = given["q"].shape[-1]
     size_e = given["v"].shape[-1]
-    S_first = (
-        states["S"].to(dtype)
-        if states.get("S") is not None
-        else torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-    )
-    last_dS = final_cotangents.get("S")
-    dS_last = (
-        torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-        if last_dS is None
-        else last_dS.to(dtype)
-    )
+    S_first = or_zeros(states.get("S"), (*lead[:2], size_d, size_e), dtype, device)
+    dS_last = or_zeros(final_cotangents.get("S"), (*lead[:2], size_d, size_e), dtype, device)
     v = steps_first(given["v"], dtype)
     log_g = steps_first(given["g"], dtype)
     g = log_g.exp()
     beta = steps_first(given["beta"], dtype)
     q = steps_first(given["q"], dtype)
-    do = cotangents.get("o")
-    do = (
-        torch.zeros(lead[0], lead[1], lead[2], size_e, dtype=dtype, device=device)
-        if do is None
-        else steps_first(do, dtype)
-    )
-    map_3 = in_pieces(
-        _backward_states_1_chunks, _backward_states_1_law,
+    do = steps_or_zeros(cotangents.get("o"), (*lead, size_e), dtype, device)
+    map_3 = map_of_segment(
+        _backward_states_1_chunks, _backward_states_1_composed,
         (v, log_g, -g * v * beta[..., None], q, do), lead, -1, CHUNK, dtype, device, size_d, size_e,
     )
     # what enters, of dS
     ((dS_last,),) = exchange(
-        (Segment(("S",), _backward_states_1_law, _backward_states_1_apply, map_3[:1], map_3[1:], (dS_last,)),)
+        (Segment(("S",), _backward_states_1_composed, _backward_states_1_applied, map_3[:1], map_3[1:], (dS_last,)),)
     )
     return {"S": dS_last}
 
@@ -649,7 +552,7 @@ def forward_prepare_1_others(
     CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """The same, of chunks that aren't flat: a program looks at some together, and takes one after the other."""
+    """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     i = tl.arange(0, C)
     group = tl.program_id(0) * GROUP
     if steep(g_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
@@ -744,7 +647,7 @@ def forward_sweep_1(
     PIECE: tl.constexpr, BLOCK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
     EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """A walk forwards over chunks, carrying a tile of S."""
+    """An inter-chunk sweep forwards in time, which carries a tile of S."""
     tiles = tl.cdiv(D, block_d)
     if S_linear is not None:
         tiles = tl.cdiv(E, block_d) + (0 if S_last is None else tiles)
@@ -759,7 +662,7 @@ def forward_sweep_1(
     d_ok = d < D
     if S_linear is not None:
         column = d - (0 if S_last is None else tl.cdiv(D, block_d) * block_d)
-        column_ok = (column >= 0) & (column < E)  # of the matrix of the part's map
+        column_ok = (column >= 0) & (column < E)  # of the matrix of the segment's map
         if S_last is None:
             d_ok = tl.zeros([block_d], tl.int1)
     S = ()
@@ -848,7 +751,7 @@ def forward_sweep_1(
                 (beta[None, :] * p2).to(DT), scaled2[n_e].to(DT), (kept[n_e][None, :] * S[n_e]),
                 input_precision="tf32x3",
             )  # ... + p2^T diag(beta) scaled2
-            S_slice2 = p3  # S diag(kept) + p2^T diag(beta) scaled2
+            S_slice2 = p3  # (32) S diag(kept) + p2^T diag(beta) scaled2
             S_next = S_next + (S_slice2,)
         S = S_next
     for n_e in tl.static_range((E + block_e - 1) // block_e):
@@ -958,7 +861,7 @@ def forward_prepare_2_others(
     FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """The same, of chunks that aren't flat: a program looks at some together, and takes one after the other."""
+    """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
     d_ok = d < D
@@ -1039,7 +942,7 @@ def forward_sweep_2(
     C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
-    """A walk forwards over chunks, carrying a tile of S."""
+    """An inter-chunk sweep forwards in time, which carries a tile of S."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
     sh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
     h = sh % H
@@ -1122,12 +1025,14 @@ def forward_sweep_2(
                 (beta[None, :] * scaled2_each.to(tl.float32)).to(DT), write1.to(DT),
                 (kept[:, None] * S[n_d]), input_precision="tf32x3",
             )  # ... + write1^T diag(beta) scaled2
-            S_slice2 = p2  # S diag(kept) + write1^T diag(beta) scaled2
+            S_slice2 = p2  # (32) S diag(kept) + write1^T diag(beta) scaled2
             S_next = S_next + (S_slice2,)
         S = S_next
-        y = intra1_each.to(tl.float32) + (since * p)  # (q S) . since + intra1
+        y = intra1_each.to(tl.float32) + (since * p)  # (34) (q S) . since + intra1
         if YIELD:
-            tl.store(o_out + step * E + i[None, :] * (H * E) + e[:, None], y, mask=e_ok[:, None] & i_ok[None, :])  # o
+            tl.store(
+                o_out + step * E + i[None, :] * (H * E) + e[:, None], y, mask=e_ok[:, None] & i_ok[None, :]
+            )  # (34) o
 
 
 def triton_forward(given, states, constants, packed=None, exchange=None, needs_backward=True, finals=True):
@@ -1191,7 +1096,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             )
         join_pieces(late, S_ends, S_linear, 0)
         late = None
-        if exchange is not None:  # other parts of the sequence are elsewhere
+        if exchange is not None:  # other segments of the sequence are elsewhere
             S_coming = exchange.begin((map_of_all("S", S_first, S_ends, lay, parts, True, linear=S_linear, axis=1),))
     if parts > 1 or exchange is not None:
         if exchange is not None:
@@ -1381,7 +1286,7 @@ def backward_prepare_1_others(
     CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """The same, of chunks that aren't flat: a program looks at some together, and takes one after the other."""
+    """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     i = tl.arange(0, C)
     group = tl.program_id(0) * GROUP
     if steep(g_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
@@ -1499,7 +1404,7 @@ def backward_sweep_1(
     C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
-    """A walk backwards over chunks, carrying a tile of dS."""
+    """An inter-chunk sweep backwards in time, which carries a tile of dS."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
     sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
     h = sh % H
@@ -1590,7 +1495,7 @@ def backward_sweep_1(
                 mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
             p5 = tl.dot(q.to(DT), scaled3.to(DT), p4, input_precision="tf32x3")  # ... + q^T scaled3
-            dS_slice2 = p5  # dS diag(kept) + q^T scaled3 - p3^T diag(beta) scaled2
+            dS_slice2 = p5  # (41) dS diag(kept) + q^T scaled3 - p3^T diag(beta) scaled2
             dS_next = dS_next + (dS_slice2,)
         dS = dS_next
     for n_e in tl.static_range((E + block_e - 1) // block_e):
@@ -1682,7 +1587,7 @@ def backward_prepare_read_1_others(
     CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """The same, of chunks that aren't flat: a program looks at some together, and takes one after the other."""
+    """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     i = tl.arange(0, C)
     group = tl.program_id(0) * GROUP
     if steep(g_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
@@ -1762,7 +1667,7 @@ def backward_read_1(
     CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """What reads the states at the borders of blocks, for all blocks at once."""
+    """Intra-chunk outputs from checkpointed states, of all intervals at once."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
     i = tl.arange(0, C)
     e = tl.arange(0, block_e)
@@ -1790,8 +1695,8 @@ def backward_read_1(
         write1_p + t0 * write1_t + i[:, None] * write1_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
     )
     p2 = tl.dot(t.to(DT), write1.to(DT), p, input_precision="tf32x3")  # ... + matrix3 write1
-    terms = p2  # dq
-    tl.store(dq_out + step * D + i[:, None] * (H * D) + d[None, :], p2, mask=i_ok[:, None] & d_ok[None, :])  # dq
+    terms = p2  # (36) dq
+    tl.store(dq_out + step * D + i[:, None] * (H * D) + d[None, :], p2, mask=i_ok[:, None] & d_ok[None, :])  # (36) dq
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
@@ -1805,7 +1710,7 @@ def backward_read_2(
     FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """What reads the states at the borders of blocks, for all blocks at once."""
+    """Intra-chunk outputs from checkpointed states, of all intervals at once."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
@@ -1851,7 +1756,7 @@ def backward_read_2(
         else tl.full([1], 0, tl.int32)
     )
     kept = span(g_a_end, g_n_end, 0.0, 0)
-    spans = kept * tl.sum(s.to(tl.float32) * s2.to(tl.float32), axis=0)  # the decays of the block times <S, dS>
+    spans = kept * tl.sum(s.to(tl.float32) * s2.to(tl.float32), axis=0)  # the decays of the interval times <S, dS>
     write1 = tl.load(
         write1_p + t0 * write1_t + i[:, None] * write1_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
     )
@@ -1896,7 +1801,7 @@ def backward_read_2(
     p8 = tl.dot(write1.to(DT), s2.to(DT), input_precision="tf32x3")  # write1 dS
     since = span(g_a_end[None, :], g_n_end[None, :], g_a, g_n)
     apart = (-p3) + p6 + tl.where((i < last)[:, None], (p8 * since), 0.0)
-    y = ((-p3) + p7) + (p8 * since)  # (write1 dS) . since + intra1
+    y = ((-p3) + p7) + (p8 * since)  # (44) (write1 dS) . since + intra1
     beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
     sums = tl.sum(
         tl.where(
@@ -1923,7 +1828,7 @@ def backward_read_2(
     since2 = span(g_a, g_n, 0.0, 0)
     p13 = tl.dot(q.to(DT), s.to(DT), input_precision="tf32x3")  # q S
     apart2 = p11 + (since2 * p13)
-    y2 = p12 + (since2 * p13)  # (q S) . since + intra2
+    y2 = p12 + (since2 * p13)  # (34) (q S) . since + intra2
     p14 = tl.dot(dk.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # dk write1^T
     p15 = p14
     g_a_before = over_block(
@@ -1957,7 +1862,7 @@ def backward_read_2(
     since3 = span(g_a_before, g_n_before, 0.0, 0)
     p17 = tl.dot(dk.to(DT), s.to(DT), input_precision="tf32x3")  # dk S
     apart3 = p16 + (since3 * p17)
-    y3 = p16 + (since3 * p17)  # (dk S) . since + intra3
+    y3 = p16 + (since3 * p17)  # (47) (dk S) . since + intra3
     g = (
         tl.exp(
             tl.load(g_p + t0 * g_t + i[:, None] * g_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0).to(
@@ -1987,7 +1892,7 @@ def backward_read_2(
     )
     tl.store(
         S_pairing_out + step * E + i[:, None] * (H * E) + e[None, :], total, mask=i_new[:, None] & e_ok[None, :]
-    )  # S: pairing
+    )  # state-adjoint product of S
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
@@ -2001,7 +1906,7 @@ def backward_read_2_others(
     FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """The same, of chunks that aren't flat: a program looks at some together, and takes one after the other."""
+    """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
@@ -2058,7 +1963,7 @@ def backward_read_2_others(
                 kept = span(g_a_end, g_n_end, 0.0, 0)
                 spans = kept * tl.sum(
                     s.to(tl.float32) * s2.to(tl.float32), axis=0
-                )  # the decays of the block times <S, dS>
+                )  # the decays of the interval times <S, dS>
                 write1 = tl.load(
                     write1_p + t0 * write1_t + i[:, None] * write1_t + d[None, :],
                     mask=i_ok[:, None] & d_ok[None, :], other=0.0,
@@ -2118,7 +2023,7 @@ def backward_read_2_others(
                 p8 = tl.dot(write1.to(DT), s2.to(DT), input_precision="tf32x3")  # write1 dS
                 since = span(g_a_end[None, :], g_n_end[None, :], g_a, g_n)
                 apart = (-p3) + p6 + tl.where((i < last)[:, None], (p8 * since), 0.0)
-                y = ((-p3) + p7) + (p8 * since)  # (write1 dS) . since + intra1
+                y = ((-p3) + p7) + (p8 * since)  # (44) (write1 dS) . since + intra1
                 beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
                 sums = tl.sum(
                     tl.where(
@@ -2148,7 +2053,7 @@ def backward_read_2_others(
                 since2 = span(g_a, g_n, 0.0, 0)
                 p13 = tl.dot(q.to(DT), s.to(DT), input_precision="tf32x3")  # q S
                 apart2 = p11 + (since2 * p13)
-                y2 = p12 + (since2 * p13)  # (q S) . since + intra2
+                y2 = p12 + (since2 * p13)  # (34) (q S) . since + intra2
                 p14 = tl.dot(dk.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # dk write1^T
                 p15 = p14
                 g_a_before = over_block(
@@ -2182,7 +2087,7 @@ def backward_read_2_others(
                 since3 = span(g_a_before, g_n_before, 0.0, 0)
                 p17 = tl.dot(dk.to(DT), s.to(DT), input_precision="tf32x3")  # dk S
                 apart3 = p16 + (since3 * p17)
-                y3 = p16 + (since3 * p17)  # (dk S) . since + intra3
+                y3 = p16 + (since3 * p17)  # (47) (dk S) . since + intra3
                 g = (
                     tl.exp(
                         tl.load(
@@ -2214,7 +2119,7 @@ def backward_read_2_others(
                 tl.store(
                     S_pairing_out + step * E + i[:, None] * (H * E) + e[None, :], total,
                     mask=i_new[:, None] & e_ok[None, :],
-                )  # S: pairing
+                )  # state-adjoint product of S
 
 
 def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None, exchange=None):
@@ -2285,7 +2190,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps,
             num_stages=2, maxnreg=walk.registers,
         )
-        if exchange is not None:  # other parts of the sequence are elsewhere
+        if exchange is not None:  # other segments of the sequence are elsewhere
             dS_coming = exchange.begin(
                 (map_of_all("S", dS_first, dS_ends, lay, parts, False, linear=dS_linear, axis=1),)
             )
@@ -2588,7 +2493,7 @@ def steps_kernel(
     else:
         row = batch
     entry, begin, count = batch, tl.cast(0, tl.int64), tl.cast(steps, tl.int64)
-    if starts_at is not None:  # packed: a program walks one sequence, whose place it reads
+    if starts_at is not None:  # packed: a program has one sequence, whose place it reads
         entry, begin = tl.cast(0, tl.int64), tl.cast(tl.load(starts_at + batch), tl.int64)
         count = tl.load(starts_at + batch + 1) - begin
     if counts_at is not None:

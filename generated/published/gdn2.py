@@ -6,73 +6,77 @@ family: chunk-parallel
 """
 
 # The recurrence
-#     decayed_t = diag(g_t) S_{t-1}
-#     S_t = decayed_t + k_t (v_t . w_t - decayed_t^T (k_t . b_t))^T
-#     o_t = S_t^T q_t
+#     (1) decayed_t = diag(g_t) S_{t-1}
+#     (2) S_t = decayed_t + k_t (v_t . w_t - decayed_t^T (k_t . b_t))^T
+#     (3) o_t = S_t^T q_t
 #
 # Its adjoint
-#     dS_t = diag(g_{t+1}) dS_{t+1} - (g_{t+1} . k_{t+1} . b_{t+1}) k_{t+1}^T dS_{t+1} + q_t do_t^T
-#     dq_t = S_t do_t
-#     dk_t = dS_t (v_t . w_t - decayed_t^T (k_t . b_t)) - g_t . b_t . (S_{t-1} dS_t^T k_t)
-#     db_t = -g_t . k_t . (S_{t-1} dS_t^T k_t)
-#     dv_t = w_t . (dS_t^T k_t)
-#     dw_t = v_t . (dS_t^T k_t)
-#     dlog g_t = g_t . ((S_{t-1} . dS_t) 1) - g_t . k_t . b_t . (S_{t-1} dS_t^T k_t)
-#     dS_0 = diag(g_1) dS_1 - (g_1 . k_1 . b_1) k_1^T dS_1
+#     (4) dS_t = diag(g_{t+1}) dS_{t+1} - (g_{t+1} . k_{t+1} . b_{t+1}) k_{t+1}^T dS_{t+1} + q_t do_t^T
+#     (5) dq_t = S_t do_t
+#     (6) dk_t = dS_t (v_t . w_t - decayed_t^T (k_t . b_t)) - g_t . b_t . (S_{t-1} dS_t^T k_t)
+#     (7) db_t = -g_t . k_t . (S_{t-1} dS_t^T k_t)
+#     (8) dv_t = w_t . (dS_t^T k_t)
+#     (9) dw_t = v_t . (dS_t^T k_t)
+#     (10) dlog g_t = g_t . ((S_{t-1} . dS_t) 1) - g_t . k_t . b_t . (S_{t-1} dS_t^T k_t)
+#     (11) dS_0 = diag(g_1) dS_1 - (g_1 . k_1 . b_1) k_1^T dS_1
 #
 # Read-write form
-#     S_t = diag(g_t) S_{t-1} + k_t u_t^T
-#     u_t = v_t . w_t - S_{t-1}^T (g_t . k_t . b_t)
-#     o_t = S_t^T q_t
+#     (12) S_t = diag(g_t) S_{t-1} + k_t u_t^T
+#     (13) u_t = v_t . w_t - S_{t-1}^T (g_t . k_t . b_t)
+#     (14) o_t = S_t^T q_t
 #
 # Read-write form of the adjoint
 # dS_t^+ is the part of dS_t that comes from later steps.
-#     dS_t = dS_t^+ + q_t do_t^T
-#     dS_{t-1}^+ = diag(g_t) dS_t - (g_t . k_t . b_t) p_t^T
-#     p_t = dS_t^T k_t
-#     dq_t = S_t do_t
-#     dk_t = dS_t u_t - g_t . b_t . (S_{t-1} p_t)
-#     db_t = -g_t . k_t . (S_{t-1} p_t)
-#     dv_t = w_t . p_t
-#     dw_t = v_t . p_t
-#     dlog g_t = g_t . ((S_{t-1} . dS_t) 1) - g_t . k_t . b_t . (S_{t-1} p_t)
-#     g_t . ((S_{t-1} . dS_t) 1) = (S_n . dS_n^+) 1 + sum_{s >= t} (q_s . (S_s do_s) - k_s . (dS_s u_s)) - sum_{s >
-#         t} (g_s . k_s . b_s . (S_{s-1} p_s))
+#     (15) dS_t = dS_t^+ + q_t do_t^T
+#     (16) dS_{t-1}^+ = diag(g_t) dS_t - (g_t . k_t . b_t) p_t^T
+#     (17) p_t = dS_t^T k_t
+#     (18) dq_t = S_t do_t
+#     (19) dk_t = dS_t u_t - g_t . b_t . (S_{t-1} p_t)
+#     (20) db_t = -g_t . k_t . (S_{t-1} p_t)
+#     (21) dv_t = w_t . p_t
+#     (22) dw_t = v_t . p_t
+#     (23) dlog g_t = g_t . ((S_{t-1} . dS_t) 1) - g_t . k_t . b_t . (S_{t-1} p_t)
+#     (24) g_t . ((S_{t-1} . dS_t) 1) = (S_n . dS_n^+) 1 + sum_{s >= t} (q_s . (S_s do_s) - k_s . (dS_s u_s)) -
+#         sum_{s > t} (g_s . k_s . b_s . (S_{s-1} p_s))
 #
 # Products of decays in a chunk
 # i, j and s run over the steps of the chunk.
-#     A_i = prod_{s < i} g_s
-#     M_{ij} = prod_{j < s < i} g_s  for j < i, else 0
-#     F_i = prod_{s <= i} g_s
-#     N_{ij} = prod_{j < s <= i} g_s  for j <= i, else 0
-#     H_j = prod_{s > j} g_s
-#     F_C = prod_s g_s
+#     (25) A_i = prod_{s < i} g_s
+#     (26) M_{ij} = prod_{j < s < i} g_s  for j < i, else 0
+#     (27) F_i = prod_{s <= i} g_s
+#     (28) N_{ij} = prod_{j < s <= i} g_s  for j <= i, else 0
+#     (29) H_j = prod_{s > j} g_s
+#     (30) F_C = prod_s g_s
 #
 # Over a chunk of C steps, forward
 # The only sweep goes from the first chunk to the last.
-#     [R_1]_{i,j} = sum_{d} G_{i,d} K_{j,d} K_{i,d} B_{i,d} M_{i,j,d}
-#     T_1 = -R_1
-#     U = (I - T_1)^-1 (V . W - (G . K . B . A) S_0)
-#     [R_2]_{i,j} = sum_{d} Q_{i,d} K_{j,d} N_{i,j,d}
-#     O = (Q . F) S_0 + R_2 U
-#     S_C = diag(F_C) S_0 + (K . H)^T U
+#     (31) [R_1]_{i,j} = sum_{d} G_{i,d} K_{j,d} K_{i,d} B_{i,d} M_{i,j,d}
+#     (32) T_1 = -R_1
+#     (33) U = (I - T_1)^-1 (V . W - (G . K . B . A) S_0)
+#     (34) [R_2]_{i,j} = sum_{d} Q_{i,d} K_{j,d} N_{i,j,d}
+#     (35) O = (Q . F) S_0 + R_2 U
+#     (36) S_C = diag(F_C) S_0 + (K . H)^T U
 #
 # Over a chunk of C steps, backward
 # Sweep 1 goes from the last chunk to the first.
-#     [R_3]_{i,j} = sum_{d} G_{j,d} K_{j,d} K_{i,d} B_{j,d} M_{j,i,d}
-#     T_2 = -R_3
-#     [R_4]_{i,j} = sum_{d} Q_{j,d} K_{i,d} N_{j,i,d}
-#     P = (I - T_2)^-1 ((K . H) dS_C + R_4 dO)
-#     dS_0 = diag(F_C) dS_C + (Q . F)^T dO - (G . K . B . A)^T P
+#     (37) [R_3]_{i,j} = sum_{d} G_{j,d} K_{j,d} K_{i,d} B_{j,d} M_{j,i,d}
+#     (38) T_2 = -R_3
+#     (39) [R_4]_{i,j} = sum_{d} Q_{j,d} K_{i,d} N_{j,i,d}
+#     (40) P = (I - T_2)^-1 ((K . H) dS_C + R_4 dO)
+#     (41) dS_0 = diag(F_C) dS_C + (Q . F)^T dO - (G . K . B . A)^T P
 # Sweep 2 goes from the last chunk to the first.
-#     [R_5]_{i,d} = sum_{j} G_{j,d} K_{j,d} B_{j,d} M_{j,i,d} [U P^T]_{i,j}
-#     [R_6]_{i,d} = sum_{j} Q_{j,d} [U dO^T]_{i,j} N_{j,i,d}
-#     Y_1 = H . (U dS_C^T) + R_6 - R_5   (row t: dS_t u_t)
+#     (42) [R_5]_{i,d} = sum_{j} G_{j,d} K_{j,d} B_{j,d} M_{j,i,d} [U P^T]_{i,j}
+#     (43) [R_6]_{i,d} = sum_{j} Q_{j,d} [U dO^T]_{i,j} N_{j,i,d}
+#     (44) Y_1 = H . (U dS_C^T) + R_6 - R_5   (row t: dS_t u_t)
 # Sweep 3 goes from the first chunk to the last.
-#     [R_7]_{i,d} = sum_{j} K_{j,d} [dO U^T]_{i,j} N_{i,j,d}
-#     dQ = (dO S_0^T) . F + R_7
-#     [R_8]_{i,d} = sum_{j} K_{j,d} M_{i,j,d} [P U^T]_{i,j}
-#     Y_2 = A . (P S_0^T) + R_8   (row t: S_{t-1} p_t)
+#     (45) [R_7]_{i,d} = sum_{j} K_{j,d} [dO U^T]_{i,j} N_{i,j,d}
+#     (46) dQ = (dO S_0^T) . F + R_7
+#     (47) [R_8]_{i,d} = sum_{j} K_{j,d} M_{i,j,d} [P U^T]_{i,j}
+#     (48) Y_2 = A . (P S_0^T) + R_8   (row t: S_{t-1} p_t)
+#
+# In code, products of decays are called by what lies at their ends: m (in torch, decays) is from a write to a read,
+#     since from what enters the chunk to a read, until from a write to what leaves it, kept from what enters to what
+#     leaves. Statements cite the formulas above by their numbers.
 
 import torch
 import triton
@@ -98,45 +102,41 @@ from chunkform.runtime.op.decode import Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK, dtype_of, from_chunks, from_steps, in_parts, in_segments, steps_first, to_chunks,
+    CHUNK, call_of, chunks_of, dtype_of, from_chunks, from_steps, in_parts, in_segments, or_zeros,
+    steps_first, steps_or_zeros,
 )
 from chunkform.runtime.torch_form.decays import (
     apart_mask, channel_apply, channel_product, decay_all, decay_in, decay_out, order_mask,
     triangular_inverse,
 )
-from chunkform.runtime.torch_form.segment_maps import Segment, in_pieces, over_chunks
+from chunkform.runtime.torch_form.segment_maps import Segment, map_of_segment, over_chunks
 
 
-def _forward_sweep_1(s1, s2, s3, s4, s5, S_0, lead, size, dtype, device, size_d, size_e):
-    """A walk forwards over chunks, carrying S."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    x5 = to_chunks(s5, lead, size, 1)
-    a0 = decay_in(x1, False, 1, dim=-2)
-    a1 = channel_product(x2, x4, x1, False, True, False, 1)
-    a2 = triangular_inverse(a1, 1)
-    a3 = decay_out(x1, True, 1, dim=-2)
-    a4 = decay_all(x1, dim=-2)
-    a5 = decay_in(x1, True, 1, dim=-2)
-    a6 = channel_product(x5, x4, x1, True, True, True, 1)
-    S_now = S_0
-    S_in = []
-    b1_all = []
-    count = x1.shape[2]
+def _forward_sweep_1(log_g, x, x2, k, q, S, lead, size):
+    """An inter-chunk sweep forwards in time, which carries S."""
+    log_g, x, x2, k, q = chunks_of(lead, size, log_g, x, x2, k, q)
+    since = decay_in(log_g, False, 1, dim=-2)
+    prod2 = channel_product(x, k, log_g, False, True, False, 1)
+    inverse = triangular_inverse(prod2, 1)
+    until = decay_out(log_g, True, 1, dim=-2)
+    kept = decay_all(log_g, dim=-2)
+    since2 = decay_in(log_g, True, 1, dim=-2)
+    prod6 = channel_product(q, k, log_g, True, True, True, 1)
+    S_0 = []
+    prod3_all = []
+    count = log_g.shape[2]
     for n in range(count):
-        S_in.append(S_now)
-        b0 = (a0[:, :, n] * x2[:, :, n]) @ S_now
-        b1 = (a2[:, :, n]) @ (b0 + x3[:, :, n])
-        b2 = (x4[:, :, n] * a3[:, :, n]).mT @ b1
-        b1_all.append(b1)
-        S_now = b2 + S_now * (a4[:, :, n])[..., :, None]
-    S_in = torch.stack(S_in, 2)
-    b1 = torch.stack(b1_all, 2)
-    c0 = (x5 * a5) @ S_in
-    c1 = a6 @ b1
-    return from_chunks(b1, lead, 1), from_chunks((c0 + c1), lead, 1), S_now
+        S_0.append(S)
+        prod = (since[:, :, n] * x[:, :, n]) @ S
+        prod3 = inverse[:, :, n] @ (prod + x2[:, :, n])
+        prod4 = (k[:, :, n] * until[:, :, n]).mT @ prod3
+        prod3_all.append(prod3)
+        S = prod4 + S * kept[:, :, n][..., :, None]
+    S_0 = torch.stack(S_0, 2)
+    prod3 = torch.stack(prod3_all, 2)
+    prod5 = (q * since2) @ S_0
+    prod7 = prod6 @ prod3
+    return from_chunks(prod3, lead, 1), from_chunks((prod5 + prod7), lead, 1), S
 
 
 def torch_forward(given, states, constants, packed=None):
@@ -144,16 +144,10 @@ def torch_forward(given, states, constants, packed=None):
     if packed is not None:
         per_step = ["q", "k", "b", "v", "w", "g"]
         return forward_by_length(torch_forward, per_step, given, states, constants, packed)
-    dtype = dtype_of(given)
-    some = given["q"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    dtype, device, lead = call_of(given, "q")
     size_d = given["q"].shape[-1]
     size_e = given["v"].shape[-1]
-    S_first = (
-        states["S"].to(dtype)
-        if states.get("S") is not None
-        else torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-    )
+    S_first = or_zeros(states.get("S"), (*lead[:2], size_d, size_e), dtype, device)
     log_g = steps_first(given["g"], dtype)
     g = log_g.exp()
     k = steps_first(given["k"], dtype)
@@ -161,138 +155,114 @@ def torch_forward(given, states, constants, packed=None):
     v = steps_first(given["v"], dtype)
     w = steps_first(given["w"], dtype)
     q = steps_first(given["q"], dtype)
-    # w_2: v_t . w_t - S.prev.row.a7eec556a4_t
-    # y: S_t^T q_t
-    w_2, y, S_last = in_segments(
-        _forward_sweep_1, (log_g, -g * k * b, v * w, k, q), (S_first,), lead, 1, CHUNK, dtype, device, size_d, size_e
-    )
-    return {"o": from_steps(y, lead, 1, given["q"].dtype)}, {"S": S_last}, {"d3b4dc6278": w_2}
+    # (33) w_2: v_t . w_t - S_{t-1}^T (g_t . k_t . b_t)
+    # (35) o: S_t^T q_t
+    w_2, o, S_last = in_segments(_forward_sweep_1, (log_g, -g * k * b, v * w, k, q), (S_first,), lead, 1, CHUNK)
+    return {"o": from_steps(o, lead, 1, given["q"].dtype)}, {"S": S_last}, {"d3b4dc6278": w_2}
 
 
-def _backward_sweep_1(s1, s2, s3, s4, s5, dS_0, lead, size, dtype, device, size_d, size_e):
-    """A walk backwards over chunks, carrying dS."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    x5 = to_chunks(s5, lead, size, 1)
-    a0 = decay_out(x2, False, -1, dim=-2)
-    a1 = (x1 * a0).mT @ x3
-    a2 = decay_out(x2, True, -1, dim=-2)
-    a3 = decay_in(x2, False, -1, dim=-2)
-    a4 = channel_product(x5, x1, x2, False, False, True, -1)
-    a5 = a4 @ x3
-    a6 = channel_product(x5, x4, x2, False, True, False, -1)
-    a7 = triangular_inverse(a6, -1)
-    a8 = decay_all(x2, dim=-2)
-    dS_now = dS_0
-    dS_in = []
-    b1_all = []
-    count = x1.shape[2]
+def _backward_sweep_1(q, log_g, do, x, k, dS, lead, size):
+    """An inter-chunk sweep backwards in time, which carries dS."""
+    q, log_g, do, x, k = chunks_of(lead, size, q, log_g, do, x, k)
+    until = decay_out(log_g, False, -1, dim=-2)
+    prod = (q * until).mT @ do
+    until2 = decay_out(log_g, True, -1, dim=-2)
+    since = decay_in(log_g, False, -1, dim=-2)
+    prod3 = channel_product(k, q, log_g, False, False, True, -1)
+    prod4 = prod3 @ do
+    prod5 = channel_product(k, x, log_g, False, True, False, -1)
+    inverse = triangular_inverse(prod5, -1)
+    kept = decay_all(log_g, dim=-2)
+    dS_C = []
+    prod6_all = []
+    count = q.shape[2]
     for n in range(count - 1, -1, -1):
-        dS_in.append(dS_now)
-        b0 = (x5[:, :, n] * a3[:, :, n]) @ dS_now
-        b1 = (a7[:, :, n]) @ (b0 + a5[:, :, n])
-        b2 = (a2[:, :, n] * x4[:, :, n]).mT @ b1
-        b1_all.append(b1)
-        dS_now = a1[:, :, n] + b2 + dS_now * (a8[:, :, n])[..., :, None]
-    dS_in = torch.stack(dS_in[::-1], 2)
-    b1 = torch.stack(b1_all[::-1], 2)
-    return from_chunks(b1, lead, 1), dS_in, dS_now
+        dS_C.append(dS)
+        prod2 = (k[:, :, n] * since[:, :, n]) @ dS
+        prod6 = inverse[:, :, n] @ (prod2 + prod4[:, :, n])
+        prod7 = (until2[:, :, n] * x[:, :, n]).mT @ prod6
+        prod6_all.append(prod6)
+        dS = prod[:, :, n] + prod7 + dS * kept[:, :, n][..., :, None]
+    dS_C = torch.stack(dS_C[::-1], 2)
+    prod6 = torch.stack(prod6_all[::-1], 2)
+    return from_chunks(prod6, lead, 1), dS_C, dS
 
 
-def _backward_sweep_2(s1, s2, s3, s4, s5, s6, dS_0, lead, size, dtype, device, size_d, size_e):
-    """A walk backwards over chunks, carrying dS."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    x5 = to_chunks(s5, lead, size, 1)
-    x6 = to_chunks(s6, lead, size, 1)
-    a0 = decay_out(x1, True, -1, dim=-2)
-    a1 = (a0 * x2).mT @ x3
-    a2 = decay_out(x1, False, -1, dim=-2)
-    a3 = (x4 * a2).mT @ x5
-    a4 = decay_all(x1, dim=-2)
-    a5 = x6 @ x5.mT
-    a6 = channel_apply(a5, x4, x1, False, False, True, -1)
-    a7 = x6 @ x3.mT
-    a8 = channel_apply(a7, x2, x1, False, True, False, -1)
-    a9 = decay_in(x1, False, -1, dim=-2)
-    dS_now = dS_0
-    dS_in = []
-    count = x1.shape[2]
+def _backward_sweep_2(log_g, x, p, q, do, x2, dS, lead, size):
+    """An inter-chunk sweep backwards in time, which carries dS."""
+    log_g, x, p, q, do, x2 = chunks_of(lead, size, log_g, x, p, q, do, x2)
+    until = decay_out(log_g, True, -1, dim=-2)
+    prod = (until * x).mT @ p
+    until2 = decay_out(log_g, False, -1, dim=-2)
+    prod2 = (q * until2).mT @ do
+    kept = decay_all(log_g, dim=-2)
+    prod3 = x2 @ do.mT
+    prod4 = channel_apply(prod3, q, log_g, False, False, True, -1)
+    prod5 = x2 @ p.mT
+    prod6 = channel_apply(prod5, x, log_g, False, True, False, -1)
+    since = decay_in(log_g, False, -1, dim=-2)
+    dS_C = []
+    count = log_g.shape[2]
     for n in range(count - 1, -1, -1):
-        dS_in.append(dS_now)
-        b0 = a1[:, :, n] + a3[:, :, n] + dS_now * (a4[:, :, n])[..., :, None]
-        dS_now = b0
-    dS_in = torch.stack(dS_in[::-1], 2)
-    c0 = x6 @ dS_in.mT
-    return from_chunks((a6 + a8 + a9 * c0), lead, 1), dS_now
+        dS_C.append(dS)
+        t = prod[:, :, n] + prod2[:, :, n] + dS * kept[:, :, n][..., :, None]
+        dS = t
+    dS_C = torch.stack(dS_C[::-1], 2)
+    prod7 = x2 @ dS_C.mT
+    return from_chunks((prod4 + prod6 + since * prod7), lead, 1), dS
 
 
-def _backward_sweep_3(s1, s2, s3, s4, s5, S_0, lead, size, dtype, device, size_d, size_e):
-    """A walk forwards over chunks, carrying S."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    x5 = to_chunks(s5, lead, size, 1)
-    a0 = decay_all(x1, dim=-2)
-    a1 = decay_out(x1, True, 1, dim=-2)
-    a2 = (x3 * a1).mT @ x2
-    a3 = decay_in(x1, True, 1, dim=-2)
-    a4 = x4 @ x2.mT
-    a5 = channel_apply(a4, x3, x1, True, True, True, 1)
-    a6 = decay_in(x1, False, 1, dim=-2)
-    a7 = x5 @ x2.mT
-    a8 = channel_apply(a7, x3, x1, False, True, False, 1)
-    S_now = S_0
-    S_in = []
-    count = x1.shape[2]
+def _backward_sweep_3(log_g, w, k, do, p, S, lead, size):
+    """An inter-chunk sweep forwards in time, which carries S."""
+    log_g, w, k, do, p = chunks_of(lead, size, log_g, w, k, do, p)
+    kept = decay_all(log_g, dim=-2)
+    until = decay_out(log_g, True, 1, dim=-2)
+    prod = (k * until).mT @ w
+    since = decay_in(log_g, True, 1, dim=-2)
+    prod3 = do @ w.mT
+    prod4 = channel_apply(prod3, k, log_g, True, True, True, 1)
+    since2 = decay_in(log_g, False, 1, dim=-2)
+    prod6 = p @ w.mT
+    prod7 = channel_apply(prod6, k, log_g, False, True, False, 1)
+    S_0 = []
+    count = log_g.shape[2]
     for n in range(count):
-        S_in.append(S_now)
-        S_now = S_now * (a0[:, :, n])[..., :, None] + a2[:, :, n]
-    S_in = torch.stack(S_in, 2)
-    c0 = x4 @ S_in.mT
-    c1 = x5 @ S_in.mT
-    return from_chunks((c0 * a3 + a5), lead, 1), from_chunks((a6 * c1 + a8), lead, 1), S_in, S_now
+        S_0.append(S)
+        S = S * kept[:, :, n][..., :, None] + prod[:, :, n]
+    S_0 = torch.stack(S_0, 2)
+    prod2 = do @ S_0.mT
+    prod5 = p @ S_0.mT
+    return from_chunks((prod2 * since + prod4), lead, 1), from_chunks((since2 * prod5 + prod7), lead, 1), S_0, S
 
 
-def _backward_unroll_4(s1, s2, s3, s4, s5, s6, s7, S_edges, dS_edges, lead, size, dtype, device, size_d, size_e):
-    """Products of the states and their gradients at each step, from the states at the borders of chunks."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    x5 = to_chunks(s5, lead, size, 1)
-    x6 = to_chunks(s6, lead, size, 1)
-    x7 = to_chunks(s7, lead, size, 1)
-    a0 = decay_all(x1, dim=-2)
-    a1 = (S_edges * dS_edges).sum(-1)
-    a2 = order_mask(size, True, -1, x1)
-    a3 = x3 @ x4.mT
-    a4 = channel_apply(a3, x5, x1, False, False, False, -1)
-    a5 = x4 @ x3.mT
-    a6 = channel_apply(a5, x2, x1, True, True, False, 1)
-    a7 = x4 @ S_edges.mT
-    a8 = decay_in(x1, True, 1, dim=-2)
-    a9 = apart_mask(size, 2, -1, x1)
-    a10 = x3 @ x6.mT
-    a11 = channel_apply(a9 * a10, x7, x1, False, True, False, -1)
-    a12 = a2 @ (-x2 * a4 + x5 * a6 + x5 * a7 * a8 - x2 * a11)
-    a13 = order_mask(size, False, -1, x1)
-    a14 = decay_in(x1, False, 1, dim=-2)
-    a15 = x6 @ S_edges.mT
-    a16 = x6 @ x3.mT
-    a17 = apart_mask(size, 2, 1, x1)
-    a18 = channel_apply(a16 * a17, x2, x1, False, True, False, 1)
-    a19 = a13 @ (a14 * x7 * a15 + a18 * x7)
-    a20 = order_mask(size, False, 1, x1)
-    a21 = decay_in(x1, False, -1, dim=-2)
-    a22 = x3 @ dS_edges.mT
-    a23 = a20 @ (x2 * a21 * a22)
-    return (from_chunks(((a0 * a1)[..., None, :] + a12 + a19 + a23), lead, 1),)
+def _backward_state_adjoint_4(log_g, k, w, do, q, p, x, S_0, dS_C, lead, size):
+    """State-adjoint products at each step, from the states at chunk boundaries and their gradients."""
+    log_g, k, w, do, q, p, x = chunks_of(lead, size, log_g, k, w, do, q, p, x)
+    kept = decay_all(log_g, dim=-2)
+    prod = (S_0 * dS_C).sum(-1)
+    order = order_mask(size, True, -1, log_g)
+    prod2 = w @ do.mT
+    prod3 = channel_apply(prod2, q, log_g, False, False, False, -1)
+    prod4 = do @ w.mT
+    prod5 = channel_apply(prod4, k, log_g, True, True, False, 1)
+    prod6 = do @ S_0.mT
+    since = decay_in(log_g, True, 1, dim=-2)
+    order2 = apart_mask(size, 2, -1, log_g)
+    prod7 = w @ p.mT
+    prod8 = channel_apply(order2 * prod7, x, log_g, False, True, False, -1)
+    prod9 = order @ (-k * prod3 + q * prod5 + q * prod6 * since - k * prod8)
+    order3 = order_mask(size, False, -1, log_g)
+    since2 = decay_in(log_g, False, 1, dim=-2)
+    prod10 = p @ S_0.mT
+    prod11 = p @ w.mT
+    order4 = apart_mask(size, 2, 1, log_g)
+    prod12 = channel_apply(prod11 * order4, k, log_g, False, True, False, 1)
+    prod13 = order3 @ (since2 * x * prod10 + prod12 * x)
+    order5 = order_mask(size, False, 1, log_g)
+    since3 = decay_in(log_g, False, -1, dim=-2)
+    prod14 = w @ dS_C.mT
+    prod15 = order5 @ (k * since3 * prod14)
+    return (from_chunks(((kept * prod)[..., None, :] + prod9 + prod13 + prod15), lead, 1),)
 
 
 def torch_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
@@ -302,207 +272,153 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
         return backward_by_length(
             torch_backward, per_step, given, states, constants, saved, cotangents, final_cotangents, needs, packed
         )
-    dtype = dtype_of(given)
-    some = given["q"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    dtype, device, lead = call_of(given, "q")
     size_d = given["q"].shape[-1]
     size_e = given["v"].shape[-1]
-    S_first = (
-        states["S"].to(dtype)
-        if states.get("S") is not None
-        else torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-    )
-    last_dS = final_cotangents.get("S")
-    dS_last = (
-        torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-        if last_dS is None
-        else last_dS.to(dtype)
-    )
+    S_first = or_zeros(states.get("S"), (*lead[:2], size_d, size_e), dtype, device)
+    dS_last = or_zeros(final_cotangents.get("S"), (*lead[:2], size_d, size_e), dtype, device)
     q = steps_first(given["q"], dtype)
     log_g = steps_first(given["g"], dtype)
-    do = cotangents.get("o")
-    do = (
-        torch.zeros(lead[0], lead[1], lead[2], size_e, dtype=dtype, device=device)
-        if do is None
-        else steps_first(do, dtype)
-    )
+    do = steps_or_zeros(cotangents.get("o"), (*lead, size_e), dtype, device)
     g = log_g.exp()
     k = steps_first(given["k"], dtype)
     b = steps_first(given["b"], dtype)
-    # w: dS.mid.row.3cb68fc052_t
-    w, dS_edges, dS_first = in_segments(
-        _backward_sweep_1, (q, log_g, do, -g * k * b, k), (dS_last,), lead, -1, CHUNK, dtype, device, size_d, size_e
-    )
-    t17 = -g * k * b
-    w_2 = saved["d3b4dc6278"]
-    # y: dS_t w_{2,t}
-    y, dS_first = in_segments(
-        _backward_sweep_2, (log_g, t17, w, q, do, w_2), (dS_last,), lead, -1, CHUNK, dtype, device, size_d, size_e
-    )
-    # y_2: S_t do_t
-    # y_3: S_(t-1) w_t
-    y_2, y_3, S_edges, S_end = in_segments(
-        _backward_sweep_3, (log_g, w_2, k, do, w), (S_first,), lead, 1, CHUNK, dtype, device, size_d, size_e
-    )
-    # pairing_S: <S_(t-1), dS_t> at each step, with the scalars that multiply the state
-    (pairing_S,) = in_parts(
-        _backward_unroll_4, (log_g, k, w_2, do, q, w, t17), (S_edges, dS_edges), lead, CHUNK, dtype,
-        device, size_d, size_e,
-    )
+    # (40) p: dS_t^T k_t
+    p, dS_C, dS_first = in_segments(_backward_sweep_1, (q, log_g, do, -g * k * b, k), (dS_last,), lead, -1, CHUNK)
+    t13 = -g * k * b
+    w = saved["d3b4dc6278"]
+    # (44) y: dS_t w_t
+    y, dS_first = in_segments(_backward_sweep_2, (log_g, t13, p, q, do, w), (dS_last,), lead, -1, CHUNK)
+    # (46) dq: S_t do_t
+    # (48) y_2: S_{t-1} p_t
+    dq, y_2, S_0, S_end = in_segments(_backward_sweep_3, (log_g, w, k, do, p), (S_first,), lead, 1, CHUNK)
+    # paired_S: g_t . ((S_{t-1} . dS_t) 1)
+    (paired_S,) = in_parts(_backward_state_adjoint_4, (log_g, k, w, do, q, p, t13), (S_0, dS_C), lead, CHUNK)
     gradients = {}
-    gradients["q"] = from_steps(y_2, lead, 1, given["q"].dtype)
-    gradients["k"] = from_steps((-g * b * y_3 + y), lead, 1, given["k"].dtype)
-    gradients["b"] = from_steps(-g * k * y_3, lead, 1, given["b"].dtype)
-    w_3 = steps_first(given["w"], dtype)
-    gradients["v"] = from_steps(w_3 * w, lead, 1, given["v"].dtype)
+    gradients["q"] = from_steps(dq, lead, 1, given["q"].dtype)
+    gradients["k"] = from_steps((-g * b * y_2 + y), lead, 1, given["k"].dtype)
+    gradients["b"] = from_steps(-g * k * y_2, lead, 1, given["b"].dtype)
+    w_2 = steps_first(given["w"], dtype)
+    gradients["v"] = from_steps(w_2 * p, lead, 1, given["v"].dtype)
     v = steps_first(given["v"], dtype)
-    gradients["w"] = from_steps(v * w, lead, 1, given["w"].dtype)
-    gradients["g"] = from_steps((pairing_S - g * k * b * y_3), lead, 1, given["g"].dtype)
+    gradients["w"] = from_steps(v * p, lead, 1, given["w"].dtype)
+    gradients["g"] = from_steps((paired_S - g * k * b * y_2), lead, 1, given["g"].dtype)
     return gradients, {"S": dS_first}
 
 
-def _forward_states_1_chunks(s1, s2, s3, s4, lead, size, dtype, device, size_d, size_e):
-    """What each chunk, walked forwards, makes of S: linear parts, then local parts."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    count = x1.shape[2]
-    a0 = decay_out(x3, True, 1, dim=-2)
-    a1 = decay_in(x3, False, 1, dim=-2)
-    a2 = channel_product(x4, x2, x3, False, True, False, 1)
-    a3 = triangular_inverse(a2, 1)
-    a4 = a3 @ (a1 * x4)
-    a5 = (x2 * a0).mT @ a4
-    a6 = decay_all(x3, dim=-2)
-    a7 = torch.eye(size_d, dtype=dtype, device=device)
-    a8 = a3 @ x1
-    a9 = (x2 * a0).mT @ a8
+def _forward_states_1_chunks(x, k, log_g, x2, lead, size, dtype, device, size_d, size_e):
+    """The map of each chunk, forwards in time, for S: linear parts, then local parts."""
+    x, k, log_g, x2 = chunks_of(lead, size, x, k, log_g, x2)
+    count = x.shape[2]
+    until = decay_out(log_g, True, 1, dim=-2)
+    since = decay_in(log_g, False, 1, dim=-2)
+    prod = channel_product(x2, k, log_g, False, True, False, 1)
+    inverse = triangular_inverse(prod, 1)
+    prod2 = inverse @ (since * x2)
+    prod3 = (k * until).mT @ prod2
+    kept = decay_all(log_g, dim=-2)
+    t = torch.eye(size_d, dtype=dtype, device=device)
+    prod4 = inverse @ x
+    prod5 = (k * until).mT @ prod4
     return (
-        over_chunks((a5 + a6[..., :, None] * a7), (lead[0], lead[1], count, size_d, size_d), dtype, device),
-        over_chunks(a9, (lead[0], lead[1], count, size_d, size_e), dtype, device),
+        over_chunks((prod3 + kept[..., :, None] * t), (*lead[:2], count, size_d, size_d), dtype, device),
+        over_chunks(prod5, (*lead[:2], count, size_d, size_e), dtype, device),
     )
 
 
-def _forward_states_1_law(later, earlier):
+def _forward_states_1_composed(later, earlier):
     """The map of two segments from the map of each."""
-    a0 = (later[0]) @ (earlier[0].mT).mT
-    a1 = (later[0]) @ (earlier[1])
+    a0 = later[0] @ earlier[0].mT.mT
+    a1 = later[0] @ earlier[1]
     return (a0, (later[1] + a1))
 
 
-def _forward_states_1_apply(parts, states):
+def _forward_states_1_applied(parts, states):
     """The states that leave a segment, from those that enter it."""
-    a0 = (parts[0]) @ (states[0])
+    a0 = parts[0] @ states[0]
     return ((a0 + parts[1]),)
 
 
 def torch_forward_states(given, states, constants, exchange):
-    """The states that enter this part of a sequence, by what comes before it."""
-    dtype = dtype_of(given)
-    some = given["q"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    """The states that enter this segment of a sequence, by what comes before it."""
+    dtype, device, lead = call_of(given, "q")
     size_d = given["q"].shape[-1]
     size_e = given["v"].shape[-1]
-    S_first = (
-        states["S"].to(dtype)
-        if states.get("S") is not None
-        else torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-    )
+    S_first = or_zeros(states.get("S"), (*lead[:2], size_d, size_e), dtype, device)
     v = steps_first(given["v"], dtype)
     w = steps_first(given["w"], dtype)
     k = steps_first(given["k"], dtype)
     log_g = steps_first(given["g"], dtype)
     g = log_g.exp()
     b = steps_first(given["b"], dtype)
-    map_3 = in_pieces(
-        _forward_states_1_chunks, _forward_states_1_law, (v * w, k, log_g, -g * k * b), lead, 1,
-        CHUNK, dtype, device, size_d, size_e,
+    map_3 = map_of_segment(
+        _forward_states_1_chunks, _forward_states_1_composed, (v * w, k, log_g, -g * k * b), lead,
+        1, CHUNK, dtype, device, size_d, size_e,
     )
     # what enters, of S
     ((S_first,),) = exchange(
-        (Segment(("S",), _forward_states_1_law, _forward_states_1_apply, map_3[:1], map_3[1:], (S_first,)),)
+        (Segment(("S",), _forward_states_1_composed, _forward_states_1_applied, map_3[:1], map_3[1:], (S_first,)),)
     )
     return {"S": S_first}
 
 
-def _backward_states_1_chunks(s1, s2, s3, s4, s5, lead, size, dtype, device, size_d, size_e):
-    """What each chunk, walked backwards, makes of dS: linear parts, then local parts."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    x5 = to_chunks(s5, lead, size, 1)
-    count = x1.shape[2]
-    a0 = decay_in(x2, False, -1, dim=-2)
-    a1 = channel_product(x1, x3, x2, False, True, False, -1)
-    a2 = triangular_inverse(a1, -1)
-    a3 = a2 @ (x1 * a0)
-    a4 = decay_out(x2, True, -1, dim=-2)
-    a5 = (a4 * x3).mT @ a3
-    a6 = decay_all(x2, dim=-2)
-    a7 = torch.eye(size_d, dtype=dtype, device=device)
-    a8 = channel_product(x1, x4, x2, False, False, True, -1)
-    a9 = a8 @ x5
-    a10 = a2 @ a9
-    a11 = (a4 * x3).mT @ a10
-    a12 = decay_out(x2, False, -1, dim=-2)
-    a13 = (x4 * a12).mT @ x5
+def _backward_states_1_chunks(k, log_g, x, q, do, lead, size, dtype, device, size_d, size_e):
+    """The map of each chunk, backwards in time, for dS: linear parts, then local parts."""
+    k, log_g, x, q, do = chunks_of(lead, size, k, log_g, x, q, do)
+    count = k.shape[2]
+    since = decay_in(log_g, False, -1, dim=-2)
+    prod = channel_product(k, x, log_g, False, True, False, -1)
+    inverse = triangular_inverse(prod, -1)
+    prod2 = inverse @ (k * since)
+    until = decay_out(log_g, True, -1, dim=-2)
+    prod3 = (until * x).mT @ prod2
+    kept = decay_all(log_g, dim=-2)
+    t = torch.eye(size_d, dtype=dtype, device=device)
+    prod4 = channel_product(k, q, log_g, False, False, True, -1)
+    prod5 = prod4 @ do
+    prod6 = inverse @ prod5
+    prod7 = (until * x).mT @ prod6
+    until2 = decay_out(log_g, False, -1, dim=-2)
+    prod8 = (q * until2).mT @ do
     return (
-        over_chunks((a5 + a6[..., :, None] * a7), (lead[0], lead[1], count, size_d, size_d), dtype, device),
-        over_chunks((a11 + a13), (lead[0], lead[1], count, size_d, size_e), dtype, device),
+        over_chunks((prod3 + kept[..., :, None] * t), (*lead[:2], count, size_d, size_d), dtype, device),
+        over_chunks((prod7 + prod8), (*lead[:2], count, size_d, size_e), dtype, device),
     )
 
 
-def _backward_states_1_law(later, earlier):
+def _backward_states_1_composed(later, earlier):
     """The map of two segments from the map of each."""
-    a0 = (later[0]) @ (earlier[0].mT).mT
-    a1 = (later[0]) @ (earlier[1])
+    a0 = later[0] @ earlier[0].mT.mT
+    a1 = later[0] @ earlier[1]
     return (a0, (later[1] + a1))
 
 
-def _backward_states_1_apply(parts, states):
+def _backward_states_1_applied(parts, states):
     """The states that leave a segment, from those that enter it."""
-    a0 = (parts[0]) @ (states[0])
+    a0 = parts[0] @ states[0]
     return ((a0 + parts[1]),)
 
 
 def torch_backward_states(given, states, constants, saved, cotangents, final_cotangents, exchange):
-    """The gradients of the states that leave this part of a sequence, by what comes after it."""
-    dtype = dtype_of(given)
-    some = given["q"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    """The gradients of the states that leave this segment of a sequence, by what comes after it."""
+    dtype, device, lead = call_of(given, "q")
     size_d = given["q"].shape[-1]
     size_e = given["v"].shape[-1]
-    S_first = (
-        states["S"].to(dtype)
-        if states.get("S") is not None
-        else torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-    )
-    last_dS = final_cotangents.get("S")
-    dS_last = (
-        torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-        if last_dS is None
-        else last_dS.to(dtype)
-    )
+    S_first = or_zeros(states.get("S"), (*lead[:2], size_d, size_e), dtype, device)
+    dS_last = or_zeros(final_cotangents.get("S"), (*lead[:2], size_d, size_e), dtype, device)
     k = steps_first(given["k"], dtype)
     log_g = steps_first(given["g"], dtype)
     g = log_g.exp()
     b = steps_first(given["b"], dtype)
     q = steps_first(given["q"], dtype)
-    do = cotangents.get("o")
-    do = (
-        torch.zeros(lead[0], lead[1], lead[2], size_e, dtype=dtype, device=device)
-        if do is None
-        else steps_first(do, dtype)
-    )
-    map_3 = in_pieces(
-        _backward_states_1_chunks, _backward_states_1_law, (k, log_g, -g * k * b, q, do), lead, -1,
-        CHUNK, dtype, device, size_d, size_e,
+    do = steps_or_zeros(cotangents.get("o"), (*lead, size_e), dtype, device)
+    map_3 = map_of_segment(
+        _backward_states_1_chunks, _backward_states_1_composed, (k, log_g, -g * k * b, q, do), lead,
+        -1, CHUNK, dtype, device, size_d, size_e,
     )
     # what enters, of dS
     ((dS_last,),) = exchange(
-        (Segment(("S",), _backward_states_1_law, _backward_states_1_apply, map_3[:1], map_3[1:], (dS_last,)),)
+        (Segment(("S",), _backward_states_1_composed, _backward_states_1_applied, map_3[:1], map_3[1:], (dS_last,)),)
     )
     return {"S": dS_last}
 
@@ -618,7 +534,7 @@ def forward_prepare_1_others(
     CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """The same, of chunks that aren't flat: a program looks at some together, and takes one after the other."""
+    """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     i = tl.arange(0, C)
     group = tl.program_id(0) * GROUP
     if steep(g_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
@@ -742,7 +658,7 @@ def forward_sweep_1(
     PIECE: tl.constexpr, BLOCK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
     EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """A walk forwards over chunks, carrying a tile of S."""
+    """An inter-chunk sweep forwards in time, which carries a tile of S."""
     tiles = tl.cdiv(E, block_e)
     if S_linear is not None:
         tiles = tl.cdiv(D, block_e) + (0 if S_last is None else tiles)
@@ -757,7 +673,7 @@ def forward_sweep_1(
     e_ok = e < E
     if S_linear is not None:
         column = e - (0 if S_last is None else tl.cdiv(E, block_e) * block_e)
-        column_ok = (column >= 0) & (column < D)  # of the matrix of the part's map
+        column_ok = (column >= 0) & (column < D)  # of the matrix of the segment's map
         if S_last is None:
             e_ok = tl.zeros([block_e], tl.int1)
     S = ()
@@ -861,13 +777,15 @@ def forward_sweep_1(
                 tl.store(
                     write1_out + step * E + i[None, :] * (H * E) + e[:, None], p2, mask=e_ok[:, None] & i_ok[None, :]
                 )
-            tl.store(o_out + step * E + i[None, :] * (H * E) + e[:, None], p4, mask=e_ok[:, None] & i_ok[None, :])  # o
+            tl.store(
+                o_out + step * E + i[None, :] * (H * E) + e[:, None], p4, mask=e_ok[:, None] & i_ok[None, :]
+            )  # (35) o
         S_next = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
             p5 = tl.dot(
                 p2.to(DT), scaled3[n_d].to(DT), (kept[n_d][None, :] * S[n_d]), input_precision="tf32x3"
             )  # ... + scaled3^T p2
-            S_slice2 = p5  # diag(kept) S + scaled3^T p2
+            S_slice2 = p5  # (36) diag(kept) S + scaled3^T p2
             S_next = S_next + (S_slice2,)
         S = S_next
     for n_d in tl.static_range((D + block_d - 1) // block_d):
@@ -972,7 +890,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             )
         join_pieces(late, S_ends, S_linear, 0)
         late = None
-        if exchange is not None:  # other parts of the sequence are elsewhere
+        if exchange is not None:  # other segments of the sequence are elsewhere
             S_coming = exchange.begin((map_of_all("S", S_first, S_ends, lay, parts, True, linear=S_linear, axis=0),))
     if parts > 1 or exchange is not None:
         if exchange is not None:
@@ -1122,7 +1040,7 @@ def backward_prepare_1_others(
     CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """The same, of chunks that aren't flat: a program looks at some together, and takes one after the other."""
+    """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     i = tl.arange(0, C)
     group = tl.program_id(0) * GROUP
     if steep(g_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
@@ -1246,7 +1164,7 @@ def backward_sweep_1(
     BLOCK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """A walk backwards over chunks, carrying a tile of dS."""
+    """An inter-chunk sweep backwards in time, which carries a tile of dS."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
     sh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
     h = sh % H
@@ -1355,7 +1273,7 @@ def backward_sweep_1(
             p5 = tl.dot(
                 do.to(DT), scaled3.to(DT), ((kept[n_d][None, :] * dS[n_d]) + (-p4)), input_precision="tf32x3"
             )  # ... + scaled3^T do
-            dS_slice2 = p5  # diag(kept) dS + scaled3^T do - scaled2^T p3
+            dS_slice2 = p5  # (41) diag(kept) dS + scaled3^T do - scaled2^T p3
             dS_next = dS_next + (dS_slice2,)
         dS = dS_next
     for n_d in tl.static_range((D + block_d - 1) // block_d):
@@ -1384,7 +1302,7 @@ def backward_read_1(
     FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """What reads the states at the borders of blocks, for all blocks at once."""
+    """Intra-chunk outputs from checkpointed states, of all intervals at once."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
     i = tl.arange(0, C)
     e = tl.arange(0, block_e)
@@ -1431,7 +1349,7 @@ def backward_read_1(
         else tl.full([1], 0, tl.int32)
     )
     kept = span(g_a_end, g_n_end, 0.0, 0)
-    spans = kept * tl.sum(s.to(tl.float32) * s2.to(tl.float32), axis=0)  # the decays of the block times <S, dS>
+    spans = kept * tl.sum(s.to(tl.float32) * s2.to(tl.float32), axis=0)  # the decays of the interval times <S, dS>
     write1 = tl.load(
         write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
     )
@@ -1480,7 +1398,7 @@ def backward_read_1(
     p8 = tl.dot(write1.to(DT), s2.to(DT), input_precision="tf32x3")  # write1 dS^T
     since = span(g_a_end[None, :], g_n_end[None, :], g_a, g_n)
     apart = tl.where((i < last)[:, None], (p8 * since), 0.0) + p6 + (-p3)
-    y = ((-p3) + p7) + (p8 * since)  # (write1 dS^T) . since + intra1
+    y = ((-p3) + p7) + (p8 * since)  # (44) (write1 dS^T) . since + intra1
     sums = tl.sum(
         tl.where(i_ok[:, None], tl.where((i < last)[:, None], (-(p8 * since * k.to(tl.float32))), 0.0), 0.0), axis=0
     )  # out
@@ -1498,7 +1416,7 @@ def backward_read_1(
     since2 = span(g_a, g_n, 0.0, 0)
     p13 = tl.dot(do.to(DT), s.to(DT), input_precision="tf32x3")  # do S^T
     apart2 = (since2 * p13) + p11
-    y2 = p12 + (since2 * p13)  # (do S^T) . since + intra2
+    y2 = p12 + (since2 * p13)  # (46) (do S^T) . since + intra2
     p14 = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # write2 write1^T
     p15 = p14
     g_a_before = over_block(
@@ -1531,7 +1449,7 @@ def backward_read_1(
     since3 = span(g_a_before, g_n_before, 0.0, 0)
     p17 = tl.dot(write2.to(DT), s.to(DT), input_precision="tf32x3")  # write2 S^T
     apart3 = p16 + (since3 * p17)
-    y3 = p16 + (since3 * p17)  # (write2 S^T) . since + intra3
+    y3 = p16 + (since3 * p17)  # (48) (write2 S^T) . since + intra3
     g = (
         tl.exp(
             tl.load(g_p + t0 * g_t + i[:, None] * g_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0).to(
@@ -1541,8 +1459,8 @@ def backward_read_1(
         if EXACT
         else span(g_a, g_n, g_a_before, g_n_before)
     )
-    terms = y2  # dq
-    tl.store(dq_out + step * D + i[:, None] * (H * D) + d[None, :], y2, mask=i_new[:, None] & d_ok[None, :])  # dq
+    terms = y2  # (46) dq
+    tl.store(dq_out + step * D + i[:, None] * (H * D) + d[None, :], y2, mask=i_new[:, None] & d_ok[None, :])  # (46) dq
     terms2 = (-(b_.to(tl.float32) * y3 * g)) + y  # dk
     tl.store(
         dk_out + step * D + i[:, None] * (H * D) + d[None, :],
@@ -1568,7 +1486,7 @@ def backward_read_1(
     )
     tl.store(
         S_pairing_out + step * D + i[:, None] * (H * D) + d[None, :], total, mask=i_new[:, None] & d_ok[None, :]
-    )  # S: pairing
+    )  # state-adjoint product of S
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
@@ -1582,7 +1500,7 @@ def backward_read_1_others(
     FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """The same, of chunks that aren't flat: a program looks at some together, and takes one after the other."""
+    """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
     i = tl.arange(0, C)
     e = tl.arange(0, block_e)
@@ -1641,7 +1559,7 @@ def backward_read_1_others(
                 kept = span(g_a_end, g_n_end, 0.0, 0)
                 spans = kept * tl.sum(
                     s.to(tl.float32) * s2.to(tl.float32), axis=0
-                )  # the decays of the block times <S, dS>
+                )  # the decays of the interval times <S, dS>
                 write1 = tl.load(
                     write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :],
                     mask=i_ok[:, None] & e_ok[None, :], other=0.0,
@@ -1705,7 +1623,7 @@ def backward_read_1_others(
                 p8 = tl.dot(write1.to(DT), s2.to(DT), input_precision="tf32x3")  # write1 dS^T
                 since = span(g_a_end[None, :], g_n_end[None, :], g_a, g_n)
                 apart = tl.where((i < last)[:, None], (p8 * since), 0.0) + p6 + (-p3)
-                y = ((-p3) + p7) + (p8 * since)  # (write1 dS^T) . since + intra1
+                y = ((-p3) + p7) + (p8 * since)  # (44) (write1 dS^T) . since + intra1
                 sums = tl.sum(
                     tl.where(
                         i_ok[:, None], tl.where((i < last)[:, None], (-(p8 * since * k.to(tl.float32))), 0.0), 0.0
@@ -1727,7 +1645,7 @@ def backward_read_1_others(
                 since2 = span(g_a, g_n, 0.0, 0)
                 p13 = tl.dot(do.to(DT), s.to(DT), input_precision="tf32x3")  # do S^T
                 apart2 = (since2 * p13) + p11
-                y2 = p12 + (since2 * p13)  # (do S^T) . since + intra2
+                y2 = p12 + (since2 * p13)  # (46) (do S^T) . since + intra2
                 p14 = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # write2 write1^T
                 p15 = p14
                 g_a_before = over_block(
@@ -1761,7 +1679,7 @@ def backward_read_1_others(
                 since3 = span(g_a_before, g_n_before, 0.0, 0)
                 p17 = tl.dot(write2.to(DT), s.to(DT), input_precision="tf32x3")  # write2 S^T
                 apart3 = p16 + (since3 * p17)
-                y3 = p16 + (since3 * p17)  # (write2 S^T) . since + intra3
+                y3 = p16 + (since3 * p17)  # (48) (write2 S^T) . since + intra3
                 g = (
                     tl.exp(
                         tl.load(
@@ -1772,10 +1690,10 @@ def backward_read_1_others(
                     if EXACT
                     else span(g_a, g_n, g_a_before, g_n_before)
                 )
-                terms = y2  # dq
+                terms = y2  # (46) dq
                 tl.store(
                     dq_out + step * D + i[:, None] * (H * D) + d[None, :], y2, mask=i_new[:, None] & d_ok[None, :]
-                )  # dq
+                )  # (46) dq
                 terms2 = (-(b_.to(tl.float32) * y3 * g)) + y  # dk
                 tl.store(
                     dk_out + step * D + i[:, None] * (H * D) + d[None, :],
@@ -1802,7 +1720,7 @@ def backward_read_1_others(
                 tl.store(
                     S_pairing_out + step * D + i[:, None] * (H * D) + d[None, :], total,
                     mask=i_new[:, None] & d_ok[None, :],
-                )  # S: pairing
+                )  # state-adjoint product of S
 
 
 def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None, exchange=None):
@@ -1870,7 +1788,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
             num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
         )
-        if exchange is not None:  # other parts of the sequence are elsewhere
+        if exchange is not None:  # other segments of the sequence are elsewhere
             dS_coming = exchange.begin(
                 (map_of_all("S", dS_first, dS_ends, lay, parts, False, linear=dS_linear, axis=0),)
             )
@@ -2074,7 +1992,7 @@ def steps_kernel(
     else:
         row = batch
     entry, begin, count = batch, tl.cast(0, tl.int64), tl.cast(steps, tl.int64)
-    if starts_at is not None:  # packed: a program walks one sequence, whose place it reads
+    if starts_at is not None:  # packed: a program has one sequence, whose place it reads
         entry, begin = tl.cast(0, tl.int64), tl.cast(tl.load(starts_at + batch), tl.int64)
         count = tl.load(starts_at + batch + 1) - begin
     if counts_at is not None:

@@ -6,94 +6,99 @@ family: chunk-parallel
 """
 
 # The recurrence
-#     K_t = K_{t-1} diag(g_t) + k_t s_t^T
-#     V_t = diag(g_t) V_{t-1} + s_t v_t^T
-#     o_t = V_t^T exp(K_t^T q_t) / (1^T exp(K_t^T q_t))
+#     (1) K_t = K_{t-1} diag(g_t) + k_t s_t^T
+#     (2) V_t = diag(g_t) V_{t-1} + s_t v_t^T
+#     (3) o_t = V_t^T exp(K_t^T q_t) / (1^T exp(K_t^T q_t))
 #
 # Its adjoint
-#     n_{1,t} = K_t^T q_t
-#     n_{2,t} = exp(n_{1,t})
-#     n_{3,t} = V_t do_t / (1^T n_{2,t}) - do_t^T V_t^T n_{2,t} / (1^T n_{2,t})^2
-#     dK_t = dK_{t+1} diag(g_{t+1}) + q_t (n_{3,t} . n_{2,t})^T
-#     dV_t = diag(g_{t+1}) dV_{t+1} + n_{2,t} do_t^T / (1^T n_{2,t})
-#     dq_t = K_t (n_{3,t} . n_{2,t})
-#     dk_t = dK_t s_t
-#     dv_t = dV_t^T s_t
-#     ds_t = dK_t^T k_t + dV_t v_t
-#     dlog g_t = g_t . ((K_{t-1} . dK_t)^T 1) + g_t . ((V_{t-1} . dV_t) 1)
-#     dK_0 = dK_1 diag(g_1)
-#     dV_0 = diag(g_1) dV_1
+#     (4) n_{1,t} = K_t^T q_t
+#     (5) n_{2,t} = exp(n_{1,t})
+#     (6) n_{3,t} = V_t do_t / (1^T n_{2,t}) - do_t^T V_t^T n_{2,t} / (1^T n_{2,t})^2
+#     (7) dK_t = dK_{t+1} diag(g_{t+1}) + q_t (n_{3,t} . n_{2,t})^T
+#     (8) dV_t = diag(g_{t+1}) dV_{t+1} + n_{2,t} do_t^T / (1^T n_{2,t})
+#     (9) dq_t = K_t (n_{3,t} . n_{2,t})
+#     (10) dk_t = dK_t s_t
+#     (11) dv_t = dV_t^T s_t
+#     (12) ds_t = dK_t^T k_t + dV_t v_t
+#     (13) dlog g_t = g_t . ((K_{t-1} . dK_t)^T 1) + g_t . ((V_{t-1} . dV_t) 1)
+#     (14) dK_0 = dK_1 diag(g_1)
+#     (15) dV_0 = diag(g_1) dV_1
 #
 # Read-write form
-#     K_t = K_{t-1} diag(g_t) + k_t s_t^T
-#     V_t = diag(g_t) V_{t-1} + s_t v_t^T
-#     o_t = V_t^T exp(K_t^T q_t) / (1^T exp(K_t^T q_t))
+#     (16) K_t = K_{t-1} diag(g_t) + k_t s_t^T
+#     (17) V_t = diag(g_t) V_{t-1} + s_t v_t^T
+#     (18) o_t = V_t^T exp(K_t^T q_t) / (1^T exp(K_t^T q_t))
 #
 # Read-write form of the adjoint
 # dK_t^+ is the part of dK_t that comes from later steps.
 # dV_t^+ is the part of dV_t that comes from later steps.
-#     dK_t = dK_t^+ + q_t ((V_t do_t / (1^T exp(K_t^T q_t)) - do_t^T V_t^T exp(K_t^T q_t) / (1^T exp(K_t^T q_t))^2) .
-#         exp(K_t^T q_t))^T
-#     dK_{t-1}^+ = dK_t diag(g_t)
-#     dV_t = dV_t^+ + exp(K_t^T q_t) do_t^T / (1^T exp(K_t^T q_t))
-#     dV_{t-1}^+ = diag(g_t) dV_t
-#     dq_t = K_t ((V_t do_t / (1^T exp(K_t^T q_t)) - do_t^T V_t^T exp(K_t^T q_t) / (1^T exp(K_t^T q_t))^2) .
+#     (19) dK_t = dK_t^+ + q_t ((V_t do_t / (1^T exp(K_t^T q_t)) - do_t^T V_t^T exp(K_t^T q_t) / (1^T exp(K_t^T
+#         q_t))^2) . exp(K_t^T q_t))^T
+#     (20) dK_{t-1}^+ = dK_t diag(g_t)
+#     (21) dV_t = dV_t^+ + exp(K_t^T q_t) do_t^T / (1^T exp(K_t^T q_t))
+#     (22) dV_{t-1}^+ = diag(g_t) dV_t
+#     (23) dq_t = K_t ((V_t do_t / (1^T exp(K_t^T q_t)) - do_t^T V_t^T exp(K_t^T q_t) / (1^T exp(K_t^T q_t))^2) .
 #         exp(K_t^T q_t))
-#     dk_t = dK_t s_t
-#     dv_t = dV_t^T s_t
-#     ds_t = dK_t^T k_t + dV_t v_t
-#     dlog g_t = g_t . ((K_{t-1} . dK_t)^T 1) + g_t . ((V_{t-1} . dV_t) 1)
-#     g_t . ((K_{t-1} . dK_t)^T 1) = (K_n . dK_n^+)^T 1 + sum_{s >= t} ((V_s do_s / (1^T exp(K_s^T q_s)) - do_s^T
-#         V_s^T exp(K_s^T q_s) / (1^T exp(K_s^T q_s))^2) . exp(K_s^T q_s) . (K_s^T q_s) - s_s . (dK_s^T k_s))
-#     g_t . ((V_{t-1} . dV_t) 1) = (V_n . dV_n^+) 1 + sum_{s >= t} ((exp(K_s^T q_s) . (V_s do_s)) / (1^T exp(K_s^T
-#         q_s)) - s_s . (dV_s v_s))
+#     (24) dk_t = dK_t s_t
+#     (25) dv_t = dV_t^T s_t
+#     (26) ds_t = dK_t^T k_t + dV_t v_t
+#     (27) dlog g_t = g_t . ((K_{t-1} . dK_t)^T 1) + g_t . ((V_{t-1} . dV_t) 1)
+#     (28) g_t . ((K_{t-1} . dK_t)^T 1) = (K_n . dK_n^+)^T 1 + sum_{s >= t} ((V_s do_s / (1^T exp(K_s^T q_s)) -
+#         do_s^T V_s^T exp(K_s^T q_s) / (1^T exp(K_s^T q_s))^2) . exp(K_s^T q_s) . (K_s^T q_s) - s_s . (dK_s^T k_s))
+#     (29) g_t . ((V_{t-1} . dV_t) 1) = (V_n . dV_n^+) 1 + sum_{s >= t} ((exp(K_s^T q_s) . (V_s do_s)) / (1^T
+#         exp(K_s^T q_s)) - s_s . (dV_s v_s))
 #
 # Products of decays in a chunk
 # i, j and s run over the steps of the chunk.
-#     M_{ij} = prod_{j < s <= i} g_s  for j <= i, else 0
-#     A_i = prod_{s <= i} g_s
-#     B_j = prod_{s > j} g_s
-#     A_C = prod_s g_s
+#     (30) M_{ij} = prod_{j < s <= i} g_s  for j <= i, else 0
+#     (31) A_i = prod_{s <= i} g_s
+#     (32) B_j = prod_{s > j} g_s
+#     (33) A_C = prod_s g_s
 #
 # Over a chunk of C steps, forward
 # Sweep 1 goes from the first chunk to the last.
-#     [P_1]_{i,m} = sum_{j} [Q k^T]_{i,j} S_{j,m} M_{i,j,m}
-#     Y_1 = (Q K_0) . A + P_1   (row t: K_t^T q_t)
-#     K_C = K_0 diag(A_C) + k^T (S . B)
+#     (34) [P_1]_{i,m} = sum_{j} [Q k^T]_{i,j} S_{j,m} M_{i,j,m}
+#     (35) Y_1 = (Q K_0) . A + P_1   (row t: K_t^T q_t)
+#     (36) K_C = K_0 diag(A_C) + k^T (S . B)
 # Sweep 2 goes from the first chunk to the last.
-#     [P_2]_{i,j} = sum_{m} S_{j,m} M_{i,j,m} exp([Y_1]_{i,m})
-#     Y_2 = (A . exp(Y_1)) V_0 + P_2 v   (row t: V_t^T exp(K_t^T q_t))
-#     V_C = diag(A_C) V_0 + (S . B)^T v
+#     (37) [P_2]_{i,j} = sum_{m} S_{j,m} M_{i,j,m} exp([Y_1]_{i,m})
+#     (38) Y_2 = (A . exp(Y_1)) V_0 + P_2 v   (row t: V_t^T exp(K_t^T q_t))
+#     (39) V_C = diag(A_C) V_0 + (S . B)^T v
 #
 # Over a chunk of C steps, backward
 # Sweep 1 goes from the first chunk to the last.
-#     Y_3 = (Q K_0) . A + P_1   (row t: K_t^T q_t)
+#     (40) Y_3 = (Q K_0) . A + P_1   (row t: K_t^T q_t)
 # Sweep 2 goes from the first chunk to the last.
-#     [P_3]_{i,j} = sum_{m} S_{j,m} M_{i,j,m} exp([Y_3]_{i,m})
-#     Y_4 = (A . exp(Y_3)) V_0 + P_3 v   (row t: V_t^T exp(K_t^T q_t))
+#     (41) [P_3]_{i,j} = sum_{m} S_{j,m} M_{i,j,m} exp([Y_3]_{i,m})
+#     (42) Y_4 = (A . exp(Y_3)) V_0 + P_3 v   (row t: V_t^T exp(K_t^T q_t))
 # Sweep 3 goes from the first chunk to the last.
-#     [P_4]_{i,m} = sum_{j} [dO v^T]_{i,j} S_{j,m} M_{i,j,m}
-#     Y_5 = (dO V_0^T) . A + P_4   (row t: V_t do_t)
+#     (43) [P_4]_{i,m} = sum_{j} [dO v^T]_{i,j} S_{j,m} M_{i,j,m}
+#     (44) Y_5 = (dO V_0^T) . A + P_4   (row t: V_t do_t)
 # Sweep 4 goes from the last chunk to the first.
-#     [P_5]_{i,m} = sum_{j} [k Q^T]_{i,j} [diag((exp(Y_3) 1)^(-1)) Y_5 - (exp(Y_3) 1)^(-2) . ((dO . Y_4) 1)]_{j,m}
-#         M_{j,i,m} exp([Y_3]_{j,m})
-#     Y_6 = (k dK_C) . B + P_5   (row t: dK_t^T k_t)
-#     dK_0 = dK_C diag(A_C) + Q^T ((diag((exp(Y_3) 1)^(-1)) Y_5 - (exp(Y_3) 1)^(-2) . ((dO . Y_4) 1)) . A . exp(Y_3))
+#     (45) [P_5]_{i,m} = sum_{j} [k Q^T]_{i,j} [diag((exp(Y_3) 1)^(-1)) Y_5 - (exp(Y_3) 1)^(-2) . ((dO . Y_4)
+#         1)]_{j,m} M_{j,i,m} exp([Y_3]_{j,m})
+#     (46) Y_6 = (k dK_C) . B + P_5   (row t: dK_t^T k_t)
+#     (47) dK_0 = dK_C diag(A_C) + Q^T ((diag((exp(Y_3) 1)^(-1)) Y_5 - (exp(Y_3) 1)^(-2) . ((dO . Y_4) 1)) . A .
+#         exp(Y_3))
 # Sweep 5 goes from the last chunk to the first.
-#     [P_6]_{i,j} = sum_{m} S_{i,m} [diag((exp(Y_3) 1)^(-1)) Y_5 - (exp(Y_3) 1)^(-2) . ((dO . Y_4) 1)]_{j,m}
+#     (48) [P_6]_{i,j} = sum_{m} S_{i,m} [diag((exp(Y_3) 1)^(-1)) Y_5 - (exp(Y_3) 1)^(-2) . ((dO . Y_4) 1)]_{j,m}
 #         M_{j,i,m} exp([Y_3]_{j,m})
-#     dk = (S . B) dK_C^T + P_6 Q
+#     (49) dk = (S . B) dK_C^T + P_6 Q
 # Sweep 6 goes from the last chunk to the first.
-#     [P_7]_{i,j} = sum_{m} S_{i,m} M_{j,i,m} exp([Y_3]_{j,m})
-#     dv = (S . B) dV_C + P_7 diag((exp(Y_3) 1)^(-1)) dO
-#     dV_0 = diag(A_C) dV_C + (A . exp(Y_3))^T diag((exp(Y_3) 1)^(-1)) dO
+#     (50) [P_7]_{i,j} = sum_{m} S_{i,m} M_{j,i,m} exp([Y_3]_{j,m})
+#     (51) dv = (S . B) dV_C + P_7 diag((exp(Y_3) 1)^(-1)) dO
+#     (52) dV_0 = diag(A_C) dV_C + (A . exp(Y_3))^T diag((exp(Y_3) 1)^(-1)) dO
 # Sweep 7 goes from the last chunk to the first.
-#     [P_8]_{i,m} = sum_{j} [v dO^T]_{i,j} M_{j,i,m} [(exp(Y_3) 1)^(-1)]_j exp([Y_3]_{j,m})
-#     Y_7 = (v dV_C^T) . B + P_8   (row t: dV_t v_t)
+#     (53) [P_8]_{i,m} = sum_{j} [v dO^T]_{i,j} M_{j,i,m} [(exp(Y_3) 1)^(-1)]_j exp([Y_3]_{j,m})
+#     (54) Y_7 = (v dV_C^T) . B + P_8   (row t: dV_t v_t)
 # Sweep 8 goes from the first chunk to the last.
-#     [P_9]_{i,j} = sum_{m} S_{j,m} [diag((exp(Y_3) 1)^(-1)) Y_5 - (exp(Y_3) 1)^(-2) . ((dO . Y_4) 1)]_{i,m}
+#     (55) [P_9]_{i,j} = sum_{m} S_{j,m} [diag((exp(Y_3) 1)^(-1)) Y_5 - (exp(Y_3) 1)^(-2) . ((dO . Y_4) 1)]_{i,m}
 #         M_{i,j,m} exp([Y_3]_{i,m})
-#     dQ = ((diag((exp(Y_3) 1)^(-1)) Y_5 - (exp(Y_3) 1)^(-2) . ((dO . Y_4) 1)) . A . exp(Y_3)) K_0^T + P_9 k
+#     (56) dQ = ((diag((exp(Y_3) 1)^(-1)) Y_5 - (exp(Y_3) 1)^(-2) . ((dO . Y_4) 1)) . A . exp(Y_3)) K_0^T + P_9 k
+#
+# In code, products of decays are called by what lies at their ends: m (in torch, decays) is from a write to a read,
+#     since from what enters the chunk to a read, until from a write to what leaves it, kept from what enters to what
+#     leaves. Statements cite the formulas above by their numbers.
 
 import torch
 import triton
@@ -116,58 +121,51 @@ from chunkform.runtime.op.decode import Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK, dtype_of, from_chunks, from_steps, in_parts, in_segments, steps_first, to_chunks,
+    CHUNK, call_of, chunks_of, dtype_of, from_chunks, from_steps, in_parts, in_segments, or_zeros,
+    steps_first, steps_or_zeros,
 )
 from chunkform.runtime.torch_form.decays import (
     channel_apply, channel_product, decay_all, decay_in, decay_out, order_mask,
 )
-from chunkform.runtime.torch_form.segment_maps import PIECE, Segment, in_pieces, over_chunks
+from chunkform.runtime.torch_form.segment_maps import LONG_CHUNK, Segment, map_of_segment, over_chunks
 
 
-def _forward_sweep_1(s1, s2, s3, s4, K_0, lead, size, dtype, device, size_d, size_e, size_m):
-    """A walk forwards over chunks, carrying K."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    a0 = decay_out(x2, True, 1, dim=-2)
-    a1 = x1.mT @ (a0 * x3)
-    a2 = decay_all(x2, dim=-2)
-    a3 = x4 @ x1.mT
-    a4 = channel_apply(a3, x3, x2, True, True, True, 1)
-    a5 = decay_in(x2, True, 1, dim=-2)
-    K_now = K_0
-    K_in = []
-    count = x1.shape[2]
+def _forward_sweep_1(k, log_g, s, q, K, lead, size):
+    """An inter-chunk sweep forwards in time, which carries K."""
+    k, log_g, s, q = chunks_of(lead, size, k, log_g, s, q)
+    until = decay_out(log_g, True, 1, dim=-2)
+    prod = k.mT @ (until * s)
+    kept = decay_all(log_g, dim=-2)
+    prod2 = q @ k.mT
+    prod3 = channel_apply(prod2, s, log_g, True, True, True, 1)
+    since = decay_in(log_g, True, 1, dim=-2)
+    K_0 = []
+    count = k.shape[2]
     for n in range(count):
-        K_in.append(K_now)
-        K_now = a1[:, :, n] + (a2[:, :, n])[..., None, :] * K_now
-    K_in = torch.stack(K_in, 2)
-    c0 = x4 @ K_in
-    return from_chunks((a4 + a5 * c0), lead, 1), K_now
+        K_0.append(K)
+        K = prod[:, :, n] + kept[:, :, n][..., None, :] * K
+    K_0 = torch.stack(K_0, 2)
+    prod4 = q @ K_0
+    return from_chunks((prod3 + since * prod4), lead, 1), K
 
 
-def _forward_sweep_2(s1, s2, s3, s4, V_0, lead, size, dtype, device, size_d, size_e, size_m):
-    """A walk forwards over chunks, carrying V."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    a0 = decay_out(x2, True, 1, dim=-2)
-    a1 = x1.mT @ (a0 * x3)
-    a2 = decay_all(x2, dim=-2)
-    a3 = channel_product(x4, x3, x2, True, True, True, 1)
-    a4 = a3 @ x1
-    a5 = decay_in(x2, True, 1, dim=-2)
-    V_now = V_0
-    V_in = []
-    count = x1.shape[2]
+def _forward_sweep_2(v, log_g, s, x, V, lead, size):
+    """An inter-chunk sweep forwards in time, which carries V."""
+    v, log_g, s, x = chunks_of(lead, size, v, log_g, s, x)
+    until = decay_out(log_g, True, 1, dim=-2)
+    prod = v.mT @ (until * s)
+    kept = decay_all(log_g, dim=-2)
+    prod2 = channel_product(x, s, log_g, True, True, True, 1)
+    prod3 = prod2 @ v
+    since = decay_in(log_g, True, 1, dim=-2)
+    V_0 = []
+    count = v.shape[2]
     for n in range(count):
-        V_in.append(V_now)
-        V_now = (a1[:, :, n] + (a2[:, :, n])[..., None, :] * V_now.mT).mT
-    V_in = torch.stack(V_in, 2)
-    c0 = (x4 * a5) @ (V_in.mT).mT
-    return from_chunks((a4 + c0), lead, 1), V_now
+        V_0.append(V)
+        V = (prod[:, :, n] + kept[:, :, n][..., None, :] * V.mT).mT
+    V_0 = torch.stack(V_0, 2)
+    prod4 = (x * since) @ V_0.mT.mT
+    return from_chunks((prod3 + prod4), lead, 1), V
 
 
 def torch_forward(given, states, constants, packed=None):
@@ -175,278 +173,224 @@ def torch_forward(given, states, constants, packed=None):
     if packed is not None:
         per_step = ["q", "k", "v", "s", "g"]
         return forward_by_length(torch_forward, per_step, given, states, constants, packed)
-    dtype = dtype_of(given)
-    some = given["q"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    dtype, device, lead = call_of(given, "q")
     size_d = given["q"].shape[-1]
     size_e = given["v"].shape[-1]
     size_m = given["s"].shape[-1]
-    K_first = (
-        states["K"].to(dtype)
-        if states.get("K") is not None
-        else torch.zeros(lead[0], lead[1], size_d, size_m, dtype=dtype, device=device)
-    )
-    V_first = (
-        states["V"].to(dtype)
-        if states.get("V") is not None
-        else torch.zeros(lead[0], lead[1], size_m, size_e, dtype=dtype, device=device)
-    )
+    K_first = or_zeros(states.get("K"), (*lead[:2], size_d, size_m), dtype, device)
+    V_first = or_zeros(states.get("V"), (*lead[:2], size_m, size_e), dtype, device)
     k = steps_first(given["k"], dtype)
     log_g = steps_first(given["g"], dtype)
     s = steps_first(given["s"], dtype)
     q = steps_first(given["q"], dtype)
-    # y: K_t^T q_t
-    y, K_last = in_segments(
-        _forward_sweep_1, (k, log_g, s, q), (K_first,), lead, 1, CHUNK, dtype, device, size_d, size_e, size_m
-    )
+    # (35) y: K_t^T q_t
+    y, K_last = in_segments(_forward_sweep_1, (k, log_g, s, q), (K_first,), lead, 1, CHUNK)
     v = steps_first(given["v"], dtype)
-    t15 = y.amax(-1)
-    # y_2: V_t^T exp(y_t)
+    t13 = y.amax(-1)
+    # (38) y_2: V_t^T exp(K_t^T q_t)
     y_2, V_last = in_segments(
-        _forward_sweep_2, (v, log_g, s, torch.exp(((-t15)[..., None] + y))), (V_first,), lead, 1,
-        CHUNK, dtype, device, size_d, size_e, size_m,
+        _forward_sweep_2, (v, log_g, s, torch.exp(((-t13)[..., None] + y))), (V_first,), lead, 1, CHUNK
     )
-    t18 = -t15
-    t19 = t18[..., None] + y
-    t20 = torch.exp(t19)
-    t21 = (t20).sum(-1)
+    t16 = -t13
+    t17 = t16[..., None] + y
+    t18 = torch.exp(t17)
+    t19 = (t18).sum(-1)
     return (
-        {"o": from_steps((t21.reciprocal())[..., None] * y_2, lead, 1, given["q"].dtype)},
+        {"o": from_steps(t19.reciprocal()[..., None] * y_2, lead, 1, given["q"].dtype)},
         {"K": K_last, "V": V_last}, {},
     )
 
 
-def _backward_sweep_1(s1, s2, s3, s4, K_0, lead, size, dtype, device, size_d, size_e, size_m):
-    """A walk forwards over chunks, carrying K."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    a0 = decay_out(x2, True, 1, dim=-2)
-    a1 = x1.mT @ (a0 * x3)
-    a2 = decay_all(x2, dim=-2)
-    a3 = x4 @ x1.mT
-    a4 = channel_apply(a3, x3, x2, True, True, True, 1)
-    a5 = decay_in(x2, True, 1, dim=-2)
-    K_now = K_0
-    K_in = []
-    count = x1.shape[2]
+def _backward_sweep_1(k, log_g, s, q, K, lead, size):
+    """An inter-chunk sweep forwards in time, which carries K."""
+    k, log_g, s, q = chunks_of(lead, size, k, log_g, s, q)
+    until = decay_out(log_g, True, 1, dim=-2)
+    prod = k.mT @ (until * s)
+    kept = decay_all(log_g, dim=-2)
+    prod2 = q @ k.mT
+    prod3 = channel_apply(prod2, s, log_g, True, True, True, 1)
+    since = decay_in(log_g, True, 1, dim=-2)
+    K_0 = []
+    count = k.shape[2]
     for n in range(count):
-        K_in.append(K_now)
-        K_now = a1[:, :, n] + (a2[:, :, n])[..., None, :] * K_now
-    K_in = torch.stack(K_in, 2)
-    c0 = x4 @ K_in
-    return from_chunks((a4 + a5 * c0), lead, 1), K_in, K_now
+        K_0.append(K)
+        K = prod[:, :, n] + kept[:, :, n][..., None, :] * K
+    K_0 = torch.stack(K_0, 2)
+    prod4 = q @ K_0
+    return from_chunks((prod3 + since * prod4), lead, 1), K_0, K
 
 
-def _backward_sweep_2(s1, s2, s3, s4, V_0, lead, size, dtype, device, size_d, size_e, size_m):
-    """A walk forwards over chunks, carrying V."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    a0 = decay_out(x2, True, 1, dim=-2)
-    a1 = x1.mT @ (a0 * x3)
-    a2 = decay_all(x2, dim=-2)
-    a3 = channel_product(x4, x3, x2, True, True, True, 1)
-    a4 = a3 @ x1
-    a5 = decay_in(x2, True, 1, dim=-2)
-    V_now = V_0
-    V_in = []
-    count = x1.shape[2]
+def _backward_sweep_2(v, log_g, s, x, V, lead, size):
+    """An inter-chunk sweep forwards in time, which carries V."""
+    v, log_g, s, x = chunks_of(lead, size, v, log_g, s, x)
+    until = decay_out(log_g, True, 1, dim=-2)
+    prod = v.mT @ (until * s)
+    kept = decay_all(log_g, dim=-2)
+    prod2 = channel_product(x, s, log_g, True, True, True, 1)
+    prod3 = prod2 @ v
+    since = decay_in(log_g, True, 1, dim=-2)
+    V_0 = []
+    count = v.shape[2]
     for n in range(count):
-        V_in.append(V_now)
-        V_now = (a1[:, :, n] + (a2[:, :, n])[..., None, :] * V_now.mT).mT
-    V_in = torch.stack(V_in, 2)
-    c0 = (x4 * a5) @ (V_in.mT).mT
-    return from_chunks((a4 + c0), lead, 1), V_now
+        V_0.append(V)
+        V = (prod[:, :, n] + kept[:, :, n][..., None, :] * V.mT).mT
+    V_0 = torch.stack(V_0, 2)
+    prod4 = (x * since) @ V_0.mT.mT
+    return from_chunks((prod3 + prod4), lead, 1), V
 
 
-def _backward_sweep_3(s1, s2, s3, s4, V_0, lead, size, dtype, device, size_d, size_e, size_m):
-    """A walk forwards over chunks, carrying V."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    a0 = decay_out(x2, True, 1, dim=-2)
-    a1 = x1.mT @ (a0 * x3)
-    a2 = decay_all(x2, dim=-2)
-    a3 = decay_in(x2, True, 1, dim=-2)
-    a4 = x4 @ x1.mT
-    a5 = channel_apply(a4, x3, x2, True, True, True, 1)
-    V_now = V_0
-    V_in = []
-    count = x1.shape[2]
+def _backward_sweep_3(v, log_g, s, do, V, lead, size):
+    """An inter-chunk sweep forwards in time, which carries V."""
+    v, log_g, s, do = chunks_of(lead, size, v, log_g, s, do)
+    until = decay_out(log_g, True, 1, dim=-2)
+    prod = v.mT @ (until * s)
+    kept = decay_all(log_g, dim=-2)
+    since = decay_in(log_g, True, 1, dim=-2)
+    prod3 = do @ v.mT
+    prod4 = channel_apply(prod3, s, log_g, True, True, True, 1)
+    V_0 = []
+    count = v.shape[2]
     for n in range(count):
-        V_in.append(V_now)
-        V_now = (a1[:, :, n] + (a2[:, :, n])[..., None, :] * V_now.mT).mT
-    V_in = torch.stack(V_in, 2)
-    c0 = x4 @ (V_in.mT)
-    return from_chunks((a3 * c0 + a5), lead, 1), V_in, V_now
+        V_0.append(V)
+        V = (prod[:, :, n] + kept[:, :, n][..., None, :] * V.mT).mT
+    V_0 = torch.stack(V_0, 2)
+    prod2 = do @ V_0.mT
+    return from_chunks((since * prod2 + prod4), lead, 1), V_0, V
 
 
-def _backward_sweep_4(s1, s2, s3, s4, dK_0, lead, size, dtype, device, size_d, size_e, size_m):
-    """A walk backwards over chunks, carrying dK."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    a0 = decay_out(x2, False, -1, dim=-2)
-    a1 = x1.mT @ (a0 * x3)
-    a2 = decay_all(x2, dim=-2)
-    a3 = decay_in(x2, False, -1, dim=-2)
-    a4 = x4 @ x1.mT
-    a5 = channel_apply(a4, x3, x2, False, False, True, -1)
-    dK_now = dK_0
-    dK_in = []
-    count = x1.shape[2]
+def _backward_sweep_4(q, log_g, x, k, dK, lead, size):
+    """An inter-chunk sweep backwards in time, which carries dK."""
+    q, log_g, x, k = chunks_of(lead, size, q, log_g, x, k)
+    until = decay_out(log_g, False, -1, dim=-2)
+    prod = q.mT @ (until * x)
+    kept = decay_all(log_g, dim=-2)
+    since = decay_in(log_g, False, -1, dim=-2)
+    prod3 = k @ q.mT
+    prod4 = channel_apply(prod3, x, log_g, False, False, True, -1)
+    dK_C = []
+    count = q.shape[2]
     for n in range(count - 1, -1, -1):
-        dK_in.append(dK_now)
-        dK_now = a1[:, :, n] + (a2[:, :, n])[..., None, :] * dK_now
-    dK_in = torch.stack(dK_in[::-1], 2)
-    c0 = x4 @ dK_in
-    return from_chunks((a3 * c0 + a5), lead, 1), dK_in, dK_now
+        dK_C.append(dK)
+        dK = prod[:, :, n] + kept[:, :, n][..., None, :] * dK
+    dK_C = torch.stack(dK_C[::-1], 2)
+    prod2 = k @ dK_C
+    return from_chunks((since * prod2 + prod4), lead, 1), dK_C, dK
 
 
-def _backward_sweep_5(s1, s2, s3, s4, dK_0, lead, size, dtype, device, size_d, size_e, size_m):
-    """A walk backwards over chunks, carrying dK."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    a0 = decay_out(x2, False, -1, dim=-2)
-    a1 = x1.mT @ (a0 * x3)
-    a2 = decay_all(x2, dim=-2)
-    a3 = channel_product(x4, x3, x2, False, False, True, -1)
-    a4 = a3 @ x1
-    a5 = decay_in(x2, False, -1, dim=-2)
-    dK_now = dK_0
-    dK_in = []
-    count = x1.shape[2]
+def _backward_sweep_5(q, log_g, x, s, dK, lead, size):
+    """An inter-chunk sweep backwards in time, which carries dK."""
+    q, log_g, x, s = chunks_of(lead, size, q, log_g, x, s)
+    until = decay_out(log_g, False, -1, dim=-2)
+    prod = q.mT @ (until * x)
+    kept = decay_all(log_g, dim=-2)
+    prod2 = channel_product(s, x, log_g, False, False, True, -1)
+    prod3 = prod2 @ q
+    since = decay_in(log_g, False, -1, dim=-2)
+    dK_C = []
+    count = q.shape[2]
     for n in range(count - 1, -1, -1):
-        dK_in.append(dK_now)
-        dK_now = a1[:, :, n] + (a2[:, :, n])[..., None, :] * dK_now
-    dK_in = torch.stack(dK_in[::-1], 2)
-    c0 = (a5 * x4) @ dK_in.mT
-    return from_chunks((a4 + c0), lead, 1), dK_now
+        dK_C.append(dK)
+        dK = prod[:, :, n] + kept[:, :, n][..., None, :] * dK
+    dK_C = torch.stack(dK_C[::-1], 2)
+    prod4 = (since * s) @ dK_C.mT
+    return from_chunks((prod3 + prod4), lead, 1), dK
 
 
-def _backward_sweep_6(s1, s2, s3, s4, dV_0, lead, size, dtype, device, size_d, size_e, size_m):
-    """A walk backwards over chunks, carrying dV."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    a0 = decay_out(x2, False, -1, dim=-2)
-    a1 = x1.mT @ (a0 * x3)
-    a2 = decay_all(x2, dim=-2)
-    a3 = channel_product(x4, x3, x2, False, False, True, -1)
-    a4 = a3 @ x1
-    a5 = decay_in(x2, False, -1, dim=-2)
-    dV_now = dV_0
-    dV_in = []
-    count = x1.shape[2]
+def _backward_sweep_6(do, log_g, x, s, dV, lead, size):
+    """An inter-chunk sweep backwards in time, which carries dV."""
+    do, log_g, x, s = chunks_of(lead, size, do, log_g, x, s)
+    until = decay_out(log_g, False, -1, dim=-2)
+    prod = do.mT @ (until * x)
+    kept = decay_all(log_g, dim=-2)
+    prod2 = channel_product(s, x, log_g, False, False, True, -1)
+    prod3 = prod2 @ do
+    since = decay_in(log_g, False, -1, dim=-2)
+    dV_C = []
+    count = do.shape[2]
     for n in range(count - 1, -1, -1):
-        dV_in.append(dV_now)
-        dV_now = (a1[:, :, n] + (a2[:, :, n])[..., None, :] * dV_now.mT).mT
-    dV_in = torch.stack(dV_in[::-1], 2)
-    c0 = (a5 * x4) @ (dV_in.mT).mT
-    return from_chunks((a4 + c0), lead, 1), dV_in, dV_now
+        dV_C.append(dV)
+        dV = (prod[:, :, n] + kept[:, :, n][..., None, :] * dV.mT).mT
+    dV_C = torch.stack(dV_C[::-1], 2)
+    prod4 = (since * s) @ dV_C.mT.mT
+    return from_chunks((prod3 + prod4), lead, 1), dV_C, dV
 
 
-def _backward_sweep_7(s1, s2, s3, s4, dV_0, lead, size, dtype, device, size_d, size_e, size_m):
-    """A walk backwards over chunks, carrying dV."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    a0 = decay_out(x2, False, -1, dim=-2)
-    a1 = x1.mT @ (a0 * x3)
-    a2 = decay_all(x2, dim=-2)
-    a3 = x4 @ x1.mT
-    a4 = channel_apply(a3, x3, x2, False, False, True, -1)
-    a5 = decay_in(x2, False, -1, dim=-2)
-    dV_now = dV_0
-    dV_in = []
-    count = x1.shape[2]
+def _backward_sweep_7(do, log_g, x, v, dV, lead, size):
+    """An inter-chunk sweep backwards in time, which carries dV."""
+    do, log_g, x, v = chunks_of(lead, size, do, log_g, x, v)
+    until = decay_out(log_g, False, -1, dim=-2)
+    prod = do.mT @ (until * x)
+    kept = decay_all(log_g, dim=-2)
+    prod2 = v @ do.mT
+    prod3 = channel_apply(prod2, x, log_g, False, False, True, -1)
+    since = decay_in(log_g, False, -1, dim=-2)
+    dV_C = []
+    count = do.shape[2]
     for n in range(count - 1, -1, -1):
-        dV_in.append(dV_now)
-        dV_now = (a1[:, :, n] + (a2[:, :, n])[..., None, :] * dV_now.mT).mT
-    dV_in = torch.stack(dV_in[::-1], 2)
-    c0 = x4 @ (dV_in.mT)
-    return from_chunks((a4 + a5 * c0), lead, 1), dV_now
+        dV_C.append(dV)
+        dV = (prod[:, :, n] + kept[:, :, n][..., None, :] * dV.mT).mT
+    dV_C = torch.stack(dV_C[::-1], 2)
+    prod4 = v @ dV_C.mT
+    return from_chunks((prod3 + since * prod4), lead, 1), dV
 
 
-def _backward_unroll_8(s1, s2, s3, s4, s5, K_edges, dK_edges, lead, size, dtype, device, size_d, size_e, size_m):
-    """Products of the states and their gradients at each step, from the states at the borders of chunks."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    x5 = to_chunks(s5, lead, size, 1)
-    a0 = decay_all(x1, dim=-2)
-    a1 = (dK_edges * K_edges).sum(-2)
-    a2 = decay_in(x1, False, -1, dim=-2)
-    a3 = x2 @ dK_edges
-    a4 = order_mask(size, False, 1, x1)
-    a5 = a4 @ (a2 * a3 * x3)
-    a6 = x5 @ x2.mT
-    a7 = channel_apply(a6, x3, x1, True, True, False, 1)
-    a8 = x2 @ x5.mT
-    a9 = channel_apply(a8, x4, x1, False, False, False, -1)
-    a10 = decay_in(x1, True, 1, dim=-2)
-    a11 = x5 @ K_edges
-    a12 = order_mask(size, True, -1, x1)
-    a13 = a12 @ (x4 * a7 - x3 * a9 + a10 * x4 * a11)
-    return (from_chunks(((a0 * a1)[..., None, :] + a5 + a13), lead, 1),)
+def _backward_state_adjoint_8(log_g, k, s, x, q, K_0, dK_C, lead, size):
+    """State-adjoint products at each step, from the states at chunk boundaries and their gradients."""
+    log_g, k, s, x, q = chunks_of(lead, size, log_g, k, s, x, q)
+    kept = decay_all(log_g, dim=-2)
+    prod = (dK_C * K_0).sum(-2)
+    since = decay_in(log_g, False, -1, dim=-2)
+    prod2 = k @ dK_C
+    order = order_mask(size, False, 1, log_g)
+    prod3 = order @ (since * prod2 * s)
+    prod4 = q @ k.mT
+    prod5 = channel_apply(prod4, s, log_g, True, True, False, 1)
+    prod6 = k @ q.mT
+    prod7 = channel_apply(prod6, x, log_g, False, False, False, -1)
+    since2 = decay_in(log_g, True, 1, dim=-2)
+    prod8 = q @ K_0
+    order2 = order_mask(size, True, -1, log_g)
+    prod9 = order2 @ (x * prod5 - s * prod7 + since2 * x * prod8)
+    return (from_chunks(((kept * prod)[..., None, :] + prod3 + prod9), lead, 1),)
 
 
-def _backward_unroll_9(s1, s2, s3, s4, s5, s6, V_edges, dV_edges, lead, size, dtype, device, size_d, size_e, size_m):
-    """Products of the states and their gradients at each step, from the states at the borders of chunks."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    x5 = to_chunks(s5, lead, size, 1)
-    x6 = to_chunks(s6, lead, size, 1)
-    a0 = order_mask(size, False, 1, x1)
-    a1 = decay_in(x2, False, -1, dim=-2)
-    a2 = x3 @ (dV_edges.mT)
-    a3 = a0 @ (a1 * a2 * x4)
-    a4 = decay_all(x2, dim=-2)
-    a5 = (V_edges.mT * dV_edges.mT).sum(-2)
-    a6 = order_mask(size, True, -1, x1)
-    a7 = x5 @ x3.mT
-    a8 = channel_apply(a7, x4, x2, True, True, False, 1)
-    a9 = x3 @ x5.mT
-    a10 = channel_apply(a9, x6, x2, False, False, False, -1)
-    a11 = decay_in(x2, True, 1, dim=-2)
-    a12 = x5 @ (V_edges.mT)
-    a13 = a6 @ (a8 * x6 - a10 * x4 + a11 * x6 * a12)
-    return (from_chunks((a3 + (a4 * a5)[..., None, :] + a13), lead, 1),)
+def _backward_state_adjoint_9(g, log_g, v, s, do, x, V_0, dV_C, lead, size):
+    """State-adjoint products at each step, from the states at chunk boundaries and their gradients."""
+    g, log_g, v, s, do, x = chunks_of(lead, size, g, log_g, v, s, do, x)
+    order = order_mask(size, False, 1, g)
+    since = decay_in(log_g, False, -1, dim=-2)
+    prod = v @ dV_C.mT
+    prod2 = order @ (since * prod * s)
+    kept = decay_all(log_g, dim=-2)
+    prod3 = (V_0.mT * dV_C.mT).sum(-2)
+    order2 = order_mask(size, True, -1, g)
+    prod4 = do @ v.mT
+    prod5 = channel_apply(prod4, s, log_g, True, True, False, 1)
+    prod6 = v @ do.mT
+    prod7 = channel_apply(prod6, x, log_g, False, False, False, -1)
+    since2 = decay_in(log_g, True, 1, dim=-2)
+    prod8 = do @ V_0.mT
+    prod9 = order2 @ (prod5 * x - prod7 * s + since2 * x * prod8)
+    return (from_chunks((prod2 + (kept * prod3)[..., None, :] + prod9), lead, 1),)
 
 
-def _backward_sweep_10(s1, s2, s3, s4, K_0, lead, size, dtype, device, size_d, size_e, size_m):
-    """A walk forwards over chunks, carrying K."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    a0 = decay_out(x2, True, 1, dim=-2)
-    a1 = x1.mT @ (a0 * x3)
-    a2 = decay_all(x2, dim=-2)
-    a3 = decay_in(x2, True, 1, dim=-2)
-    a4 = channel_product(x4, x3, x2, True, True, True, 1)
-    a5 = a4 @ x1
-    K_now = K_0
-    K_in = []
-    count = x1.shape[2]
+def _backward_sweep_10(k, log_g, s, x, K, lead, size):
+    """An inter-chunk sweep forwards in time, which carries K."""
+    k, log_g, s, x = chunks_of(lead, size, k, log_g, s, x)
+    until = decay_out(log_g, True, 1, dim=-2)
+    prod = k.mT @ (until * s)
+    kept = decay_all(log_g, dim=-2)
+    since = decay_in(log_g, True, 1, dim=-2)
+    prod3 = channel_product(x, s, log_g, True, True, True, 1)
+    prod4 = prod3 @ k
+    K_0 = []
+    count = k.shape[2]
     for n in range(count):
-        K_in.append(K_now)
-        K_now = a1[:, :, n] + (a2[:, :, n])[..., None, :] * K_now
-    K_in = torch.stack(K_in, 2)
-    c0 = (a3 * x4) @ K_in.mT
-    return from_chunks((c0 + a5), lead, 1), K_now
+        K_0.append(K)
+        K = prod[:, :, n] + kept[:, :, n][..., None, :] * K
+    K_0 = torch.stack(K_0, 2)
+    prod2 = (since * x) @ K_0.mT
+    return from_chunks((prod2 + prod4), lead, 1), K
 
 
 def torch_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
@@ -456,393 +400,288 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
         return backward_by_length(
             torch_backward, per_step, given, states, constants, saved, cotangents, final_cotangents, needs, packed
         )
-    dtype = dtype_of(given)
-    some = given["q"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    dtype, device, lead = call_of(given, "q")
     size_d = given["q"].shape[-1]
     size_e = given["v"].shape[-1]
     size_m = given["s"].shape[-1]
-    K_first = (
-        states["K"].to(dtype)
-        if states.get("K") is not None
-        else torch.zeros(lead[0], lead[1], size_d, size_m, dtype=dtype, device=device)
-    )
-    V_first = (
-        states["V"].to(dtype)
-        if states.get("V") is not None
-        else torch.zeros(lead[0], lead[1], size_m, size_e, dtype=dtype, device=device)
-    )
-    last_dK = final_cotangents.get("K")
-    dK_last = (
-        torch.zeros(lead[0], lead[1], size_d, size_m, dtype=dtype, device=device)
-        if last_dK is None
-        else last_dK.to(dtype)
-    )
-    last_dV = final_cotangents.get("V")
-    dV_last = (
-        torch.zeros(lead[0], lead[1], size_m, size_e, dtype=dtype, device=device)
-        if last_dV is None
-        else last_dV.to(dtype)
-    )
+    K_first = or_zeros(states.get("K"), (*lead[:2], size_d, size_m), dtype, device)
+    V_first = or_zeros(states.get("V"), (*lead[:2], size_m, size_e), dtype, device)
+    dK_last = or_zeros(final_cotangents.get("K"), (*lead[:2], size_d, size_m), dtype, device)
+    dV_last = or_zeros(final_cotangents.get("V"), (*lead[:2], size_m, size_e), dtype, device)
     k = steps_first(given["k"], dtype)
     log_g = steps_first(given["g"], dtype)
     s = steps_first(given["s"], dtype)
     q = steps_first(given["q"], dtype)
-    # y: K_t^T q_t
-    y, K_edges, K_end = in_segments(
-        _backward_sweep_1, (k, log_g, s, q), (K_first,), lead, 1, CHUNK, dtype, device, size_d, size_e, size_m
-    )
+    # (35) y: K_t^T q_t
+    y, K_0, K_end = in_segments(_backward_sweep_1, (k, log_g, s, q), (K_first,), lead, 1, CHUNK)
     v = steps_first(given["v"], dtype)
-    t19 = y.amax(-1)
-    # y_2: V_t^T exp(y_t)
+    t15 = y.amax(-1)
+    # (38) y_2: V_t^T exp(K_t^T q_t)
     y_2, V_end = in_segments(
-        _backward_sweep_2, (v, log_g, s, torch.exp(((-t19)[..., None] + y))), (V_first,), lead, 1,
-        CHUNK, dtype, device, size_d, size_e, size_m,
+        _backward_sweep_2, (v, log_g, s, torch.exp(((-t15)[..., None] + y))), (V_first,), lead, 1, CHUNK
     )
-    do = cotangents.get("o")
-    do = (
-        torch.zeros(lead[0], lead[1], lead[2], size_e, dtype=dtype, device=device)
-        if do is None
-        else steps_first(do, dtype)
+    do = steps_or_zeros(cotangents.get("o"), (*lead, size_e), dtype, device)
+    # (44) y_3: V_t do_t
+    y_3, V_0, V_end = in_segments(_backward_sweep_3, (v, log_g, s, do), (V_first,), lead, 1, CHUNK)
+    t21 = -t15
+    t22 = t21[..., None] + y
+    t23 = torch.exp(t22)
+    t24 = (t23).sum(-1)
+    t25 = (do * y_2).sum(-1)
+    t26 = (-(t24**-2) * t25)[..., None] + t24.reciprocal()[..., None] * y_3
+    # (46) y_4: dK_t^T k_t
+    y_4, dK_C, dK_first = in_segments(_backward_sweep_4, (q, log_g, t26 * t23, k), (dK_last,), lead, -1, CHUNK)
+    t29 = t26 * t23
+    # (49) dk: dK_t s_t
+    dk, dK_first = in_segments(_backward_sweep_5, (q, log_g, t29, s), (dK_last,), lead, -1, CHUNK)
+    t32 = t24.reciprocal()
+    # (51) dv: dV_t^T s_t
+    dv, dV_C, dV_first = in_segments(
+        _backward_sweep_6, (do, log_g, t32[..., None] * t23, s), (dV_last,), lead, -1, CHUNK
     )
-    # y_3: V_t do_t
-    y_3, V_edges, V_end = in_segments(
-        _backward_sweep_3, (v, log_g, s, do), (V_first,), lead, 1, CHUNK, dtype, device, size_d, size_e, size_m
-    )
-    t26 = -t19
-    t27 = t26[..., None] + y
-    t28 = torch.exp(t27)
-    t29 = (t28).sum(-1)
-    t30 = (do * y_2).sum(-1)
-    t31 = (-(t29**-2) * t30)[..., None] + (t29.reciprocal())[..., None] * y_3
-    # y_4: dK_t^T k_t
-    y_4, dK_edges, dK_first = in_segments(
-        _backward_sweep_4, (q, log_g, t31 * t28, k), (dK_last,), lead, -1, CHUNK, dtype, device, size_d, size_e, size_m
-    )
-    t34 = t31 * t28
-    # y_5: dK_t s_t
-    y_5, dK_first = in_segments(
-        _backward_sweep_5, (q, log_g, t34, s), (dK_last,), lead, -1, CHUNK, dtype, device, size_d, size_e, size_m
-    )
-    t37 = t29.reciprocal()
-    # y_6: dV_t^T s_t
-    y_6, dV_edges, dV_first = in_segments(
-        _backward_sweep_6, (do, log_g, t37[..., None] * t28, s), (dV_last,), lead, -1, CHUNK, dtype,
-        device, size_d, size_e, size_m,
-    )
-    t40 = t37[..., None] * t28
-    # y_7: dV_t v_t
-    y_7, dV_first = in_segments(
-        _backward_sweep_7, (do, log_g, t40, v), (dV_last,), lead, -1, CHUNK, dtype, device, size_d, size_e, size_m
-    )
-    # pairing_K: <K_(t-1), dK_t> at each step, with the scalars that multiply the state
-    (pairing_K,) = in_parts(
-        _backward_unroll_8, (log_g, k, s, t34, q), (K_edges, dK_edges), lead, CHUNK, dtype, device,
-        size_d, size_e, size_m,
-    )
+    t35 = t32[..., None] * t23
+    # (54) y_5: dV_t v_t
+    y_5, dV_first = in_segments(_backward_sweep_7, (do, log_g, t35, v), (dV_last,), lead, -1, CHUNK)
+    # paired_K: g_t . ((K_{t-1} . dK_t)^T 1)
+    (paired_K,) = in_parts(_backward_state_adjoint_8, (log_g, k, s, t29, q), (K_0, dK_C), lead, CHUNK)
     g = log_g.exp()
-    # pairing_V: <V_(t-1), dV_t> at each step, with the scalars that multiply the state
-    (pairing_V,) = in_parts(
-        _backward_unroll_9, (g, log_g, v, s, do, t40), (V_edges, dV_edges), lead, CHUNK, dtype,
-        device, size_d, size_e, size_m,
-    )
-    # y_8: K_t (y_{3,t} / (1^T exp(y_t)) - do_t^T y_{2,t} / (1^T exp(y_t))^2) . exp(y_t)
-    y_8, K_end = in_segments(
-        _backward_sweep_10, (k, log_g, s, t34), (K_first,), lead, 1, CHUNK, dtype, device, size_d, size_e, size_m
-    )
+    # paired_V: g_t . ((V_{t-1} . dV_t) 1)
+    (paired_V,) = in_parts(_backward_state_adjoint_9, (g, log_g, v, s, do, t35), (V_0, dV_C), lead, CHUNK)
+    # (56) dq: K_t ((V_t do_t / (1^T exp(K_t^T q_t)) - do_t^T V_t^T exp(K_t^T q_t) / (1^T exp(K_t^T q_t))^2) . exp(K_t^T q_t))
+    dq, K_end = in_segments(_backward_sweep_10, (k, log_g, s, t29), (K_first,), lead, 1, CHUNK)
     gradients = {}
-    gradients["q"] = from_steps(y_8, lead, 1, given["q"].dtype)
-    gradients["k"] = from_steps(y_5, lead, 1, given["k"].dtype)
-    gradients["v"] = from_steps(y_6, lead, 1, given["v"].dtype)
-    gradients["s"] = from_steps((y_7 + y_4), lead, 1, given["s"].dtype)
-    gradients["g"] = from_steps((pairing_V + pairing_K), lead, 1, given["g"].dtype)
+    gradients["q"] = from_steps(dq, lead, 1, given["q"].dtype)
+    gradients["k"] = from_steps(dk, lead, 1, given["k"].dtype)
+    gradients["v"] = from_steps(dv, lead, 1, given["v"].dtype)
+    gradients["s"] = from_steps((y_5 + y_4), lead, 1, given["s"].dtype)
+    gradients["g"] = from_steps((paired_V + paired_K), lead, 1, given["g"].dtype)
     return gradients, {"K": dK_first, "V": dV_first}
 
 
-def _forward_states_1_chunks(s1, s2, s3, lead, size, dtype, device, size_d, size_e, size_m):
-    """What each chunk, walked forwards, makes of K: linear parts, then local parts."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    count = x1.shape[2]
-    a0 = decay_all(x2, dim=-2)
-    a1 = decay_out(x2, True, 1, dim=-2)
-    a2 = x1.mT @ (a1 * x3)
+def _forward_states_1_chunks(k, log_g, s, lead, size, dtype, device, size_d, size_m):
+    """The map of each chunk, forwards in time, for K: linear parts, then local parts."""
+    k, log_g, s = chunks_of(lead, size, k, log_g, s)
+    count = k.shape[2]
+    kept = decay_all(log_g, dim=-2)
+    until = decay_out(log_g, True, 1, dim=-2)
+    prod = k.mT @ (until * s)
     return (
-        over_chunks(a0, (lead[0], lead[1], count, size_m), dtype, device),
-        over_chunks(a2, (lead[0], lead[1], count, size_d, size_m), dtype, device),
+        over_chunks(kept, (*lead[:2], count, size_m), dtype, device),
+        over_chunks(prod, (*lead[:2], count, size_d, size_m), dtype, device),
     )
 
 
-def _forward_states_1_law(later, earlier):
+def _forward_states_1_composed(later, earlier):
     """The map of two segments from the map of each."""
-    return (earlier[0] * later[0], (later[1] + earlier[1] * (later[0])[..., None, :]))
+    return (earlier[0] * later[0], (later[1] + earlier[1] * later[0][..., None, :]))
 
 
-def _forward_states_1_apply(parts, states):
+def _forward_states_1_applied(parts, states):
     """The states that leave a segment, from those that enter it."""
-    return (((parts[0])[..., None, :] * states[0] + parts[1]),)
+    return ((parts[0][..., None, :] * states[0] + parts[1]),)
 
 
-def _forward_states_2_chunks(s1, s2, s3, lead, size, dtype, device, size_d, size_e, size_m):
-    """What each chunk, walked forwards, makes of V: linear parts, then local parts."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    count = x1.shape[2]
-    a0 = decay_all(x2, dim=-2)
-    a1 = decay_out(x2, True, 1, dim=-2)
-    a2 = x3.mT @ (a1 * x1)
+def _forward_states_2_chunks(s, log_g, v, lead, size, dtype, device, size_e, size_m):
+    """The map of each chunk, forwards in time, for V: linear parts, then local parts."""
+    s, log_g, v = chunks_of(lead, size, s, log_g, v)
+    count = s.shape[2]
+    kept = decay_all(log_g, dim=-2)
+    until = decay_out(log_g, True, 1, dim=-2)
+    prod = v.mT @ (until * s)
     return (
-        over_chunks(a0, (lead[0], lead[1], count, size_m), dtype, device),
-        over_chunks(a2.mT, (lead[0], lead[1], count, size_m, size_e), dtype, device),
+        over_chunks(kept, (*lead[:2], count, size_m), dtype, device),
+        over_chunks(prod.mT, (*lead[:2], count, size_m, size_e), dtype, device),
     )
 
 
-def _forward_states_2_law(later, earlier):
+def _forward_states_2_composed(later, earlier):
     """The map of two segments from the map of each."""
-    return (later[0] * earlier[0], (later[1].mT + (later[0])[..., None, :] * earlier[1].mT).mT)
+    return (later[0] * earlier[0], (later[1].mT + later[0][..., None, :] * earlier[1].mT).mT)
 
 
-def _forward_states_2_apply(parts, states):
+def _forward_states_2_applied(parts, states):
     """The states that leave a segment, from those that enter it."""
-    return ((parts[1].mT + states[0].mT * (parts[0])[..., None, :]).mT,)
+    return ((parts[1].mT + states[0].mT * parts[0][..., None, :]).mT,)
 
 
 def torch_forward_states(given, states, constants, exchange):
-    """The states that enter this part of a sequence, by what comes before it."""
-    dtype = dtype_of(given)
-    some = given["q"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    """The states that enter this segment of a sequence, by what comes before it."""
+    dtype, device, lead = call_of(given, "q")
     size_d = given["q"].shape[-1]
     size_e = given["v"].shape[-1]
     size_m = given["s"].shape[-1]
-    K_first = (
-        states["K"].to(dtype)
-        if states.get("K") is not None
-        else torch.zeros(lead[0], lead[1], size_d, size_m, dtype=dtype, device=device)
-    )
-    V_first = (
-        states["V"].to(dtype)
-        if states.get("V") is not None
-        else torch.zeros(lead[0], lead[1], size_m, size_e, dtype=dtype, device=device)
-    )
+    K_first = or_zeros(states.get("K"), (*lead[:2], size_d, size_m), dtype, device)
+    V_first = or_zeros(states.get("V"), (*lead[:2], size_m, size_e), dtype, device)
     k = steps_first(given["k"], dtype)
     log_g = steps_first(given["g"], dtype)
     s = steps_first(given["s"], dtype)
-    map_3 = in_pieces(
-        _forward_states_1_chunks, _forward_states_1_law, (k, log_g, s), lead, 1, PIECE, dtype,
-        device, size_d, size_e, size_m,
+    map_3 = map_of_segment(
+        _forward_states_1_chunks, _forward_states_1_composed, (k, log_g, s), lead, 1, LONG_CHUNK,
+        dtype, device, size_d, size_m,
     )
     v = steps_first(given["v"], dtype)
-    map_6 = in_pieces(
-        _forward_states_2_chunks, _forward_states_2_law, (s, log_g, v), lead, 1, PIECE, dtype,
-        device, size_d, size_e, size_m,
+    map_6 = map_of_segment(
+        _forward_states_2_chunks, _forward_states_2_composed, (s, log_g, v), lead, 1, LONG_CHUNK,
+        dtype, device, size_e, size_m,
     )
     # what enters, of K, V
     (K_first,), (V_first,) = exchange(
         (
-            Segment(("K",), _forward_states_1_law, _forward_states_1_apply, map_3[:1], map_3[1:], (K_first,)),
-            Segment(("V",), _forward_states_2_law, _forward_states_2_apply, map_6[:1], map_6[1:], (V_first,)),
+            Segment(("K",), _forward_states_1_composed, _forward_states_1_applied, map_3[:1], map_3[1:], (K_first,)),
+            Segment(("V",), _forward_states_2_composed, _forward_states_2_applied, map_6[:1], map_6[1:], (V_first,)),
         )
     )
     return {"K": K_first, "V": V_first}
 
 
-def _backward_states_sweep_1(s1, s2, s3, s4, K_0, lead, size, dtype, device, size_d, size_e, size_m):
-    """A walk forwards over chunks, carrying K."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    a0 = decay_out(x2, True, 1, dim=-2)
-    a1 = x1.mT @ (a0 * x3)
-    a2 = decay_all(x2, dim=-2)
-    a3 = x4 @ x1.mT
-    a4 = channel_apply(a3, x3, x2, True, True, True, 1)
-    a5 = decay_in(x2, True, 1, dim=-2)
-    K_now = K_0
-    K_in = []
-    count = x1.shape[2]
+def _backward_states_sweep_1(k, log_g, s, q, K, lead, size):
+    """An inter-chunk sweep forwards in time, which carries K."""
+    k, log_g, s, q = chunks_of(lead, size, k, log_g, s, q)
+    until = decay_out(log_g, True, 1, dim=-2)
+    prod = k.mT @ (until * s)
+    kept = decay_all(log_g, dim=-2)
+    prod2 = q @ k.mT
+    prod3 = channel_apply(prod2, s, log_g, True, True, True, 1)
+    since = decay_in(log_g, True, 1, dim=-2)
+    K_0 = []
+    count = k.shape[2]
     for n in range(count):
-        K_in.append(K_now)
-        K_now = a1[:, :, n] + (a2[:, :, n])[..., None, :] * K_now
-    K_in = torch.stack(K_in, 2)
-    c0 = x4 @ K_in
-    return from_chunks((a4 + a5 * c0), lead, 1), K_now
+        K_0.append(K)
+        K = prod[:, :, n] + kept[:, :, n][..., None, :] * K
+    K_0 = torch.stack(K_0, 2)
+    prod4 = q @ K_0
+    return from_chunks((prod3 + since * prod4), lead, 1), K
 
 
-def _backward_states_sweep_2(s1, s2, s3, s4, V_0, lead, size, dtype, device, size_d, size_e, size_m):
-    """A walk forwards over chunks, carrying V."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    a0 = decay_out(x2, True, 1, dim=-2)
-    a1 = x1.mT @ (a0 * x3)
-    a2 = decay_all(x2, dim=-2)
-    a3 = channel_product(x4, x3, x2, True, True, True, 1)
-    a4 = a3 @ x1
-    a5 = decay_in(x2, True, 1, dim=-2)
-    V_now = V_0
-    V_in = []
-    count = x1.shape[2]
+def _backward_states_sweep_2(v, log_g, s, x, V, lead, size):
+    """An inter-chunk sweep forwards in time, which carries V."""
+    v, log_g, s, x = chunks_of(lead, size, v, log_g, s, x)
+    until = decay_out(log_g, True, 1, dim=-2)
+    prod = v.mT @ (until * s)
+    kept = decay_all(log_g, dim=-2)
+    prod2 = channel_product(x, s, log_g, True, True, True, 1)
+    prod3 = prod2 @ v
+    since = decay_in(log_g, True, 1, dim=-2)
+    V_0 = []
+    count = v.shape[2]
     for n in range(count):
-        V_in.append(V_now)
-        V_now = (a1[:, :, n] + (a2[:, :, n])[..., None, :] * V_now.mT).mT
-    V_in = torch.stack(V_in, 2)
-    c0 = (x4 * a5) @ (V_in.mT).mT
-    return from_chunks((a4 + c0), lead, 1), V_now
+        V_0.append(V)
+        V = (prod[:, :, n] + kept[:, :, n][..., None, :] * V.mT).mT
+    V_0 = torch.stack(V_0, 2)
+    prod4 = (x * since) @ V_0.mT.mT
+    return from_chunks((prod3 + prod4), lead, 1), V
 
 
-def _backward_states_sweep_3(s1, s2, s3, s4, V_0, lead, size, dtype, device, size_d, size_e, size_m):
-    """A walk forwards over chunks, carrying V."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    a0 = decay_out(x2, True, 1, dim=-2)
-    a1 = x1.mT @ (a0 * x3)
-    a2 = decay_all(x2, dim=-2)
-    a3 = decay_in(x2, True, 1, dim=-2)
-    a4 = x4 @ x1.mT
-    a5 = channel_apply(a4, x3, x2, True, True, True, 1)
-    V_now = V_0
-    V_in = []
-    count = x1.shape[2]
+def _backward_states_sweep_3(v, log_g, s, do, V, lead, size):
+    """An inter-chunk sweep forwards in time, which carries V."""
+    v, log_g, s, do = chunks_of(lead, size, v, log_g, s, do)
+    until = decay_out(log_g, True, 1, dim=-2)
+    prod = v.mT @ (until * s)
+    kept = decay_all(log_g, dim=-2)
+    since = decay_in(log_g, True, 1, dim=-2)
+    prod3 = do @ v.mT
+    prod4 = channel_apply(prod3, s, log_g, True, True, True, 1)
+    V_0 = []
+    count = v.shape[2]
     for n in range(count):
-        V_in.append(V_now)
-        V_now = (a1[:, :, n] + (a2[:, :, n])[..., None, :] * V_now.mT).mT
-    V_in = torch.stack(V_in, 2)
-    c0 = x4 @ (V_in.mT)
-    return from_chunks((a3 * c0 + a5), lead, 1), V_now
+        V_0.append(V)
+        V = (prod[:, :, n] + kept[:, :, n][..., None, :] * V.mT).mT
+    V_0 = torch.stack(V_0, 2)
+    prod2 = do @ V_0.mT
+    return from_chunks((since * prod2 + prod4), lead, 1), V
 
 
-def _backward_states_1_chunks(s1, s2, s3, lead, size, dtype, device, size_d, size_e, size_m):
-    """What each chunk, walked backwards, makes of dK: linear parts, then local parts."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    count = x1.shape[2]
-    a0 = decay_all(x2, dim=-2)
-    a1 = decay_out(x2, False, -1, dim=-2)
-    a2 = x1.mT @ (a1 * x3)
+def _backward_states_1_chunks(q, log_g, x, lead, size, dtype, device, size_d, size_m):
+    """The map of each chunk, backwards in time, for dK: linear parts, then local parts."""
+    q, log_g, x = chunks_of(lead, size, q, log_g, x)
+    count = q.shape[2]
+    kept = decay_all(log_g, dim=-2)
+    until = decay_out(log_g, False, -1, dim=-2)
+    prod = q.mT @ (until * x)
     return (
-        over_chunks(a0, (lead[0], lead[1], count, size_m), dtype, device),
-        over_chunks(a2, (lead[0], lead[1], count, size_d, size_m), dtype, device),
+        over_chunks(kept, (*lead[:2], count, size_m), dtype, device),
+        over_chunks(prod, (*lead[:2], count, size_d, size_m), dtype, device),
     )
 
 
-def _backward_states_1_law(later, earlier):
+def _backward_states_1_composed(later, earlier):
     """The map of two segments from the map of each."""
-    return (later[0] * earlier[0], (later[1] + (later[0])[..., None, :] * earlier[1]))
+    return (later[0] * earlier[0], (later[1] + later[0][..., None, :] * earlier[1]))
 
 
-def _backward_states_1_apply(parts, states):
+def _backward_states_1_applied(parts, states):
     """The states that leave a segment, from those that enter it."""
-    return (((parts[0])[..., None, :] * states[0] + parts[1]),)
+    return ((parts[0][..., None, :] * states[0] + parts[1]),)
 
 
-def _backward_states_2_chunks(s1, s2, s3, lead, size, dtype, device, size_d, size_e, size_m):
-    """What each chunk, walked backwards, makes of dV: linear parts, then local parts."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    count = x1.shape[2]
-    a0 = decay_all(x2, dim=-2)
-    a1 = decay_out(x2, False, -1, dim=-2)
-    a2 = x3.mT @ (a1 * x1)
+def _backward_states_2_chunks(x, log_g, do, lead, size, dtype, device, size_e, size_m):
+    """The map of each chunk, backwards in time, for dV: linear parts, then local parts."""
+    x, log_g, do = chunks_of(lead, size, x, log_g, do)
+    count = x.shape[2]
+    kept = decay_all(log_g, dim=-2)
+    until = decay_out(log_g, False, -1, dim=-2)
+    prod = do.mT @ (until * x)
     return (
-        over_chunks(a0, (lead[0], lead[1], count, size_m), dtype, device),
-        over_chunks(a2.mT, (lead[0], lead[1], count, size_m, size_e), dtype, device),
+        over_chunks(kept, (*lead[:2], count, size_m), dtype, device),
+        over_chunks(prod.mT, (*lead[:2], count, size_m, size_e), dtype, device),
     )
 
 
-def _backward_states_2_law(later, earlier):
+def _backward_states_2_composed(later, earlier):
     """The map of two segments from the map of each."""
-    return (later[0] * earlier[0], (later[1].mT + (later[0])[..., None, :] * earlier[1].mT).mT)
+    return (later[0] * earlier[0], (later[1].mT + later[0][..., None, :] * earlier[1].mT).mT)
 
 
-def _backward_states_2_apply(parts, states):
+def _backward_states_2_applied(parts, states):
     """The states that leave a segment, from those that enter it."""
-    return ((parts[1].mT + states[0].mT * (parts[0])[..., None, :]).mT,)
+    return ((parts[1].mT + states[0].mT * parts[0][..., None, :]).mT,)
 
 
 def torch_backward_states(given, states, constants, saved, cotangents, final_cotangents, exchange):
-    """The gradients of the states that leave this part of a sequence, by what comes after it."""
-    dtype = dtype_of(given)
-    some = given["q"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    """The gradients of the states that leave this segment of a sequence, by what comes after it."""
+    dtype, device, lead = call_of(given, "q")
     size_d = given["q"].shape[-1]
     size_e = given["v"].shape[-1]
     size_m = given["s"].shape[-1]
-    K_first = (
-        states["K"].to(dtype)
-        if states.get("K") is not None
-        else torch.zeros(lead[0], lead[1], size_d, size_m, dtype=dtype, device=device)
-    )
-    V_first = (
-        states["V"].to(dtype)
-        if states.get("V") is not None
-        else torch.zeros(lead[0], lead[1], size_m, size_e, dtype=dtype, device=device)
-    )
-    last_dK = final_cotangents.get("K")
-    dK_last = (
-        torch.zeros(lead[0], lead[1], size_d, size_m, dtype=dtype, device=device)
-        if last_dK is None
-        else last_dK.to(dtype)
-    )
-    last_dV = final_cotangents.get("V")
-    dV_last = (
-        torch.zeros(lead[0], lead[1], size_m, size_e, dtype=dtype, device=device)
-        if last_dV is None
-        else last_dV.to(dtype)
-    )
+    K_first = or_zeros(states.get("K"), (*lead[:2], size_d, size_m), dtype, device)
+    V_first = or_zeros(states.get("V"), (*lead[:2], size_m, size_e), dtype, device)
+    dK_last = or_zeros(final_cotangents.get("K"), (*lead[:2], size_d, size_m), dtype, device)
+    dV_last = or_zeros(final_cotangents.get("V"), (*lead[:2], size_m, size_e), dtype, device)
     k = steps_first(given["k"], dtype)
     log_g = steps_first(given["g"], dtype)
     s = steps_first(given["s"], dtype)
     q = steps_first(given["q"], dtype)
-    # y: K_t^T q_t
-    y, K_end = in_segments(
-        _backward_states_sweep_1, (k, log_g, s, q), (K_first,), lead, 1, CHUNK, dtype, device, size_d, size_e, size_m
-    )
+    # (35) y: K_t^T q_t
+    y, K_end = in_segments(_backward_states_sweep_1, (k, log_g, s, q), (K_first,), lead, 1, CHUNK)
     v = steps_first(given["v"], dtype)
-    t19 = y.amax(-1)
-    # y_2: V_t^T exp(y_t)
+    t15 = y.amax(-1)
+    # (38) y_2: V_t^T exp(K_t^T q_t)
     y_2, V_end = in_segments(
-        _backward_states_sweep_2, (v, log_g, s, torch.exp(((-t19)[..., None] + y))), (V_first,),
-        lead, 1, CHUNK, dtype, device, size_d, size_e, size_m,
+        _backward_states_sweep_2, (v, log_g, s, torch.exp(((-t15)[..., None] + y))), (V_first,), lead, 1, CHUNK
     )
-    do = cotangents.get("o")
-    do = (
-        torch.zeros(lead[0], lead[1], lead[2], size_e, dtype=dtype, device=device)
-        if do is None
-        else steps_first(do, dtype)
+    do = steps_or_zeros(cotangents.get("o"), (*lead, size_e), dtype, device)
+    # (44) y_3: V_t do_t
+    y_3, V_end = in_segments(_backward_states_sweep_3, (v, log_g, s, do), (V_first,), lead, 1, CHUNK)
+    t21 = -t15
+    t22 = t21[..., None] + y
+    t23 = torch.exp(t22)
+    t24 = (t23).sum(-1)
+    t25 = (do * y_2).sum(-1)
+    t26 = (-(t24**-2) * t25)[..., None] + t24.reciprocal()[..., None] * y_3
+    map_6 = map_of_segment(
+        _backward_states_1_chunks, _backward_states_1_composed, (q, log_g, t26 * t23), lead, -1,
+        LONG_CHUNK, dtype, device, size_d, size_m,
     )
-    # y_3: V_t do_t
-    y_3, V_end = in_segments(
-        _backward_states_sweep_3, (v, log_g, s, do), (V_first,), lead, 1, CHUNK, dtype, device, size_d, size_e, size_m
-    )
-    t26 = -t19
-    t27 = t26[..., None] + y
-    t28 = torch.exp(t27)
-    t29 = (t28).sum(-1)
-    t30 = (do * y_2).sum(-1)
-    t31 = (-(t29**-2) * t30)[..., None] + (t29.reciprocal())[..., None] * y_3
-    map_6 = in_pieces(
-        _backward_states_1_chunks, _backward_states_1_law, (q, log_g, t31 * t28), lead, -1, PIECE,
-        dtype, device, size_d, size_e, size_m,
-    )
-    t33 = t29.reciprocal()
-    map_9 = in_pieces(
-        _backward_states_2_chunks, _backward_states_2_law, (t33[..., None] * t28, log_g, do), lead,
-        -1, PIECE, dtype, device, size_d, size_e, size_m,
+    t28 = t24.reciprocal()
+    map_9 = map_of_segment(
+        _backward_states_2_chunks, _backward_states_2_composed, (t28[..., None] * t23, log_g, do),
+        lead, -1, LONG_CHUNK, dtype, device, size_e, size_m,
     )
     # what enters, of dK, dV
     (dK_last,), (dV_last,) = exchange(
         (
-            Segment(("K",), _backward_states_1_law, _backward_states_1_apply, map_6[:1], map_6[1:], (dK_last,)),
-            Segment(("V",), _backward_states_2_law, _backward_states_2_apply, map_9[:1], map_9[1:], (dV_last,)),
+            Segment(("K",), _backward_states_1_composed, _backward_states_1_applied, map_6[:1], map_6[1:], (dK_last,)),
+            Segment(("V",), _backward_states_2_composed, _backward_states_2_applied, map_9[:1], map_9[1:], (dV_last,)),
         )
     )
     return {"K": dK_last, "V": dV_last}
@@ -950,7 +789,7 @@ def forward_prepare_1_others(
     FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """The same, of chunks that aren't flat: a program looks at some together, and takes one after the other."""
+    """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
     d_ok = d < D
@@ -1071,7 +910,7 @@ def forward_sweep_1(
     C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
-    """A walk forwards over chunks, carrying a tile of K."""
+    """An inter-chunk sweep forwards in time, which carries a tile of K."""
     tile = tl.program_id(0) % tl.cdiv(M, block_m_)
     sh = (tl.program_id(0) // tl.cdiv(M, block_m_)).to(tl.int64)
     h = sh % H
@@ -1156,10 +995,10 @@ def forward_sweep_1(
             p2 = tl.dot(
                 scaled1.to(DT), k.to(DT), (kept[:, None] * K[n_d]), input_precision="tf32x3"
             )  # ... + k^T scaled1
-            K_slice2 = p2  # K diag(kept) + k^T scaled1
+            K_slice2 = p2  # (36) K diag(kept) + k^T scaled1
             K_next = K_next + (K_slice2,)
         K = K_next
-        y = intra1_each.to(tl.float32) + (since * p)  # (q K) . since + intra1
+        y = intra1_each.to(tl.float32) + (since * p)  # (35) (q K) . since + intra1
         if YIELD:
             tl.store(read1_out + step * M + i[None, :] * (H * M) + m_[:, None], y, mask=m__ok[:, None] & i_ok[None, :])
     for n_d in tl.static_range((D + block_d - 1) // block_d):
@@ -1236,7 +1075,7 @@ def forward_prepare_2(
             mask=i_ok[:, None] & m__ok[None, :], other=0.0,
         )
         s = tl.load(s_p + t0 * s_t + i[:, None] * s_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
-        # sum_{m} s_{j,m} (e92d0a19b999)_{i,m} m_{i,j,m}
+        # sum_{m} s_{j,m} (ahead1)_{i,m} m_{i,j,m}
         g_a = over_block(
             tl.load(g_sums + step * M + (row)[:, None] * (H * M) + m_[None, :], mask=(m__ok)[None, :], other=0),
             g_sums + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M, C, CHUNK,
@@ -1262,7 +1101,7 @@ def forward_prepare_2(
         tl.store(
             scaled2_p + at * M + i[:, None] * M + m_[None, :], (ahead1.to(tl.float32) * since),
             mask=i_new[:, None] & m__ok[None, :],
-        )  # (e92d0a19b999) . since
+        )  # (ahead1) . since
     tl.store(
         matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t,
         mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
@@ -1278,7 +1117,7 @@ def forward_prepare_2_others(
     CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """The same, of chunks that aren't flat: a program looks at some together, and takes one after the other."""
+    """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     i = tl.arange(0, C)
     group = tl.program_id(0) * GROUP
     if steep(g_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
@@ -1310,7 +1149,7 @@ def forward_prepare_2_others(
                     s = tl.load(
                         s_p + t0 * s_t + i[:, None] * s_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0
                     )
-                    # sum_{m} s_{j,m} (e92d0a19b999)_{i,m} m_{i,j,m}
+                    # sum_{m} s_{j,m} (ahead1)_{i,m} m_{i,j,m}
                     g_a = over_block(
                         tl.load(
                             g_sums + step * M + (row)[:, None] * (H * M) + m_[None, :], mask=(m__ok)[None, :], other=0
@@ -1342,7 +1181,7 @@ def forward_prepare_2_others(
                     tl.store(
                         scaled2_p + at * M + i[:, None] * M + m_[None, :],
                         (ahead1.to(tl.float32) * since), mask=i_new[:, None] & m__ok[None, :],
-                    )  # (e92d0a19b999) . since
+                    )  # (ahead1) . since
                 tl.store(
                     matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t,
                     mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
@@ -1358,7 +1197,7 @@ def forward_sweep_2(
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """A walk forwards over chunks, carrying a tile of V."""
+    """An inter-chunk sweep forwards in time, which carries a tile of V."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
     sh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
     h = sh % H
@@ -1423,7 +1262,7 @@ def forward_sweep_2(
             p3 = tl.dot(
                 v.to(DT), scaled1.to(DT), (kept[None, :] * V[n_m_]), input_precision="tf32x3"
             )  # ... + v^T scaled1
-            V_slice2 = p3  # diag(kept) V + scaled1^T v
+            V_slice2 = p3  # (39) diag(kept) V + scaled1^T v
             V_next = V_next + (V_slice2,)
         V = V_next
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
@@ -1537,7 +1376,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
             num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
         )
-        if exchange is not None:  # other parts of the sequence are elsewhere
+        if exchange is not None:  # other segments of the sequence are elsewhere
             K_coming = exchange.begin(
                 (
                     map_of_all(
@@ -1608,7 +1447,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2,
             maxnreg=walk.registers,
         )
-        if exchange is not None:  # other parts of the sequence are elsewhere
+        if exchange is not None:  # other segments of the sequence are elsewhere
             V_coming = exchange.begin(
                 (
                     map_of_all(
@@ -1755,7 +1594,7 @@ def backward_prepare_1_others(
     FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """The same, of chunks that aren't flat: a program looks at some together, and takes one after the other."""
+    """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
     d_ok = d < D
@@ -1876,7 +1715,7 @@ def backward_sweep_1(
     BLOCK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """A walk forwards over chunks, carrying a tile of K."""
+    """An inter-chunk sweep forwards in time, which carries a tile of K."""
     tile = tl.program_id(0) % tl.cdiv(M, block_m_)
     sh = (tl.program_id(0) // tl.cdiv(M, block_m_)).to(tl.int64)
     h = sh % H
@@ -1945,7 +1784,7 @@ def backward_sweep_1(
             p2 = tl.dot(
                 scaled1.to(DT), k.to(DT), (kept[:, None] * K[n_d]), input_precision="tf32x3"
             )  # ... + k^T scaled1
-            K_slice2 = p2  # K diag(kept) + k^T scaled1
+            K_slice2 = p2  # (36) K diag(kept) + k^T scaled1
             K_next = K_next + (K_slice2,)
         K = K_next
         intra1 = tl.load(
@@ -1967,7 +1806,7 @@ def backward_sweep_1(
             else 0
         )
         since = span(g_a, g_n, 0.0, 0)
-        y = intra1_each.to(tl.float32) + (since * p)  # (q K) . since + intra1
+        y = intra1_each.to(tl.float32) + (since * p)  # (35) (q K) . since + intra1
         if YIELD:
             tl.store(read1_out + step * M + i[None, :] * (H * M) + m_[:, None], y, mask=m__ok[:, None] & i_ok[None, :])
 
@@ -2031,7 +1870,7 @@ def backward_prepare_2(
             mask=i_ok[:, None] & m__ok[None, :], other=0.0,
         )
         s = tl.load(s_p + t0 * s_t + i[:, None] * s_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
-        # sum_{m} s_{j,m} (e92d0a19b999)_{i,m} m_{i,j,m}
+        # sum_{m} s_{j,m} (ahead1)_{i,m} m_{i,j,m}
         g_a = over_block(
             tl.load(g_sums + step * M + (row)[:, None] * (H * M) + m_[None, :], mask=(m__ok)[None, :], other=0),
             g_sums + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M, C, CHUNK,
@@ -2057,7 +1896,7 @@ def backward_prepare_2(
         tl.store(
             scaled2_p + at * M + i[:, None] * M + m_[None, :], (ahead1.to(tl.float32) * since),
             mask=i_new[:, None] & m__ok[None, :],
-        )  # (e92d0a19b999) . since
+        )  # (ahead1) . since
     tl.store(
         matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t,
         mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
@@ -2073,7 +1912,7 @@ def backward_prepare_2_others(
     CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """The same, of chunks that aren't flat: a program looks at some together, and takes one after the other."""
+    """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     i = tl.arange(0, C)
     group = tl.program_id(0) * GROUP
     if steep(g_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
@@ -2105,7 +1944,7 @@ def backward_prepare_2_others(
                     s = tl.load(
                         s_p + t0 * s_t + i[:, None] * s_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0
                     )
-                    # sum_{m} s_{j,m} (e92d0a19b999)_{i,m} m_{i,j,m}
+                    # sum_{m} s_{j,m} (ahead1)_{i,m} m_{i,j,m}
                     g_a = over_block(
                         tl.load(
                             g_sums + step * M + (row)[:, None] * (H * M) + m_[None, :], mask=(m__ok)[None, :], other=0
@@ -2137,7 +1976,7 @@ def backward_prepare_2_others(
                     tl.store(
                         scaled2_p + at * M + i[:, None] * M + m_[None, :],
                         (ahead1.to(tl.float32) * since), mask=i_new[:, None] & m__ok[None, :],
-                    )  # (e92d0a19b999) . since
+                    )  # (ahead1) . since
                 tl.store(
                     matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t,
                     mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
@@ -2154,7 +1993,7 @@ def backward_sweep_2(
     C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
-    """A walk forwards over chunks, carrying a tile of V."""
+    """An inter-chunk sweep forwards in time, which carries a tile of V."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
     sh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
     h = sh % H
@@ -2221,7 +2060,7 @@ def backward_sweep_2(
             p3 = tl.dot(
                 v.to(DT), scaled1.to(DT), (kept[None, :] * V[n_m_]), input_precision="tf32x3"
             )  # ... + v^T scaled1
-            V_slice2 = p3  # diag(kept) V + scaled1^T v
+            V_slice2 = p3  # (39) diag(kept) V + scaled1^T v
             V_next = V_next + (V_slice2,)
         V = V_next
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
@@ -2301,7 +2140,7 @@ def backward_prepare_3_others(
     FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """The same, of chunks that aren't flat: a program looks at some together, and takes one after the other."""
+    """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     i = tl.arange(0, C)
     e = tl.arange(0, block_e)
     e_ok = e < E
@@ -2380,7 +2219,7 @@ def backward_sweep_3(
     C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
-    """A walk forwards over chunks, carrying a tile of V."""
+    """An inter-chunk sweep forwards in time, which carries a tile of V."""
     tile = tl.program_id(0) % tl.cdiv(M, block_m_)
     sh = (tl.program_id(0) // tl.cdiv(M, block_m_)).to(tl.int64)
     h = sh % H
@@ -2449,7 +2288,7 @@ def backward_sweep_3(
             p2 = tl.dot(
                 scaled1.to(DT), v.to(DT), (kept[:, None] * V[n_e]), input_precision="tf32x3"
             )  # ... + v^T scaled1
-            V_slice2 = p2  # diag(kept) V + scaled1^T v
+            V_slice2 = p2  # (39) diag(kept) V + scaled1^T v
             V_next = V_next + (V_slice2,)
         V = V_next
         g_a = tl.where(
@@ -2463,7 +2302,7 @@ def backward_sweep_3(
             else 0
         )
         since = span(g_a, g_n, 0.0, 0)
-        y = intra2_each.to(tl.float32) + (p * since)  # (do V^T) . since + intra2
+        y = intra2_each.to(tl.float32) + (p * since)  # (44) (do V^T) . since + intra2
         if YIELD:
             tl.store(read3_out + step * M + i[None, :] * (H * M) + m_[:, None], y, mask=m__ok[:, None] & i_ok[None, :])
 
@@ -2567,7 +2406,7 @@ def backward_prepare_4(
         tl.store(
             scaled3_p + at * M + i[:, None] * M + m_[None, :], (until * ahead2.to(tl.float32)),
             mask=i_new[:, None] & m__ok[None, :],
-        )  # until . (5ae1101ffe1e)
+        )  # until . (ahead2)
     k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     p = tl.dot(k.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # k q^T
@@ -2596,7 +2435,7 @@ def backward_prepare_4(
             p2, ahead22.to(tl.float32), g_sums + step * M, g_rests + step * M if EXACT else None,
             g_a2, g_n2, g_a2, g_n2, m_, m__ok, last, H * M, C, CHUNK, LEVELS, False, True, FLAT,
             EXACT, DT,
-        )  # sum_{j} [k q^T]_{i,j} (5ae1101ffe1e)_{j,m} m_{i,j,m}
+        )  # sum_{j} [k q^T]_{i,j} (ahead2)_{j,m} m_{i,j,m}
         if not FLAT:
             steep_from = first_steep(steep_from, g_a2, g_n2, m__ok, C, DT)
             again = adds_steep(again, p2, ahead22.to(tl.float32), steep_from, C)
@@ -2613,7 +2452,7 @@ def backward_prepare_4_others(
     FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """The same, of chunks that aren't flat: a program looks at some together, and takes one after the other."""
+    """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
     d_ok = d < D
@@ -2668,7 +2507,7 @@ def backward_prepare_4_others(
                     tl.store(
                         scaled3_p + at * M + i[:, None] * M + m_[None, :],
                         (until * ahead2.to(tl.float32)), mask=i_new[:, None] & m__ok[None, :],
-                    )  # until . (5ae1101ffe1e)
+                    )  # until . (ahead2)
                 k = tl.load(
                     k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
                 )
@@ -2707,7 +2546,7 @@ def backward_prepare_4_others(
                         p2, ahead22.to(tl.float32), g_sums + step * M,
                         g_rests + step * M if EXACT else None, g_a2, g_n2, g_a2, g_n2, m_, m__ok,
                         last, H * M, C, CHUNK, LEVELS, False, True, FLAT, EXACT, DT,
-                    )  # sum_{j} [k q^T]_{i,j} (5ae1101ffe1e)_{j,m} m_{i,j,m}
+                    )  # sum_{j} [k q^T]_{i,j} (ahead2)_{j,m} m_{i,j,m}
                     if not FLAT:
                         steep_from = first_steep(steep_from, g_a2, g_n2, m__ok, C, DT)
                         again = adds_steep(again, p2, ahead22.to(tl.float32), steep_from, C)
@@ -2725,7 +2564,7 @@ def backward_sweep_4(
     BLOCK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """A walk backwards over chunks, carrying a tile of dK."""
+    """An inter-chunk sweep backwards in time, which carries a tile of dK."""
     tile = tl.program_id(0) % tl.cdiv(M, block_m_)
     sh = (tl.program_id(0) // tl.cdiv(M, block_m_)).to(tl.int64)
     h = sh % H
@@ -2800,7 +2639,7 @@ def backward_sweep_4(
             p2 = tl.dot(
                 scaled3.to(DT), q.to(DT), (kept[:, None] * dK[n_d]), input_precision="tf32x3"
             )  # ... + q^T scaled3
-            dK_slice2 = p2  # dK diag(kept) + q^T scaled3
+            dK_slice2 = p2  # (47) dK diag(kept) + q^T scaled3
             dK_next = dK_next + (dK_slice2,)
         dK = dK_next
         intra3 = tl.load(
@@ -2822,7 +2661,7 @@ def backward_sweep_4(
             else 0
         )
         since = span(g_a_end[:, None], g_n_end[:, None], g_a, g_n)
-        y = intra3_each.to(tl.float32) + (since * p)  # (k dK) . since + intra3
+        y = intra3_each.to(tl.float32) + (since * p)  # (46) (k dK) . since + intra3
         if YIELD:
             tl.store(
                 ds_3_out + step * M + i[None, :] * (H * M) + m_[:, None], y, mask=m__ok[:, None] & i_ok[None, :]
@@ -2876,7 +2715,7 @@ def backward_prepare_5(
             ahead2_p + t0 * ahead2_t + i[:, None] * ahead2_t + m_[None, :],
             mask=i_ok[:, None] & m__ok[None, :], other=0.0,
         )
-        # sum_{m} s_{i,m} (5ae1101ffe1e)_{j,m} m_{i,j,m}
+        # sum_{m} s_{i,m} (ahead2)_{j,m} m_{i,j,m}
         g_a = over_block(
             tl.load(g_sums + step * M + (row)[:, None] * (H * M) + m_[None, :], mask=(m__ok)[None, :], other=0),
             g_sums + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M, C, CHUNK,
@@ -2930,7 +2769,7 @@ def backward_prepare_5_others(
     CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """The same, of chunks that aren't flat: a program looks at some together, and takes one after the other."""
+    """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     i = tl.arange(0, C)
     group = tl.program_id(0) * GROUP
     if steep(g_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
@@ -2962,7 +2801,7 @@ def backward_prepare_5_others(
                         ahead2_p + t0 * ahead2_t + i[:, None] * ahead2_t + m_[None, :],
                         mask=i_ok[:, None] & m__ok[None, :], other=0.0,
                     )
-                    # sum_{m} s_{i,m} (5ae1101ffe1e)_{j,m} m_{i,j,m}
+                    # sum_{m} s_{i,m} (ahead2)_{j,m} m_{i,j,m}
                     g_a = over_block(
                         tl.load(
                             g_sums + step * M + (row)[:, None] * (H * M) + m_[None, :], mask=(m__ok)[None, :], other=0
@@ -3021,7 +2860,7 @@ def backward_sweep_5(
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """A walk backwards over chunks, carrying a tile of dK."""
+    """An inter-chunk sweep backwards in time, which carries a tile of dK."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
     sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
     h = sh % H
@@ -3079,7 +2918,7 @@ def backward_sweep_5(
             p3 = tl.dot(
                 q.to(DT), scaled3.to(DT), (kept[None, :] * dK[n_m_]), input_precision="tf32x3"
             )  # ... + q^T scaled3
-            dK_slice2 = p3  # dK diag(kept) + q^T scaled3
+            dK_slice2 = p3  # (47) dK diag(kept) + q^T scaled3
             dK_next = dK_next + (dK_slice2,)
         dK = dK_next
         t = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
@@ -3090,7 +2929,7 @@ def backward_sweep_5(
         if YIELD:
             tl.store(
                 dk_out + step * D + i[None, :] * (H * D) + d[:, None], p2, mask=d_ok[:, None] & i_ok[None, :]
-            )  # dk
+            )  # (49) dk
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
@@ -3127,7 +2966,7 @@ def backward_prepare_6(
             ahead1_p + t0 * ahead1_t + i[:, None] * ahead1_t + m_[None, :],
             mask=i_ok[:, None] & m__ok[None, :], other=0.0,
         )
-        # sum_{m} s_{i,m} (e92d0a19b999)_{j,m} m_{i,j,m}
+        # sum_{m} s_{i,m} (ahead1)_{j,m} m_{i,j,m}
         g_a = over_block(
             tl.load(g_sums + step * M + (row)[:, None] * (H * M) + m_[None, :], mask=(m__ok)[None, :], other=0),
             g_sums + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M, C, CHUNK,
@@ -3170,7 +3009,7 @@ def backward_prepare_6(
         tl.store(
             scaled5_p + at * M + i[:, None] * M + m_[None, :], (until * ahead1.to(tl.float32)),
             mask=i_new[:, None] & m__ok[None, :],
-        )  # until . (e92d0a19b999)
+        )  # until . (ahead1)
     tl.store(
         matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t,
         mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
@@ -3186,7 +3025,7 @@ def backward_prepare_6_others(
     CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """The same, of chunks that aren't flat: a program looks at some together, and takes one after the other."""
+    """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     i = tl.arange(0, C)
     group = tl.program_id(0) * GROUP
     if steep(g_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
@@ -3218,7 +3057,7 @@ def backward_prepare_6_others(
                         ahead1_p + t0 * ahead1_t + i[:, None] * ahead1_t + m_[None, :],
                         mask=i_ok[:, None] & m__ok[None, :], other=0.0,
                     )
-                    # sum_{m} s_{i,m} (e92d0a19b999)_{j,m} m_{i,j,m}
+                    # sum_{m} s_{i,m} (ahead1)_{j,m} m_{i,j,m}
                     g_a = over_block(
                         tl.load(
                             g_sums + step * M + (row)[:, None] * (H * M) + m_[None, :], mask=(m__ok)[None, :], other=0
@@ -3267,7 +3106,7 @@ def backward_prepare_6_others(
                     tl.store(
                         scaled5_p + at * M + i[:, None] * M + m_[None, :],
                         (until * ahead1.to(tl.float32)), mask=i_new[:, None] & m__ok[None, :],
-                    )  # until . (e92d0a19b999)
+                    )  # until . (ahead1)
                 tl.store(
                     matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t,
                     mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
@@ -3308,7 +3147,7 @@ def backward_sweep_6(
     BLOCK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """A walk backwards over chunks, carrying a tile of dV."""
+    """An inter-chunk sweep backwards in time, which carries a tile of dV."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
     sh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
     h = sh % H
@@ -3390,8 +3229,8 @@ def backward_sweep_6(
             p3 = tl.dot(
                 (ahead3.to(tl.float32)[None, :] * do_each.to(tl.float32)).to(DT), scaled5.to(DT),
                 (kept[None, :] * dV[n_m_]), input_precision="tf32x3",
-            )  # ... + do^T diag((ab8bc1574801)) scaled5
-            dV_slice2 = p3  # diag(kept) dV + scaled5^T diag((ab8bc1574801)) do
+            )  # ... + do^T diag((ahead3)) scaled5
+            dV_slice2 = p3  # (52) diag(kept) dV + scaled5^T diag((ahead3)) do
             dV_next = dV_next + (dV_slice2,)
         dV = dV_next
         t = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
@@ -3399,13 +3238,13 @@ def backward_sweep_6(
         p2 = tl.dot(
             (ahead3.to(tl.float32)[None, :] * do_each.to(tl.float32)).to(DT),
             tl.trans(rounded.to(DT)), p, input_precision="tf32x3",
-        )  # ... + matrix3 diag((ab8bc1574801)) do
+        )  # ... + matrix3 diag((ahead3)) do
         if not EXACT:
             p2 = tl.dot((ahead3.to(tl.float32)[None, :] * do_each.to(tl.float32)).to(DT), tl.trans(rest.to(DT)), p2)
         if YIELD:
             tl.store(
                 dv_out + step * E + i[None, :] * (H * E) + e[:, None], p2, mask=e_ok[:, None] & i_ok[None, :]
-            )  # dv
+            )  # (51) dv
     for n_m_ in tl.static_range((M + block_m_ - 1) // block_m_):
         if YIELD:
             if dV_last is not None:
@@ -3480,7 +3319,7 @@ def backward_prepare_7(
             p2, (ahead3.to(tl.float32)[:, None] * ahead1.to(tl.float32)), g_sums + step * M,
             g_rests + step * M if EXACT else None, g_a, g_n, g_a, g_n, m_, m__ok, last, H * M, C,
             CHUNK, LEVELS, False, True, FLAT, EXACT, DT,
-        )  # sum_{j} [v do^T]_{i,j} (e92d0a19b999)_{j,m} m_{i,j,m} (ab8bc1574801)_j
+        )  # sum_{j} [v do^T]_{i,j} (ahead1)_{j,m} m_{i,j,m} (ahead3)_j
         if not FLAT:
             steep_from = first_steep(steep_from, g_a, g_n, m__ok, C, DT)
             again = adds_steep(again, p2, (ahead3.to(tl.float32)[:, None] * ahead1.to(tl.float32)), steep_from, C)
@@ -3498,7 +3337,7 @@ def backward_prepare_7_others(
     FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """The same, of chunks that aren't flat: a program looks at some together, and takes one after the other."""
+    """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     i = tl.arange(0, C)
     e = tl.arange(0, block_e)
     e_ok = e < E
@@ -3564,7 +3403,7 @@ def backward_prepare_7_others(
                         p2, (ahead3.to(tl.float32)[:, None] * ahead1.to(tl.float32)),
                         g_sums + step * M, g_rests + step * M if EXACT else None, g_a, g_n, g_a,
                         g_n, m_, m__ok, last, H * M, C, CHUNK, LEVELS, False, True, FLAT, EXACT, DT,
-                    )  # sum_{j} [v do^T]_{i,j} (e92d0a19b999)_{j,m} m_{i,j,m} (ab8bc1574801)_j
+                    )  # sum_{j} [v do^T]_{i,j} (ahead1)_{j,m} m_{i,j,m} (ahead3)_j
                     if not FLAT:
                         steep_from = first_steep(steep_from, g_a, g_n, m__ok, C, DT)
                         again = adds_steep(
@@ -3585,7 +3424,7 @@ def backward_sweep_7(
     C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
-    """A walk backwards over chunks, carrying a tile of dV."""
+    """An inter-chunk sweep backwards in time, which carries a tile of dV."""
     tile = tl.program_id(0) % tl.cdiv(M, block_m_)
     sh = (tl.program_id(0) // tl.cdiv(M, block_m_)).to(tl.int64)
     h = sh % H
@@ -3681,11 +3520,11 @@ def backward_sweep_7(
             p2 = tl.dot(
                 (ahead3.to(tl.float32)[None, :] * scaled5_each.to(tl.float32)).to(DT), do.to(DT),
                 (kept[:, None] * dV[n_e]), input_precision="tf32x3",
-            )  # ... + do^T diag((ab8bc1574801)) scaled5
-            dV_slice2 = p2  # diag(kept) dV + scaled5^T diag((ab8bc1574801)) do
+            )  # ... + do^T diag((ahead3)) scaled5
+            dV_slice2 = p2  # (52) diag(kept) dV + scaled5^T diag((ahead3)) do
             dV_next = dV_next + (dV_slice2,)
         dV = dV_next
-        y = intra4_each.to(tl.float32) + (since * p)  # (v dV^T) . since + intra4
+        y = intra4_each.to(tl.float32) + (since * p)  # (54) (v dV^T) . since + intra4
         if YIELD:
             tl.store(
                 ds_out + step * M + i[None, :] * (H * M) + m_[:, None],
@@ -3727,7 +3566,7 @@ def backward_prepare_8(
             mask=i_ok[:, None] & m__ok[None, :], other=0.0,
         )
         s = tl.load(s_p + t0 * s_t + i[:, None] * s_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
-        # sum_{m} s_{j,m} m_{i,j,m} (5ae1101ffe1e)_{i,m}
+        # sum_{m} s_{j,m} m_{i,j,m} (ahead2)_{i,m}
         g_a = over_block(
             tl.load(g_sums + step * M + (row)[:, None] * (H * M) + m_[None, :], mask=(m__ok)[None, :], other=0),
             g_sums + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M, C, CHUNK,
@@ -3753,7 +3592,7 @@ def backward_prepare_8(
         tl.store(
             scaled6_p + at * M + i[:, None] * M + m_[None, :], (since * ahead2.to(tl.float32)),
             mask=i_new[:, None] & m__ok[None, :],
-        )  # since . (5ae1101ffe1e)
+        )  # since . (ahead2)
     tl.store(
         matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t,
         mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
@@ -3769,7 +3608,7 @@ def backward_prepare_8_others(
     CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """The same, of chunks that aren't flat: a program looks at some together, and takes one after the other."""
+    """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     i = tl.arange(0, C)
     group = tl.program_id(0) * GROUP
     if steep(g_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
@@ -3801,7 +3640,7 @@ def backward_prepare_8_others(
                     s = tl.load(
                         s_p + t0 * s_t + i[:, None] * s_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0
                     )
-                    # sum_{m} s_{j,m} m_{i,j,m} (5ae1101ffe1e)_{i,m}
+                    # sum_{m} s_{j,m} m_{i,j,m} (ahead2)_{i,m}
                     g_a = over_block(
                         tl.load(
                             g_sums + step * M + (row)[:, None] * (H * M) + m_[None, :], mask=(m__ok)[None, :], other=0
@@ -3833,7 +3672,7 @@ def backward_prepare_8_others(
                     tl.store(
                         scaled6_p + at * M + i[:, None] * M + m_[None, :],
                         (since * ahead2.to(tl.float32)), mask=i_new[:, None] & m__ok[None, :],
-                    )  # since . (5ae1101ffe1e)
+                    )  # since . (ahead2)
                 tl.store(
                     matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t,
                     mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
@@ -3848,7 +3687,7 @@ def backward_sweep_8(
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """A walk forwards over chunks, carrying a tile of K."""
+    """An inter-chunk sweep forwards in time, which carries a tile of K."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
     sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
     h = sh % H
@@ -3906,7 +3745,7 @@ def backward_sweep_8(
             p3 = tl.dot(
                 k.to(DT), scaled1.to(DT), (kept[None, :] * K[n_m_]), input_precision="tf32x3"
             )  # ... + k^T scaled1
-            K_slice2 = p3  # K diag(kept) + k^T scaled1
+            K_slice2 = p3  # (36) K diag(kept) + k^T scaled1
             K_next = K_next + (K_slice2,)
         K = K_next
         t = tl.load(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
@@ -3917,7 +3756,7 @@ def backward_sweep_8(
         if YIELD:
             tl.store(
                 dq_out + step * D + i[None, :] * (H * D) + d[:, None], p2, mask=d_ok[:, None] & i_ok[None, :]
-            )  # dq
+            )  # (56) dq
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
@@ -3930,7 +3769,7 @@ def backward_unroll_1(
     FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """Products of the states and their gradients at each step, for all blocks at once."""
+    """State-adjoint products at each step, of all intervals at once."""
     tile = tl.program_id(0) % tl.cdiv(M, block_m_)
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
@@ -3992,7 +3831,7 @@ def backward_unroll_1(
     p = tl.dot(k.to(DT), s.to(DT), input_precision="tf32x3")  # (k) dK
     s4 = tl.load(s_p + t0 * s_t + i[:, None] * s_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
     w = since * p * s4.to(tl.float32)
-    sums = summed(w, C, True, False, DT)  # [order_{mask}]_{i,j} w
+    sums = summed(w, C, True, False, DT)  # [i > j] w
     ahead2 = tl.load(
         ahead2_p + t0 * ahead2_t + i[:, None] * ahead2_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0
     )
@@ -4009,7 +3848,7 @@ def backward_unroll_1(
     p5 = decayed_sum(
         p4, ahead2.to(tl.float32), g_sums + step * M, g_rests + step * M if EXACT else None, g_a,
         g_n, g_a, g_n, m_, m__ok, last, H * M, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
-    )  # sum_{j} (5ae1101ffe1e)_{j,m} m_{i,j,m} [(k) (q)^T]_{i,j}
+    )  # sum_{j} (ahead2)_{j,m} m_{i,j,m} [(k) (q)^T]_{i,j}
     if not FLAT:
         steep_from = first_steep(steep_from, g_a, g_n, m__ok, C, DT)
         again = adds_steep(again, p4, ahead2.to(tl.float32), steep_from, C)
@@ -4017,7 +3856,7 @@ def backward_unroll_1(
     since2 = span(g_a, g_n, 0.0, 0)
     p6 = tl.dot(q.to(DT), s2.to(DT), input_precision="tf32x3")  # (q) K
     w2 = (ahead2.to(tl.float32) * p3) + (-(s4.to(tl.float32) * p5)) + (since2 * ahead2.to(tl.float32) * p6)
-    sums2 = summed(w2, C, False, True, DT)  # [order_{mask}]_{i,j} w
+    sums2 = summed(w2, C, False, True, DT)  # [i <= j] w
     tl.store(
         K__out + step * M + i[:, None] * (H * M) + m_[None, :],
         ((kept * s3)[None, :] + sums + sums2), mask=i_new[:, None] & m__ok[None, :],
@@ -4034,7 +3873,7 @@ def backward_unroll_1_others(
     FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """The same, of chunks that aren't flat: a program looks at some together, and takes one after the other."""
+    """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     tile = tl.program_id(0) % tl.cdiv(M, block_m_)
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
@@ -4111,7 +3950,7 @@ def backward_unroll_1_others(
                     s_p + t0 * s_t + i[:, None] * s_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0
                 )
                 w = since * p * s4.to(tl.float32)
-                sums = summed(w, C, True, False, DT)  # [order_{mask}]_{i,j} w
+                sums = summed(w, C, True, False, DT)  # [i > j] w
                 ahead2 = tl.load(
                     ahead2_p + t0 * ahead2_t + i[:, None] * ahead2_t + m_[None, :],
                     mask=i_ok[:, None] & m__ok[None, :], other=0.0,
@@ -4133,7 +3972,7 @@ def backward_unroll_1_others(
                     p4, ahead2.to(tl.float32), g_sums + step * M,
                     g_rests + step * M if EXACT else None, g_a, g_n, g_a, g_n, m_, m__ok, last,
                     H * M, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
-                )  # sum_{j} (5ae1101ffe1e)_{j,m} m_{i,j,m} [(k) (q)^T]_{i,j}
+                )  # sum_{j} (ahead2)_{j,m} m_{i,j,m} [(k) (q)^T]_{i,j}
                 if not FLAT:
                     steep_from = first_steep(steep_from, g_a, g_n, m__ok, C, DT)
                     again = adds_steep(again, p4, ahead2.to(tl.float32), steep_from, C)
@@ -4141,7 +3980,7 @@ def backward_unroll_1_others(
                 since2 = span(g_a, g_n, 0.0, 0)
                 p6 = tl.dot(q.to(DT), s2.to(DT), input_precision="tf32x3")  # (q) K
                 w2 = (ahead2.to(tl.float32) * p3) + (-(s4.to(tl.float32) * p5)) + (since2 * ahead2.to(tl.float32) * p6)
-                sums2 = summed(w2, C, False, True, DT)  # [order_{mask}]_{i,j} w
+                sums2 = summed(w2, C, False, True, DT)  # [i <= j] w
                 tl.store(
                     K__out + step * M + i[:, None] * (H * M) + m_[None, :],
                     ((kept * s3)[None, :] + sums + sums2), mask=i_new[:, None] & m__ok[None, :],
@@ -4183,7 +4022,7 @@ def backward_unroll_2(
     FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """Products of the states and their gradients at each step, for all blocks at once."""
+    """State-adjoint products at each step, of all intervals at once."""
     tile = tl.program_id(0) % tl.cdiv(M, block_m_)
     i = tl.arange(0, C)
     m_ = tile * block_m_ + tl.arange(0, block_m_)
@@ -4239,7 +4078,7 @@ def backward_unroll_2(
     p = tl.dot(v.to(DT), s.to(DT), input_precision="tf32x3")  # (v) dV^T
     s2 = tl.load(s_p + t0 * s_t + i[:, None] * s_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
     w = since * p * s2.to(tl.float32)
-    sums = summed(w, C, True, False, DT)  # [order_{mask}]_{i,j} w
+    sums = summed(w, C, True, False, DT)  # [i > j] w
     kept = span(g_a_end, g_n_end, 0.0, 0)
     s3 = tl.load(
         V_borders + (bh * chunks + c) * M * E + m_[None, :] * E + e[:, None],
@@ -4262,7 +4101,7 @@ def backward_unroll_2(
     p5 = decayed_sum(
         p4, ahead4.to(tl.float32), g_sums + step * M, g_rests + step * M if EXACT else None, g_a,
         g_n, g_a, g_n, m_, m__ok, last, H * M, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
-    )  # sum_{j} (1f643d7d74d6)_{j,m} m_{i,j,m} [(v) (do)^T]_{i,j}
+    )  # sum_{j} (ahead4)_{j,m} m_{i,j,m} [(v) (do)^T]_{i,j}
     if not FLAT:
         steep_from = first_steep(steep_from, g_a, g_n, m__ok, C, DT)
         again = adds_steep(again, p4, ahead4.to(tl.float32), steep_from, C)
@@ -4270,7 +4109,7 @@ def backward_unroll_2(
     since2 = span(g_a, g_n, 0.0, 0)
     p6 = tl.dot(do.to(DT), s3.to(DT), input_precision="tf32x3")  # (do) V^T
     w2 = (p3 * ahead4.to(tl.float32)) + (-(p5 * s2.to(tl.float32))) + (since2 * ahead4.to(tl.float32) * p6)
-    sums2 = summed(w2, C, False, True, DT)  # [order_{mask}]_{i,j} w
+    sums2 = summed(w2, C, False, True, DT)  # [i <= j] w
     tl.store(
         V__out + step * M + i[:, None] * (H * M) + m_[None, :],
         (sums + (kept * s4)[None, :] + sums2), mask=i_new[:, None] & m__ok[None, :],
@@ -4287,7 +4126,7 @@ def backward_unroll_2_others(
     FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """The same, of chunks that aren't flat: a program looks at some together, and takes one after the other."""
+    """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     tile = tl.program_id(0) % tl.cdiv(M, block_m_)
     i = tl.arange(0, C)
     m_ = tile * block_m_ + tl.arange(0, block_m_)
@@ -4358,7 +4197,7 @@ def backward_unroll_2_others(
                     s_p + t0 * s_t + i[:, None] * s_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0
                 )
                 w = since * p * s2.to(tl.float32)
-                sums = summed(w, C, True, False, DT)  # [order_{mask}]_{i,j} w
+                sums = summed(w, C, True, False, DT)  # [i > j] w
                 kept = span(g_a_end, g_n_end, 0.0, 0)
                 s3 = tl.load(
                     V_borders + (bh * chunks + c) * M * E + m_[None, :] * E + e[:, None],
@@ -4386,7 +4225,7 @@ def backward_unroll_2_others(
                     p4, ahead4.to(tl.float32), g_sums + step * M,
                     g_rests + step * M if EXACT else None, g_a, g_n, g_a, g_n, m_, m__ok, last,
                     H * M, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
-                )  # sum_{j} (1f643d7d74d6)_{j,m} m_{i,j,m} [(v) (do)^T]_{i,j}
+                )  # sum_{j} (ahead4)_{j,m} m_{i,j,m} [(v) (do)^T]_{i,j}
                 if not FLAT:
                     steep_from = first_steep(steep_from, g_a, g_n, m__ok, C, DT)
                     again = adds_steep(again, p4, ahead4.to(tl.float32), steep_from, C)
@@ -4394,7 +4233,7 @@ def backward_unroll_2_others(
                 since2 = span(g_a, g_n, 0.0, 0)
                 p6 = tl.dot(do.to(DT), s3.to(DT), input_precision="tf32x3")  # (do) V^T
                 w2 = (p3 * ahead4.to(tl.float32)) + (-(p5 * s2.to(tl.float32))) + (since2 * ahead4.to(tl.float32) * p6)
-                sums2 = summed(w2, C, False, True, DT)  # [order_{mask}]_{i,j} w
+                sums2 = summed(w2, C, False, True, DT)  # [i <= j] w
                 tl.store(
                     V__out + step * M + i[:, None] * (H * M) + m_[None, :],
                     (sums + (kept * s4)[None, :] + sums2), mask=i_new[:, None] & m__ok[None, :],
@@ -4638,7 +4477,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
                 DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
             )
-            if exchange is not None:  # other parts of the sequence are elsewhere
+            if exchange is not None:  # other segments of the sequence are elsewhere
                 dK_coming = exchange.begin(
                     (
                         map_of_all(
@@ -4754,7 +4593,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
                 DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
             )
-            if exchange is not None:  # other parts of the sequence are elsewhere
+            if exchange is not None:  # other segments of the sequence are elsewhere
                 dV_coming = exchange.begin(
                     (
                         map_of_all(
@@ -5091,7 +4930,7 @@ def steps_kernel(
     else:
         row = batch
     entry, begin, count = batch, tl.cast(0, tl.int64), tl.cast(steps, tl.int64)
-    if starts_at is not None:  # packed: a program walks one sequence, whose place it reads
+    if starts_at is not None:  # packed: a program has one sequence, whose place it reads
         entry, begin = tl.cast(0, tl.int64), tl.cast(tl.load(starts_at + batch), tl.int64)
         count = tl.load(starts_at + batch + 1) - begin
     if counts_at is not None:

@@ -6,49 +6,53 @@ family: chunk-parallel
 """
 
 # The recurrence
-#     h_t = h_{t-1} . g_t + x_t
-#     o_t = h_t
+#     (1) h_t = h_{t-1} . g_t + x_t
+#     (2) o_t = h_t
 #
 # Its adjoint
-#     dh_t = dh_{t+1} . g_{t+1} + do_t
-#     dx_t = dh_t
-#     dlog g_t = h_{t-1} . dh_t . g_t
-#     dh_0 = dh_1 . g_1
+#     (3) dh_t = dh_{t+1} . g_{t+1} + do_t
+#     (4) dx_t = dh_t
+#     (5) dlog g_t = h_{t-1} . dh_t . g_t
+#     (6) dh_0 = dh_1 . g_1
 #
 # Read-write form
-#     h_t = h_{t-1} . g_t + x_t
-#     o_t = h_t
+#     (7) h_t = h_{t-1} . g_t + x_t
+#     (8) o_t = h_t
 #
 # Read-write form of the adjoint
 # dh_t^+ is the part of dh_t that comes from later steps.
-#     dh_t = dh_t^+ + do_t
-#     dh_{t-1}^+ = dh_t . g_t
-#     dx_t = dh_t
-#     dlog g_t = h_{t-1} . dh_t . g_t
+#     (9) dh_t = dh_t^+ + do_t
+#     (10) dh_{t-1}^+ = dh_t . g_t
+#     (11) dx_t = dh_t
+#     (12) dlog g_t = h_{t-1} . dh_t . g_t
 #
 # Products of decays in a chunk
 # i, j and s run over the steps of the chunk.
-#     M_{ij} = prod_{j < s <= i} g_s  for j <= i, else 0
-#     A_i = prod_{s <= i} g_s
-#     B_j = prod_{s > j} g_s
-#     A_C = prod_s g_s
-#     N_{ij} = prod_{j < s < i} g_s  for j < i, else 0
-#     F_i = prod_{s < i} g_s
+#     (13) M_{ij} = prod_{j < s <= i} g_s  for j <= i, else 0
+#     (14) A_i = prod_{s <= i} g_s
+#     (15) B_j = prod_{s > j} g_s
+#     (16) A_C = prod_s g_s
+#     (17) N_{ij} = prod_{j < s < i} g_s  for j < i, else 0
+#     (18) F_i = prod_{s < i} g_s
 #
 # Over a chunk of C steps, forward
 # The only sweep goes from the first chunk to the last.
-#     [P_1]_{i,d} = sum_{j} X_{j,d} M_{i,j,d}
-#     O = A diag(h_0) + P_1
-#     h_C = h_0 . A_C + (X . B)^T 1
+#     (19) [P_1]_{i,d} = sum_{j} X_{j,d} M_{i,j,d}
+#     (20) O = A diag(h_0) + P_1
+#     (21) h_C = h_0 . A_C + (X . B)^T 1
 #
 # Over a chunk of C steps, backward
 # Sweep 1 goes from the first chunk to the last.
-#     [P_2]_{i,d} = sum_{j} X_{j,d} N_{i,j,d}
-#     Y_1 = F diag(h_0) + P_2   (row t: h_{t-1})
+#     (22) [P_2]_{i,d} = sum_{j} X_{j,d} N_{i,j,d}
+#     (23) Y_1 = F diag(h_0) + P_2   (row t: h_{t-1})
 # Sweep 2 goes from the last chunk to the first.
-#     [P_3]_{i,d} = sum_{j} dO_{j,d} M_{j,i,d}
-#     dX = B diag(dh_C) + P_3
-#     dh_0 = A_C . dh_C + (dO . A)^T 1
+#     (24) [P_3]_{i,d} = sum_{j} dO_{j,d} M_{j,i,d}
+#     (25) dX = B diag(dh_C) + P_3
+#     (26) dh_0 = A_C . dh_C + (dO . A)^T 1
+#
+# In code, products of decays are called by what lies at their ends: m (in torch, decays) is from a write to a read,
+#     since from what enters the chunk to a read, until from a write to what leaves it, kept from what enters to what
+#     leaves. Statements cite the formulas above by their numbers.
 
 import torch
 import triton
@@ -69,29 +73,28 @@ from chunkform.runtime.op.decode import Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK, dtype_of, from_chunks, from_steps, in_segments, steps_first, to_chunks,
+    CHUNK, call_of, chunks_of, dtype_of, from_chunks, from_steps, in_segments, or_zeros,
+    steps_first, steps_or_zeros,
 )
 from chunkform.runtime.torch_form.decays import channel_apply, decay_all, decay_in, decay_out
-from chunkform.runtime.torch_form.segment_maps import PIECE, Segment, in_pieces, over_chunks
+from chunkform.runtime.torch_form.segment_maps import LONG_CHUNK, Segment, map_of_segment, over_chunks
 
 
-def _forward_sweep_1(s1, s2, h_0, lead, size, dtype, device, size_d):
-    """A walk forwards over chunks, carrying h."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    a0 = decay_out(x1, True, 1, dim=-2)
-    a1 = (a0 * x2).sum(-2)
-    a2 = decay_all(x1, dim=-2)
-    a3 = channel_apply(1.0, x2, x1, True, True, True, 1)
-    a4 = decay_in(x1, True, 1, dim=-2)
-    h_now = h_0
-    h_in = []
-    count = x1.shape[2]
+def _forward_sweep_1(log_g, x, h, lead, size):
+    """An inter-chunk sweep forwards in time, which carries h."""
+    log_g, x = chunks_of(lead, size, log_g, x)
+    until = decay_out(log_g, True, 1, dim=-2)
+    prod = (until * x).sum(-2)
+    kept = decay_all(log_g, dim=-2)
+    prod2 = channel_apply(1.0, x, log_g, True, True, True, 1)
+    since = decay_in(log_g, True, 1, dim=-2)
+    h_0 = []
+    count = log_g.shape[2]
     for n in range(count):
-        h_in.append(h_now)
-        h_now = a1[:, :, n] + a2[:, :, n] * h_now
-    h_in = torch.stack(h_in, 2)
-    return from_chunks((a3 + a4 * h_in[..., None, :]), lead, 1), h_now
+        h_0.append(h)
+        h = prod[:, :, n] + kept[:, :, n] * h
+    h_0 = torch.stack(h_0, 2)
+    return from_chunks((prod2 + since * h_0[..., None, :]), lead, 1), h
 
 
 def torch_forward(given, states, constants, packed=None):
@@ -99,58 +102,48 @@ def torch_forward(given, states, constants, packed=None):
     if packed is not None:
         per_step = ["x", "g"]
         return forward_by_length(torch_forward, per_step, given, states, constants, packed)
-    dtype = dtype_of(given)
-    some = given["x"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    dtype, device, lead = call_of(given, "x")
     size_d = given["x"].shape[-1]
-    h_first = (
-        states["h"].to(dtype)
-        if states.get("h") is not None
-        else torch.zeros(lead[0], lead[1], size_d, dtype=dtype, device=device)
-    )
+    h_first = or_zeros(states.get("h"), (*lead[:2], size_d), dtype, device)
     log_g = steps_first(given["g"], dtype)
     x = steps_first(given["x"], dtype)
-    # y: h_t 1
-    y, h_last = in_segments(_forward_sweep_1, (log_g, x), (h_first,), lead, 1, CHUNK, dtype, device, size_d)
-    return {"o": from_steps(y, lead, 1, given["x"].dtype)}, {"h": h_last}, {}
+    # (20) o: h_t
+    o, h_last = in_segments(_forward_sweep_1, (log_g, x), (h_first,), lead, 1, CHUNK)
+    return {"o": from_steps(o, lead, 1, given["x"].dtype)}, {"h": h_last}, {}
 
 
-def _backward_sweep_1(s1, s2, h_0, lead, size, dtype, device, size_d):
-    """A walk forwards over chunks, carrying h."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    a0 = decay_out(x1, True, 1, dim=-2)
-    a1 = (a0 * x2).sum(-2)
-    a2 = decay_all(x1, dim=-2)
-    a3 = channel_apply(1.0, x2, x1, False, True, False, 1)
-    a4 = decay_in(x1, False, 1, dim=-2)
-    h_now = h_0
-    h_in = []
-    count = x1.shape[2]
+def _backward_sweep_1(log_g, x, h, lead, size):
+    """An inter-chunk sweep forwards in time, which carries h."""
+    log_g, x = chunks_of(lead, size, log_g, x)
+    until = decay_out(log_g, True, 1, dim=-2)
+    prod = (until * x).sum(-2)
+    kept = decay_all(log_g, dim=-2)
+    prod2 = channel_apply(1.0, x, log_g, False, True, False, 1)
+    since = decay_in(log_g, False, 1, dim=-2)
+    h_0 = []
+    count = log_g.shape[2]
     for n in range(count):
-        h_in.append(h_now)
-        h_now = a1[:, :, n] + a2[:, :, n] * h_now
-    h_in = torch.stack(h_in, 2)
-    return from_chunks((a3 + a4 * h_in[..., None, :]), lead, 1), h_now
+        h_0.append(h)
+        h = prod[:, :, n] + kept[:, :, n] * h
+    h_0 = torch.stack(h_0, 2)
+    return from_chunks((prod2 + since * h_0[..., None, :]), lead, 1), h
 
 
-def _backward_sweep_2(s1, s2, dh_0, lead, size, dtype, device, size_d):
-    """A walk backwards over chunks, carrying dh."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    a0 = decay_all(x1, dim=-2)
-    a1 = decay_out(x1, False, -1, dim=-2)
-    a2 = (x2 * a1).sum(-2)
-    a3 = channel_apply(1.0, x2, x1, False, False, True, -1)
-    a4 = decay_in(x1, False, -1, dim=-2)
-    dh_now = dh_0
-    dh_in = []
-    count = x1.shape[2]
+def _backward_sweep_2(log_g, do, dh, lead, size):
+    """An inter-chunk sweep backwards in time, which carries dh."""
+    log_g, do = chunks_of(lead, size, log_g, do)
+    kept = decay_all(log_g, dim=-2)
+    until = decay_out(log_g, False, -1, dim=-2)
+    prod = (do * until).sum(-2)
+    prod2 = channel_apply(1.0, do, log_g, False, False, True, -1)
+    since = decay_in(log_g, False, -1, dim=-2)
+    dh_C = []
+    count = log_g.shape[2]
     for n in range(count - 1, -1, -1):
-        dh_in.append(dh_now)
-        dh_now = a0[:, :, n] * dh_now + a2[:, :, n]
-    dh_in = torch.stack(dh_in[::-1], 2)
-    return from_chunks((a3 + dh_in[..., None, :] * a4), lead, 1), dh_now
+        dh_C.append(dh)
+        dh = kept[:, :, n] * dh + prod[:, :, n]
+    dh_C = torch.stack(dh_C[::-1], 2)
+    return from_chunks((prod2 + dh_C[..., None, :] * since), lead, 1), dh
 
 
 def torch_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
@@ -160,137 +153,101 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
         return backward_by_length(
             torch_backward, per_step, given, states, constants, saved, cotangents, final_cotangents, needs, packed
         )
-    dtype = dtype_of(given)
-    some = given["x"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    dtype, device, lead = call_of(given, "x")
     size_d = given["x"].shape[-1]
-    h_first = (
-        states["h"].to(dtype)
-        if states.get("h") is not None
-        else torch.zeros(lead[0], lead[1], size_d, dtype=dtype, device=device)
-    )
-    last_dh = final_cotangents.get("h")
-    dh_last = (
-        torch.zeros(lead[0], lead[1], size_d, dtype=dtype, device=device) if last_dh is None else last_dh.to(dtype)
-    )
+    h_first = or_zeros(states.get("h"), (*lead[:2], size_d), dtype, device)
+    dh_last = or_zeros(final_cotangents.get("h"), (*lead[:2], size_d), dtype, device)
     log_g = steps_first(given["g"], dtype)
     x = steps_first(given["x"], dtype)
-    # y: h_(t-1) 1
-    y, h_end = in_segments(_backward_sweep_1, (log_g, x), (h_first,), lead, 1, CHUNK, dtype, device, size_d)
-    do = cotangents.get("o")
-    do = (
-        torch.zeros(lead[0], lead[1], lead[2], size_d, dtype=dtype, device=device)
-        if do is None
-        else steps_first(do, dtype)
-    )
-    # y_2: dh_t 1
-    y_2, dh_first = in_segments(_backward_sweep_2, (log_g, do), (dh_last,), lead, -1, CHUNK, dtype, device, size_d)
+    # (23) y: h_{t-1}
+    y, h_end = in_segments(_backward_sweep_1, (log_g, x), (h_first,), lead, 1, CHUNK)
+    do = steps_or_zeros(cotangents.get("o"), (*lead, size_d), dtype, device)
+    # (25) dx: dh_t
+    dx, dh_first = in_segments(_backward_sweep_2, (log_g, do), (dh_last,), lead, -1, CHUNK)
     gradients = {}
-    gradients["x"] = from_steps(y_2, lead, 1, given["x"].dtype)
+    gradients["x"] = from_steps(dx, lead, 1, given["x"].dtype)
     g = log_g.exp()
-    gradients["g"] = from_steps(g * y_2 * y, lead, 1, given["g"].dtype)
+    gradients["g"] = from_steps(g * dx * y, lead, 1, given["g"].dtype)
     return gradients, {"h": dh_first}
 
 
-def _forward_states_1_chunks(s1, s2, lead, size, dtype, device, size_d):
-    """What each chunk, walked forwards, makes of h: linear parts, then local parts."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    count = x1.shape[2]
-    a0 = decay_all(x2, dim=-2)
-    a1 = decay_out(x2, True, 1, dim=-2)
-    a2 = (a1 * x1).sum(-2)
+def _forward_states_1_chunks(x, log_g, lead, size, dtype, device, size_d):
+    """The map of each chunk, forwards in time, for h: linear parts, then local parts."""
+    x, log_g = chunks_of(lead, size, x, log_g)
+    count = x.shape[2]
+    kept = decay_all(log_g, dim=-2)
+    until = decay_out(log_g, True, 1, dim=-2)
+    prod = (until * x).sum(-2)
     return (
-        over_chunks(a0, (lead[0], lead[1], count, size_d), dtype, device),
-        over_chunks(a2, (lead[0], lead[1], count, size_d), dtype, device),
+        over_chunks(kept, (*lead[:2], count, size_d), dtype, device),
+        over_chunks(prod, (*lead[:2], count, size_d), dtype, device),
     )
 
 
-def _forward_states_1_law(later, earlier):
+def _forward_states_1_composed(later, earlier):
     """The map of two segments from the map of each."""
     return (earlier[0] * later[0], (later[0] * earlier[1] + later[1]))
 
 
-def _forward_states_1_apply(parts, states):
+def _forward_states_1_applied(parts, states):
     """The states that leave a segment, from those that enter it."""
     return ((parts[0] * states[0] + parts[1]),)
 
 
 def torch_forward_states(given, states, constants, exchange):
-    """The states that enter this part of a sequence, by what comes before it."""
-    dtype = dtype_of(given)
-    some = given["x"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    """The states that enter this segment of a sequence, by what comes before it."""
+    dtype, device, lead = call_of(given, "x")
     size_d = given["x"].shape[-1]
-    h_first = (
-        states["h"].to(dtype)
-        if states.get("h") is not None
-        else torch.zeros(lead[0], lead[1], size_d, dtype=dtype, device=device)
-    )
+    h_first = or_zeros(states.get("h"), (*lead[:2], size_d), dtype, device)
     x = steps_first(given["x"], dtype)
     log_g = steps_first(given["g"], dtype)
-    map_3 = in_pieces(
-        _forward_states_1_chunks, _forward_states_1_law, (x, log_g), lead, 1, PIECE, dtype, device, size_d
+    map_3 = map_of_segment(
+        _forward_states_1_chunks, _forward_states_1_composed, (x, log_g), lead, 1, LONG_CHUNK, dtype, device, size_d
     )
     # what enters, of h
     ((h_first,),) = exchange(
-        (Segment(("h",), _forward_states_1_law, _forward_states_1_apply, map_3[:1], map_3[1:], (h_first,)),)
+        (Segment(("h",), _forward_states_1_composed, _forward_states_1_applied, map_3[:1], map_3[1:], (h_first,)),)
     )
     return {"h": h_first}
 
 
-def _backward_states_1_chunks(s1, s2, lead, size, dtype, device, size_d):
-    """What each chunk, walked backwards, makes of dh: linear parts, then local parts."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    count = x1.shape[2]
-    a0 = decay_all(x2, dim=-2)
-    a1 = decay_out(x2, False, -1, dim=-2)
-    a2 = (x1 * a1).sum(-2)
+def _backward_states_1_chunks(do, log_g, lead, size, dtype, device, size_d):
+    """The map of each chunk, backwards in time, for dh: linear parts, then local parts."""
+    do, log_g = chunks_of(lead, size, do, log_g)
+    count = do.shape[2]
+    kept = decay_all(log_g, dim=-2)
+    until = decay_out(log_g, False, -1, dim=-2)
+    prod = (do * until).sum(-2)
     return (
-        over_chunks(a0, (lead[0], lead[1], count, size_d), dtype, device),
-        over_chunks(a2, (lead[0], lead[1], count, size_d), dtype, device),
+        over_chunks(kept, (*lead[:2], count, size_d), dtype, device),
+        over_chunks(prod, (*lead[:2], count, size_d), dtype, device),
     )
 
 
-def _backward_states_1_law(later, earlier):
+def _backward_states_1_composed(later, earlier):
     """The map of two segments from the map of each."""
     return (later[0] * earlier[0], (later[1] + later[0] * earlier[1]))
 
 
-def _backward_states_1_apply(parts, states):
+def _backward_states_1_applied(parts, states):
     """The states that leave a segment, from those that enter it."""
     return ((states[0] * parts[0] + parts[1]),)
 
 
 def torch_backward_states(given, states, constants, saved, cotangents, final_cotangents, exchange):
-    """The gradients of the states that leave this part of a sequence, by what comes after it."""
-    dtype = dtype_of(given)
-    some = given["x"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    """The gradients of the states that leave this segment of a sequence, by what comes after it."""
+    dtype, device, lead = call_of(given, "x")
     size_d = given["x"].shape[-1]
-    h_first = (
-        states["h"].to(dtype)
-        if states.get("h") is not None
-        else torch.zeros(lead[0], lead[1], size_d, dtype=dtype, device=device)
-    )
-    last_dh = final_cotangents.get("h")
-    dh_last = (
-        torch.zeros(lead[0], lead[1], size_d, dtype=dtype, device=device) if last_dh is None else last_dh.to(dtype)
-    )
-    do = cotangents.get("o")
-    do = (
-        torch.zeros(lead[0], lead[1], lead[2], size_d, dtype=dtype, device=device)
-        if do is None
-        else steps_first(do, dtype)
-    )
+    h_first = or_zeros(states.get("h"), (*lead[:2], size_d), dtype, device)
+    dh_last = or_zeros(final_cotangents.get("h"), (*lead[:2], size_d), dtype, device)
+    do = steps_or_zeros(cotangents.get("o"), (*lead, size_d), dtype, device)
     log_g = steps_first(given["g"], dtype)
-    map_3 = in_pieces(
-        _backward_states_1_chunks, _backward_states_1_law, (do, log_g), lead, -1, PIECE, dtype, device, size_d
+    map_3 = map_of_segment(
+        _backward_states_1_chunks, _backward_states_1_composed, (do, log_g), lead, -1, LONG_CHUNK, dtype, device, size_d
     )
     # what enters, of dh
     ((dh_last,),) = exchange(
-        (Segment(("h",), _backward_states_1_law, _backward_states_1_apply, map_3[:1], map_3[1:], (dh_last,)),)
+        (Segment(("h",), _backward_states_1_composed, _backward_states_1_applied, map_3[:1], map_3[1:], (dh_last,)),)
     )
     return {"h": dh_last}
 
@@ -429,7 +386,7 @@ def backward_scan_2(
     h = sh % H
     b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
-    i = C - 1 - tl.arange(0, C)  # as steps are walked over
+    i = C - 1 - tl.arange(0, C)  # in the order of the sweep
     d = tl.program_id(0) % tl.cdiv(D, block_d) * block_d + tl.arange(0, block_d)
     d_ok = d < D
     dh = tl.zeros([block_d], tl.float32)
@@ -689,7 +646,7 @@ def steps_kernel(
     else:
         row = batch
     entry, begin, count = batch, tl.cast(0, tl.int64), tl.cast(steps, tl.int64)
-    if starts_at is not None:  # packed: a program walks one sequence, whose place it reads
+    if starts_at is not None:  # packed: a program has one sequence, whose place it reads
         entry, begin = tl.cast(0, tl.int64), tl.cast(tl.load(starts_at + batch), tl.int64)
         count = tl.load(starts_at + batch + 1) - begin
     if counts_at is not None:

@@ -6,53 +6,57 @@ family: chunk-parallel
 """
 
 # The recurrence
-#     S_t = diag(f_t) S_{t-1} + (1 - f_t) i_t^T
-#     o_t = S_t^T q_t
+#     (1) S_t = diag(f_t) S_{t-1} + (1 - f_t) i_t^T
+#     (2) o_t = S_t^T q_t
 #
 # Its adjoint
-#     dS_t = diag(f_{t+1}) dS_{t+1} + q_t do_t^T
-#     dq_t = S_t do_t
-#     di_t = dS_t^T (1 - f_t)
-#     dlog f_t = f_t . ((S_{t-1} . dS_t) 1) - f_t . (dS_t i_t)
-#     dS_0 = diag(f_1) dS_1
+#     (3) dS_t = diag(f_{t+1}) dS_{t+1} + q_t do_t^T
+#     (4) dq_t = S_t do_t
+#     (5) di_t = dS_t^T (1 - f_t)
+#     (6) dlog f_t = f_t . ((S_{t-1} . dS_t) 1) - f_t . (dS_t i_t)
+#     (7) dS_0 = diag(f_1) dS_1
 #
 # Read-write form
-#     S_t = diag(f_t) S_{t-1} + (1 - f_t) i_t^T
-#     o_t = S_t^T q_t
+#     (8) S_t = diag(f_t) S_{t-1} + (1 - f_t) i_t^T
+#     (9) o_t = S_t^T q_t
 #
 # Read-write form of the adjoint
 # dS_t^+ is the part of dS_t that comes from later steps.
-#     dS_t = dS_t^+ + q_t do_t^T
-#     dS_{t-1}^+ = diag(f_t) dS_t
-#     dq_t = S_t do_t
-#     di_t = dS_t^T (1 - f_t)
-#     dlog f_t = f_t . ((S_{t-1} . dS_t) 1) - f_t . (dS_t i_t)
-#     f_t . ((S_{t-1} . dS_t) 1) = (S_n . dS_n^+) 1 + sum_{s >= t} (q_s . (S_s do_s) - (1 - f_s) . (dS_s i_s))
+#     (10) dS_t = dS_t^+ + q_t do_t^T
+#     (11) dS_{t-1}^+ = diag(f_t) dS_t
+#     (12) dq_t = S_t do_t
+#     (13) di_t = dS_t^T (1 - f_t)
+#     (14) dlog f_t = f_t . ((S_{t-1} . dS_t) 1) - f_t . (dS_t i_t)
+#     (15) f_t . ((S_{t-1} . dS_t) 1) = (S_n . dS_n^+) 1 + sum_{s >= t} (q_s . (S_s do_s) - (1 - f_s) . (dS_s i_s))
 #
 # Products of decays in a chunk
 # i, j and s run over the steps of the chunk.
-#     A_i = prod_{s <= i} f_s
-#     M_{ij} = prod_{j < s <= i} f_s  for j <= i, else 0
-#     A_C = prod_s f_s
-#     B_j = prod_{s > j} f_s
+#     (16) A_i = prod_{s <= i} f_s
+#     (17) M_{ij} = prod_{j < s <= i} f_s  for j <= i, else 0
+#     (18) A_C = prod_s f_s
+#     (19) B_j = prod_{s > j} f_s
 #
 # Over a chunk of C steps, forward
 # The only sweep goes from the first chunk to the last.
-#     [P_1]_{i,j} = sum_{d} (1 - F_{j,d}) Q_{i,d} M_{i,j,d}
-#     O = (Q . A) S_0 + P_1 i
-#     S_C = diag(A_C) S_0 + ((1 - F) . B)^T i
+#     (20) [P_1]_{i,j} = sum_{d} (1 - F_{j,d}) Q_{i,d} M_{i,j,d}
+#     (21) O = (Q . A) S_0 + P_1 i
+#     (22) S_C = diag(A_C) S_0 + ((1 - F) . B)^T i
 #
 # Over a chunk of C steps, backward
 # Sweep 1 goes from the first chunk to the last.
-#     [P_2]_{i,d} = sum_{j} (1 - F_{j,d}) [dO i^T]_{i,j} M_{i,j,d}
-#     dQ = (dO S_0^T) . A + P_2
+#     (23) [P_2]_{i,d} = sum_{j} (1 - F_{j,d}) [dO i^T]_{i,j} M_{i,j,d}
+#     (24) dQ = (dO S_0^T) . A + P_2
 # Sweep 2 goes from the last chunk to the first.
-#     [P_3]_{i,j} = sum_{d} (1 - F_{i,d}) Q_{j,d} M_{j,i,d}
-#     di = ((1 - F) . B) dS_C + P_3 dO
-#     dS_0 = diag(A_C) dS_C + (Q . A)^T dO
+#     (25) [P_3]_{i,j} = sum_{d} (1 - F_{i,d}) Q_{j,d} M_{j,i,d}
+#     (26) di = ((1 - F) . B) dS_C + P_3 dO
+#     (27) dS_0 = diag(A_C) dS_C + (Q . A)^T dO
 # Sweep 3 goes from the last chunk to the first.
-#     [P_4]_{i,d} = sum_{j} Q_{j,d} [i dO^T]_{i,j} M_{j,i,d}
-#     Y_1 = (i dS_C^T) . B + P_4   (row t: dS_t i_t)
+#     (28) [P_4]_{i,d} = sum_{j} Q_{j,d} [i dO^T]_{i,j} M_{j,i,d}
+#     (29) Y_1 = (i dS_C^T) . B + P_4   (row t: dS_t i_t)
+#
+# In code, products of decays are called by what lies at their ends: m (in torch, decays) is from a write to a read,
+#     since from what enters the chunk to a read, until from a write to what leaves it, kept from what enters to what
+#     leaves. Statements cite the formulas above by their numbers.
 
 import torch
 import triton
@@ -77,35 +81,32 @@ from chunkform.runtime.op.decode import Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK, dtype_of, from_chunks, from_steps, in_parts, in_segments, steps_first, to_chunks,
+    CHUNK, call_of, chunks_of, dtype_of, from_chunks, from_steps, in_parts, in_segments, or_zeros,
+    steps_first, steps_or_zeros,
 )
 from chunkform.runtime.torch_form.decays import (
     channel_apply, channel_product, decay_all, decay_in, decay_out, order_mask,
 )
-from chunkform.runtime.torch_form.segment_maps import PIECE, Segment, in_pieces, over_chunks
+from chunkform.runtime.torch_form.segment_maps import LONG_CHUNK, Segment, map_of_segment, over_chunks
 
 
-def _forward_sweep_1(s1, s2, s3, s4, S_0, lead, size, dtype, device, size_d, size_e):
-    """A walk forwards over chunks, carrying S."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    a0 = decay_all(x1, dim=-2)
-    a1 = decay_out(x1, True, 1, dim=-2)
-    a2 = (x3 * a1).mT @ x2
-    a3 = decay_in(x1, True, 1, dim=-2)
-    a4 = channel_product(x4, x3, x1, True, True, True, 1)
-    a5 = a4 @ x2
-    S_now = S_0
-    S_in = []
-    count = x1.shape[2]
+def _forward_sweep_1(log_f, i, x, q, S, lead, size):
+    """An inter-chunk sweep forwards in time, which carries S."""
+    log_f, i, x, q = chunks_of(lead, size, log_f, i, x, q)
+    kept = decay_all(log_f, dim=-2)
+    until = decay_out(log_f, True, 1, dim=-2)
+    prod = (x * until).mT @ i
+    since = decay_in(log_f, True, 1, dim=-2)
+    prod3 = channel_product(q, x, log_f, True, True, True, 1)
+    prod4 = prod3 @ i
+    S_0 = []
+    count = log_f.shape[2]
     for n in range(count):
-        S_in.append(S_now)
-        S_now = S_now * (a0[:, :, n])[..., :, None] + a2[:, :, n]
-    S_in = torch.stack(S_in, 2)
-    c0 = (x4 * a3) @ S_in
-    return from_chunks((c0 + a5), lead, 1), S_now
+        S_0.append(S)
+        S = S * kept[:, :, n][..., :, None] + prod[:, :, n]
+    S_0 = torch.stack(S_0, 2)
+    prod2 = (q * since) @ S_0
+    return from_chunks((prod2 + prod4), lead, 1), S
 
 
 def torch_forward(given, states, constants, packed=None):
@@ -113,118 +114,94 @@ def torch_forward(given, states, constants, packed=None):
     if packed is not None:
         per_step = ["q", "i", "f"]
         return forward_by_length(torch_forward, per_step, given, states, constants, packed)
-    dtype = dtype_of(given)
-    some = given["q"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    dtype, device, lead = call_of(given, "q")
     size_d = given["q"].shape[-1]
     size_e = given["i"].shape[-1]
-    S_first = (
-        states["S"].to(dtype)
-        if states.get("S") is not None
-        else torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-    )
+    S_first = or_zeros(states.get("S"), (*lead[:2], size_d, size_e), dtype, device)
     log_f = steps_first(given["f"], dtype)
     i = steps_first(given["i"], dtype)
     f = log_f.exp()
     q = steps_first(given["q"], dtype)
-    # y: S_t^T q_t
-    y, S_last = in_segments(
-        _forward_sweep_1, (log_f, i, (1.0 - f), q), (S_first,), lead, 1, CHUNK, dtype, device, size_d, size_e
-    )
-    return {"o": from_steps(y, lead, 1, given["q"].dtype)}, {"S": S_last}, {}
+    # (21) o: S_t^T q_t
+    o, S_last = in_segments(_forward_sweep_1, (log_f, i, (1.0 - f), q), (S_first,), lead, 1, CHUNK)
+    return {"o": from_steps(o, lead, 1, given["q"].dtype)}, {"S": S_last}, {}
 
 
-def _backward_sweep_1(s1, s2, s3, s4, S_0, lead, size, dtype, device, size_d, size_e):
-    """A walk forwards over chunks, carrying S."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    a0 = decay_all(x1, dim=-2)
-    a1 = decay_out(x1, True, 1, dim=-2)
-    a2 = (x3 * a1).mT @ x2
-    a3 = decay_in(x1, True, 1, dim=-2)
-    a4 = x4 @ x2.mT
-    a5 = channel_apply(a4, x3, x1, True, True, True, 1)
-    S_now = S_0
-    S_in = []
-    count = x1.shape[2]
+def _backward_sweep_1(log_f, i, x, do, S, lead, size):
+    """An inter-chunk sweep forwards in time, which carries S."""
+    log_f, i, x, do = chunks_of(lead, size, log_f, i, x, do)
+    kept = decay_all(log_f, dim=-2)
+    until = decay_out(log_f, True, 1, dim=-2)
+    prod = (x * until).mT @ i
+    since = decay_in(log_f, True, 1, dim=-2)
+    prod3 = do @ i.mT
+    prod4 = channel_apply(prod3, x, log_f, True, True, True, 1)
+    S_0 = []
+    count = log_f.shape[2]
     for n in range(count):
-        S_in.append(S_now)
-        S_now = S_now * (a0[:, :, n])[..., :, None] + a2[:, :, n]
-    S_in = torch.stack(S_in, 2)
-    c0 = x4 @ S_in.mT
-    return from_chunks((c0 * a3 + a5), lead, 1), S_in, S_now
+        S_0.append(S)
+        S = S * kept[:, :, n][..., :, None] + prod[:, :, n]
+    S_0 = torch.stack(S_0, 2)
+    prod2 = do @ S_0.mT
+    return from_chunks((prod2 * since + prod4), lead, 1), S_0, S
 
 
-def _backward_sweep_2(s1, s2, s3, s4, dS_0, lead, size, dtype, device, size_d, size_e):
-    """A walk backwards over chunks, carrying dS."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    a0 = decay_out(x3, False, -1, dim=-2)
-    a1 = (x2 * a0).mT @ x1
-    a2 = decay_all(x3, dim=-2)
-    a3 = channel_product(x4, x2, x3, False, False, True, -1)
-    a4 = a3 @ x1
-    a5 = decay_in(x3, False, -1, dim=-2)
-    dS_now = dS_0
-    dS_in = []
-    count = x1.shape[2]
+def _backward_sweep_2(do, q, log_f, x, dS, lead, size):
+    """An inter-chunk sweep backwards in time, which carries dS."""
+    do, q, log_f, x = chunks_of(lead, size, do, q, log_f, x)
+    until = decay_out(log_f, False, -1, dim=-2)
+    prod = (q * until).mT @ do
+    kept = decay_all(log_f, dim=-2)
+    prod2 = channel_product(x, q, log_f, False, False, True, -1)
+    prod3 = prod2 @ do
+    since = decay_in(log_f, False, -1, dim=-2)
+    dS_C = []
+    count = do.shape[2]
     for n in range(count - 1, -1, -1):
-        dS_in.append(dS_now)
-        dS_now = a1[:, :, n] + dS_now * (a2[:, :, n])[..., :, None]
-    dS_in = torch.stack(dS_in[::-1], 2)
-    c0 = (x4 * a5) @ dS_in
-    return from_chunks((a4 + c0), lead, 1), dS_in, dS_now
+        dS_C.append(dS)
+        dS = prod[:, :, n] + dS * kept[:, :, n][..., :, None]
+    dS_C = torch.stack(dS_C[::-1], 2)
+    prod4 = (x * since) @ dS_C
+    return from_chunks((prod3 + prod4), lead, 1), dS_C, dS
 
 
-def _backward_sweep_3(s1, s2, s3, s4, dS_0, lead, size, dtype, device, size_d, size_e):
-    """A walk backwards over chunks, carrying dS."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    a0 = decay_out(x3, False, -1, dim=-2)
-    a1 = (x2 * a0).mT @ x1
-    a2 = decay_all(x3, dim=-2)
-    a3 = decay_in(x3, False, -1, dim=-2)
-    a4 = x4 @ x1.mT
-    a5 = channel_apply(a4, x2, x3, False, False, True, -1)
-    dS_now = dS_0
-    dS_in = []
-    count = x1.shape[2]
+def _backward_sweep_3(do, q, log_f, i, dS, lead, size):
+    """An inter-chunk sweep backwards in time, which carries dS."""
+    do, q, log_f, i = chunks_of(lead, size, do, q, log_f, i)
+    until = decay_out(log_f, False, -1, dim=-2)
+    prod = (q * until).mT @ do
+    kept = decay_all(log_f, dim=-2)
+    since = decay_in(log_f, False, -1, dim=-2)
+    prod3 = i @ do.mT
+    prod4 = channel_apply(prod3, q, log_f, False, False, True, -1)
+    dS_C = []
+    count = do.shape[2]
     for n in range(count - 1, -1, -1):
-        dS_in.append(dS_now)
-        dS_now = a1[:, :, n] + dS_now * (a2[:, :, n])[..., :, None]
-    dS_in = torch.stack(dS_in[::-1], 2)
-    c0 = x4 @ dS_in.mT
-    return from_chunks((a3 * c0 + a5), lead, 1), dS_now
+        dS_C.append(dS)
+        dS = prod[:, :, n] + dS * kept[:, :, n][..., :, None]
+    dS_C = torch.stack(dS_C[::-1], 2)
+    prod2 = i @ dS_C.mT
+    return from_chunks((since * prod2 + prod4), lead, 1), dS
 
 
-def _backward_unroll_4(s1, s2, s3, s4, s5, S_edges, dS_edges, lead, size, dtype, device, size_d, size_e):
-    """Products of the states and their gradients at each step, from the states at the borders of chunks."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    x5 = to_chunks(s5, lead, size, 1)
-    a0 = decay_all(x1, dim=-2)
-    a1 = (S_edges * dS_edges).sum(-1)
-    a2 = decay_in(x1, False, -1, dim=-2)
-    a3 = x3 @ dS_edges.mT
-    a4 = order_mask(size, False, 1, x1)
-    a5 = a4 @ (x2 * a2 * a3)
-    a6 = x5 @ S_edges.mT
-    a7 = decay_in(x1, True, 1, dim=-2)
-    a8 = x5 @ x3.mT
-    a9 = channel_apply(a8, x2, x1, True, True, False, 1)
-    a10 = x3 @ x5.mT
-    a11 = channel_apply(a10, x4, x1, False, False, False, -1)
-    a12 = order_mask(size, True, -1, x1)
-    a13 = a12 @ (x4 * a6 * a7 + a9 * x4 - a11 * x2)
-    return (from_chunks(((a0 * a1)[..., None, :] + a5 + a13), lead, 1),)
+def _backward_state_adjoint_4(log_f, x, i, q, do, S_0, dS_C, lead, size):
+    """State-adjoint products at each step, from the states at chunk boundaries and their gradients."""
+    log_f, x, i, q, do = chunks_of(lead, size, log_f, x, i, q, do)
+    kept = decay_all(log_f, dim=-2)
+    prod = (S_0 * dS_C).sum(-1)
+    since = decay_in(log_f, False, -1, dim=-2)
+    prod2 = i @ dS_C.mT
+    order = order_mask(size, False, 1, log_f)
+    prod3 = order @ (x * since * prod2)
+    prod4 = do @ S_0.mT
+    since2 = decay_in(log_f, True, 1, dim=-2)
+    prod5 = do @ i.mT
+    prod6 = channel_apply(prod5, x, log_f, True, True, False, 1)
+    prod7 = i @ do.mT
+    prod8 = channel_apply(prod7, q, log_f, False, False, False, -1)
+    order2 = order_mask(size, True, -1, log_f)
+    prod9 = order2 @ (q * prod4 * since2 + prod6 * q - prod8 * x)
+    return (from_chunks(((kept * prod)[..., None, :] + prod3 + prod9), lead, 1),)
 
 
 def torch_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
@@ -234,166 +211,116 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
         return backward_by_length(
             torch_backward, per_step, given, states, constants, saved, cotangents, final_cotangents, needs, packed
         )
-    dtype = dtype_of(given)
-    some = given["q"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    dtype, device, lead = call_of(given, "q")
     size_d = given["q"].shape[-1]
     size_e = given["i"].shape[-1]
-    S_first = (
-        states["S"].to(dtype)
-        if states.get("S") is not None
-        else torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-    )
-    last_dS = final_cotangents.get("S")
-    dS_last = (
-        torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-        if last_dS is None
-        else last_dS.to(dtype)
-    )
+    S_first = or_zeros(states.get("S"), (*lead[:2], size_d, size_e), dtype, device)
+    dS_last = or_zeros(final_cotangents.get("S"), (*lead[:2], size_d, size_e), dtype, device)
     log_f = steps_first(given["f"], dtype)
     i = steps_first(given["i"], dtype)
     f = log_f.exp()
-    do = cotangents.get("o")
-    do = (
-        torch.zeros(lead[0], lead[1], lead[2], size_e, dtype=dtype, device=device)
-        if do is None
-        else steps_first(do, dtype)
-    )
-    # y: S_t do_t
-    y, S_edges, S_end = in_segments(
-        _backward_sweep_1, (log_f, i, (1.0 - f), do), (S_first,), lead, 1, CHUNK, dtype, device, size_d, size_e
-    )
+    do = steps_or_zeros(cotangents.get("o"), (*lead, size_e), dtype, device)
+    # (24) dq: S_t do_t
+    dq, S_0, S_end = in_segments(_backward_sweep_1, (log_f, i, (1.0 - f), do), (S_first,), lead, 1, CHUNK)
     q = steps_first(given["q"], dtype)
-    t16 = -f
-    t17 = 1.0 + t16
-    # y_2: dS_t^T 1 - f_t
-    y_2, dS_edges, dS_first = in_segments(
-        _backward_sweep_2, (do, q, log_f, t17), (dS_last,), lead, -1, CHUNK, dtype, device, size_d, size_e
-    )
-    # y_3: dS_t i_t
-    y_3, dS_first = in_segments(
-        _backward_sweep_3, (do, q, log_f, i), (dS_last,), lead, -1, CHUNK, dtype, device, size_d, size_e
-    )
-    # pairing_S: <S_(t-1), dS_t> at each step, with the scalars that multiply the state
-    (pairing_S,) = in_parts(
-        _backward_unroll_4, (log_f, t17, i, q, do), (S_edges, dS_edges), lead, CHUNK, dtype, device, size_d, size_e
-    )
+    t12 = -f
+    t13 = 1.0 + t12
+    # (26) di: dS_t^T (1 - f_t)
+    di, dS_C, dS_first = in_segments(_backward_sweep_2, (do, q, log_f, t13), (dS_last,), lead, -1, CHUNK)
+    # (29) y: dS_t i_t
+    y, dS_first = in_segments(_backward_sweep_3, (do, q, log_f, i), (dS_last,), lead, -1, CHUNK)
+    # paired_S: f_t . ((S_{t-1} . dS_t) 1)
+    (paired_S,) = in_parts(_backward_state_adjoint_4, (log_f, t13, i, q, do), (S_0, dS_C), lead, CHUNK)
     gradients = {}
-    gradients["q"] = from_steps(y, lead, 1, given["q"].dtype)
-    gradients["i"] = from_steps(y_2, lead, 1, given["i"].dtype)
-    gradients["f"] = from_steps((pairing_S - y_3 * f), lead, 1, given["f"].dtype)
+    gradients["q"] = from_steps(dq, lead, 1, given["q"].dtype)
+    gradients["i"] = from_steps(di, lead, 1, given["i"].dtype)
+    gradients["f"] = from_steps((paired_S - y * f), lead, 1, given["f"].dtype)
     return gradients, {"S": dS_first}
 
 
-def _forward_states_1_chunks(s1, s2, s3, lead, size, dtype, device, size_d, size_e):
-    """What each chunk, walked forwards, makes of S: linear parts, then local parts."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    count = x1.shape[2]
-    a0 = decay_all(x2, dim=-2)
-    a1 = decay_out(x2, True, 1, dim=-2)
-    a2 = (x1 * a1).mT @ x3
+def _forward_states_1_chunks(x, log_f, i, lead, size, dtype, device, size_d, size_e):
+    """The map of each chunk, forwards in time, for S: linear parts, then local parts."""
+    x, log_f, i = chunks_of(lead, size, x, log_f, i)
+    count = x.shape[2]
+    kept = decay_all(log_f, dim=-2)
+    until = decay_out(log_f, True, 1, dim=-2)
+    prod = (x * until).mT @ i
     return (
-        over_chunks(a0, (lead[0], lead[1], count, size_d), dtype, device),
-        over_chunks(a2, (lead[0], lead[1], count, size_d, size_e), dtype, device),
+        over_chunks(kept, (*lead[:2], count, size_d), dtype, device),
+        over_chunks(prod, (*lead[:2], count, size_d, size_e), dtype, device),
     )
 
 
-def _forward_states_1_law(later, earlier):
+def _forward_states_1_composed(later, earlier):
     """The map of two segments from the map of each."""
-    return (earlier[0] * later[0], (later[1] + earlier[1] * (later[0])[..., :, None]))
+    return (earlier[0] * later[0], (later[1] + earlier[1] * later[0][..., :, None]))
 
 
-def _forward_states_1_apply(parts, states):
+def _forward_states_1_applied(parts, states):
     """The states that leave a segment, from those that enter it."""
-    return ((states[0] * (parts[0])[..., :, None] + parts[1]),)
+    return ((states[0] * parts[0][..., :, None] + parts[1]),)
 
 
 def torch_forward_states(given, states, constants, exchange):
-    """The states that enter this part of a sequence, by what comes before it."""
-    dtype = dtype_of(given)
-    some = given["q"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    """The states that enter this segment of a sequence, by what comes before it."""
+    dtype, device, lead = call_of(given, "q")
     size_d = given["q"].shape[-1]
     size_e = given["i"].shape[-1]
-    S_first = (
-        states["S"].to(dtype)
-        if states.get("S") is not None
-        else torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-    )
+    S_first = or_zeros(states.get("S"), (*lead[:2], size_d, size_e), dtype, device)
     log_f = steps_first(given["f"], dtype)
     f = log_f.exp()
     i = steps_first(given["i"], dtype)
-    map_3 = in_pieces(
-        _forward_states_1_chunks, _forward_states_1_law, ((1.0 - f), log_f, i), lead, 1, PIECE,
-        dtype, device, size_d, size_e,
+    map_3 = map_of_segment(
+        _forward_states_1_chunks, _forward_states_1_composed, ((1.0 - f), log_f, i), lead, 1,
+        LONG_CHUNK, dtype, device, size_d, size_e,
     )
     # what enters, of S
     ((S_first,),) = exchange(
-        (Segment(("S",), _forward_states_1_law, _forward_states_1_apply, map_3[:1], map_3[1:], (S_first,)),)
+        (Segment(("S",), _forward_states_1_composed, _forward_states_1_applied, map_3[:1], map_3[1:], (S_first,)),)
     )
     return {"S": S_first}
 
 
-def _backward_states_1_chunks(s1, s2, s3, lead, size, dtype, device, size_d, size_e):
-    """What each chunk, walked backwards, makes of dS: linear parts, then local parts."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    count = x1.shape[2]
-    a0 = decay_all(x2, dim=-2)
-    a1 = decay_out(x2, False, -1, dim=-2)
-    a2 = (x1 * a1).mT @ x3
+def _backward_states_1_chunks(q, log_f, do, lead, size, dtype, device, size_d, size_e):
+    """The map of each chunk, backwards in time, for dS: linear parts, then local parts."""
+    q, log_f, do = chunks_of(lead, size, q, log_f, do)
+    count = q.shape[2]
+    kept = decay_all(log_f, dim=-2)
+    until = decay_out(log_f, False, -1, dim=-2)
+    prod = (q * until).mT @ do
     return (
-        over_chunks(a0, (lead[0], lead[1], count, size_d), dtype, device),
-        over_chunks(a2, (lead[0], lead[1], count, size_d, size_e), dtype, device),
+        over_chunks(kept, (*lead[:2], count, size_d), dtype, device),
+        over_chunks(prod, (*lead[:2], count, size_d, size_e), dtype, device),
     )
 
 
-def _backward_states_1_law(later, earlier):
+def _backward_states_1_composed(later, earlier):
     """The map of two segments from the map of each."""
-    return (earlier[0] * later[0], (earlier[1] * (later[0])[..., :, None] + later[1]))
+    return (earlier[0] * later[0], (earlier[1] * later[0][..., :, None] + later[1]))
 
 
-def _backward_states_1_apply(parts, states):
+def _backward_states_1_applied(parts, states):
     """The states that leave a segment, from those that enter it."""
-    return ((states[0] * (parts[0])[..., :, None] + parts[1]),)
+    return ((states[0] * parts[0][..., :, None] + parts[1]),)
 
 
 def torch_backward_states(given, states, constants, saved, cotangents, final_cotangents, exchange):
-    """The gradients of the states that leave this part of a sequence, by what comes after it."""
-    dtype = dtype_of(given)
-    some = given["q"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    """The gradients of the states that leave this segment of a sequence, by what comes after it."""
+    dtype, device, lead = call_of(given, "q")
     size_d = given["q"].shape[-1]
     size_e = given["i"].shape[-1]
-    S_first = (
-        states["S"].to(dtype)
-        if states.get("S") is not None
-        else torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-    )
-    last_dS = final_cotangents.get("S")
-    dS_last = (
-        torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-        if last_dS is None
-        else last_dS.to(dtype)
-    )
+    S_first = or_zeros(states.get("S"), (*lead[:2], size_d, size_e), dtype, device)
+    dS_last = or_zeros(final_cotangents.get("S"), (*lead[:2], size_d, size_e), dtype, device)
     q = steps_first(given["q"], dtype)
     log_f = steps_first(given["f"], dtype)
-    do = cotangents.get("o")
-    do = (
-        torch.zeros(lead[0], lead[1], lead[2], size_e, dtype=dtype, device=device)
-        if do is None
-        else steps_first(do, dtype)
-    )
-    map_3 = in_pieces(
-        _backward_states_1_chunks, _backward_states_1_law, (q, log_f, do), lead, -1, PIECE, dtype,
-        device, size_d, size_e,
+    do = steps_or_zeros(cotangents.get("o"), (*lead, size_e), dtype, device)
+    map_3 = map_of_segment(
+        _backward_states_1_chunks, _backward_states_1_composed, (q, log_f, do), lead, -1,
+        LONG_CHUNK, dtype, device, size_d, size_e,
     )
     # what enters, of dS
     ((dS_last,),) = exchange(
-        (Segment(("S",), _backward_states_1_law, _backward_states_1_apply, map_3[:1], map_3[1:], (dS_last,)),)
+        (Segment(("S",), _backward_states_1_composed, _backward_states_1_applied, map_3[:1], map_3[1:], (dS_last,)),)
     )
     return {"S": dS_last}
 
@@ -560,7 +487,7 @@ def forward_prepare_1_others(
     CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """The same, of chunks that aren't flat: a program looks at some together, and takes one after the other."""
+    """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     i = tl.arange(0, C)
     SUMS: tl.constexpr = False
     group = tl.program_id(0) * GROUP
@@ -734,7 +661,7 @@ def forward_sweep_1(
     C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
-    """A walk forwards over chunks, carrying a tile of S."""
+    """An inter-chunk sweep forwards in time, which carries a tile of S."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
     sh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
     h = sh % H
@@ -808,7 +735,7 @@ def forward_sweep_1(
             p3 = tl.dot(
                 i_.to(DT), scaled2.to(DT), (kept[None, :] * S[n_d]), input_precision="tf32x3"
             )  # ... + scaled2^T i
-            S_slice2 = p3  # diag(kept) S + scaled2^T i
+            S_slice2 = p3  # (22) diag(kept) S + scaled2^T i
             S_next = S_next + (S_slice2,)
         S = S_next
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
@@ -817,7 +744,9 @@ def forward_sweep_1(
         if not EXACT:
             p2 = tl.dot(i_.to(DT), tl.trans(rest.to(DT)), p2)
         if YIELD:
-            tl.store(o_out + step * E + i[None, :] * (H * E) + e[:, None], p2, mask=e_ok[:, None] & i_ok[None, :])  # o
+            tl.store(
+                o_out + step * E + i[None, :] * (H * E) + e[:, None], p2, mask=e_ok[:, None] & i_ok[None, :]
+            )  # (21) o
     for n_d in tl.static_range((D + block_d - 1) // block_d):
         if YIELD:
             if S_last is not None:
@@ -881,7 +810,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps,
             num_stages=2, maxnreg=walk.registers,
         )
-        if exchange is not None:  # other parts of the sequence are elsewhere
+        if exchange is not None:  # other segments of the sequence are elsewhere
             S_coming = exchange.begin(
                 (
                     map_of_all(
@@ -1037,7 +966,7 @@ def backward_prepare_1_others(
     CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """The same, of chunks that aren't flat: a program looks at some together, and takes one after the other."""
+    """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     i = tl.arange(0, C)
     group = tl.program_id(0) * GROUP
     if steep(f_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
@@ -1162,7 +1091,7 @@ def backward_sweep_1(
     C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
-    """A walk backwards over chunks, carrying a tile of dS."""
+    """An inter-chunk sweep backwards in time, which carries a tile of dS."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
     sh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
     h = sh % H
@@ -1236,7 +1165,7 @@ def backward_sweep_1(
             p3 = tl.dot(
                 do.to(DT), scaled2.to(DT), (kept[None, :] * dS[n_d]), input_precision="tf32x3"
             )  # ... + scaled2^T do
-            dS_slice2 = p3  # diag(kept) dS + scaled2^T do
+            dS_slice2 = p3  # (27) diag(kept) dS + scaled2^T do
             dS_next = dS_next + (dS_slice2,)
         dS = dS_next
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
@@ -1247,7 +1176,7 @@ def backward_sweep_1(
         if YIELD:
             tl.store(
                 di_out + step * E + i[None, :] * (H * E) + e[:, None], p2, mask=e_ok[:, None] & i_ok[None, :]
-            )  # di
+            )  # (26) di
     for n_d in tl.static_range((D + block_d - 1) // block_d):
         if YIELD:
             if dS_last is not None:
@@ -1273,7 +1202,7 @@ def backward_read_1(
     FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """What reads the states at the borders of blocks, for all blocks at once."""
+    """Intra-chunk outputs from checkpointed states, of all intervals at once."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
     i = tl.arange(0, C)
     e = tl.arange(0, block_e)
@@ -1317,7 +1246,7 @@ def backward_read_1(
         else tl.full([1], 0, tl.int32)
     )
     kept = span(f_a_end, f_n_end, 0.0, 0)
-    spans = kept * tl.sum(s.to(tl.float32) * s2.to(tl.float32), axis=0)  # the decays of the block times <S, dS>
+    spans = kept * tl.sum(s.to(tl.float32) * s2.to(tl.float32), axis=0)  # the decays of the interval times <S, dS>
     do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
     i_ = tl.load(i__p + t0 * i__t + i[:, None] * i__t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
     p = tl.dot(do.to(DT), tl.trans(i_.to(DT)), input_precision="tf32x3")  # do i^T
@@ -1376,10 +1305,10 @@ def backward_read_1(
     p5 = tl.dot(do.to(DT), s.to(DT), input_precision="tf32x3")  # do S^T
     since = span(f_a, f_n, 0.0, 0)
     apart = (p5 * since) + p3
-    y = p4 + (p5 * since)  # (do S^T) . since + intra1
+    y = p4 + (p5 * since)  # (24) (do S^T) . since + intra1
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    terms = y  # dq
-    tl.store(dq_out + step * D + i[:, None] * (H * D) + d[None, :], y, mask=i_new[:, None] & d_ok[None, :])  # dq
+    terms = y  # (24) dq
+    tl.store(dq_out + step * D + i[:, None] * (H * D) + d[None, :], y, mask=i_new[:, None] & d_ok[None, :])  # (24) dq
     p6 = tl.dot(i_.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # i do^T
     p7 = p6
     own2 = diagonal(p7, C)
@@ -1395,7 +1324,7 @@ def backward_read_1(
     since2 = span(f_a_end[None, :], f_n_end[None, :], f_a, f_n)
     p10 = tl.dot(i_.to(DT), s2.to(DT), input_precision="tf32x3")  # i dS^T
     apart2 = p8 + tl.where((i < last)[:, None], (since2 * p10), 0.0)
-    y2 = p9 + (since2 * p10)  # (i dS^T) . since + intra2
+    y2 = p9 + (since2 * p10)  # (29) (i dS^T) . since + intra2
     x2 = tl.where(i_ok[:, None] & d_ok[None, :], (1.0 + (-f)), 0.0)  # 1 - f
     sums = tl.sum(
         tl.where(i_ok[:, None], tl.where((i < last)[:, None], (-(x2 * since2 * p10)), 0.0), 0.0), axis=0
@@ -1411,7 +1340,7 @@ def backward_read_1(
     )
     tl.store(
         S_pairing_out + step * D + i[:, None] * (H * D) + d[None, :], total, mask=i_new[:, None] & d_ok[None, :]
-    )  # S: pairing
+    )  # state-adjoint product of S
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
@@ -1424,7 +1353,7 @@ def backward_read_1_others(
     FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """The same, of chunks that aren't flat: a program looks at some together, and takes one after the other."""
+    """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
     i = tl.arange(0, C)
     e = tl.arange(0, block_e)
@@ -1477,7 +1406,7 @@ def backward_read_1_others(
                 kept = span(f_a_end, f_n_end, 0.0, 0)
                 spans = kept * tl.sum(
                     s.to(tl.float32) * s2.to(tl.float32), axis=0
-                )  # the decays of the block times <S, dS>
+                )  # the decays of the interval times <S, dS>
                 do = tl.load(
                     do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
                 )
@@ -1545,14 +1474,14 @@ def backward_read_1_others(
                 p5 = tl.dot(do.to(DT), s.to(DT), input_precision="tf32x3")  # do S^T
                 since = span(f_a, f_n, 0.0, 0)
                 apart = (p5 * since) + p3
-                y = p4 + (p5 * since)  # (do S^T) . since + intra1
+                y = p4 + (p5 * since)  # (24) (do S^T) . since + intra1
                 q = tl.load(
                     q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
                 )
-                terms = y  # dq
+                terms = y  # (24) dq
                 tl.store(
                     dq_out + step * D + i[:, None] * (H * D) + d[None, :], y, mask=i_new[:, None] & d_ok[None, :]
-                )  # dq
+                )  # (24) dq
                 p6 = tl.dot(i_.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # i do^T
                 p7 = p6
                 own2 = diagonal(p7, C)
@@ -1569,7 +1498,7 @@ def backward_read_1_others(
                 since2 = span(f_a_end[None, :], f_n_end[None, :], f_a, f_n)
                 p10 = tl.dot(i_.to(DT), s2.to(DT), input_precision="tf32x3")  # i dS^T
                 apart2 = p8 + tl.where((i < last)[:, None], (since2 * p10), 0.0)
-                y2 = p9 + (since2 * p10)  # (i dS^T) . since + intra2
+                y2 = p9 + (since2 * p10)  # (29) (i dS^T) . since + intra2
                 x2 = tl.where(i_ok[:, None] & d_ok[None, :], (1.0 + (-f)), 0.0)  # 1 - f
                 sums = tl.sum(
                     tl.where(i_ok[:, None], tl.where((i < last)[:, None], (-(x2 * since2 * p10)), 0.0), 0.0), axis=0
@@ -1587,7 +1516,7 @@ def backward_read_1_others(
                 tl.store(
                     S_pairing_out + step * D + i[:, None] * (H * D) + d[None, :], total,
                     mask=i_new[:, None] & d_ok[None, :],
-                )  # S: pairing
+                )  # state-adjoint product of S
 
 
 def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None, exchange=None):
@@ -1640,7 +1569,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps,
             num_stages=2, maxnreg=walk.registers,
         )
-        if exchange is not None:  # other parts of the sequence are elsewhere
+        if exchange is not None:  # other segments of the sequence are elsewhere
             dS_coming = exchange.begin(
                 (
                     map_of_all(
@@ -1810,7 +1739,7 @@ def steps_kernel(
     else:
         row = batch
     entry, begin, count = batch, tl.cast(0, tl.int64), tl.cast(steps, tl.int64)
-    if starts_at is not None:  # packed: a program walks one sequence, whose place it reads
+    if starts_at is not None:  # packed: a program has one sequence, whose place it reads
         entry, begin = tl.cast(0, tl.int64), tl.cast(tl.load(starts_at + batch), tl.int64)
         count = tl.load(starts_at + batch + 1) - begin
     if counts_at is not None:

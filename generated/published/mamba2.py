@@ -6,62 +6,66 @@ family: chunk-parallel
 """
 
 # The recurrence
-#     dt_t = softplus(bias + raw_t)
-#     h_t = exp(-dt_t exp(A_{log})) h_{t-1} + dt_t B_t x_t^T
-#     y_t = h_t^T C_t + D x_t
+#     (1) dt_t = softplus(bias + raw_t)
+#     (2) h_t = exp(-dt_t exp(A_{log})) h_{t-1} + dt_t B_t x_t^T
+#     (3) y_t = h_t^T C_t + D x_t
 #
 # Its adjoint
-#     ddt_t = x_t^T dh_t^T B_t - exp(A_{log}) exp(-dt_t exp(A_{log})) <h_{t-1}, dh_t>
-#     dh_t = exp(-dt_{t+1} exp(A_{log})) dh_{t+1} + C_t dy_t^T
-#     dB_t = dt_t dh_t x_t
-#     dC_t = h_t dy_t
-#     dx_t = dt_t dh_t^T B_t + D dy_t
-#     draw_t = ddt_t sigmoid(bias + raw_t)
-#     dA_{log} = sum_t (-dt_t exp(A_{log}) exp(-dt_t exp(A_{log})) <h_{t-1}, dh_t>)
-#     dbias = sum_t ddt_t sigmoid(bias + raw_t)
-#     dD = sum_t x_t^T dy_t
-#     dh_0 = exp(-dt_1 exp(A_{log})) dh_1
+#     (4) ddt_t = x_t^T dh_t^T B_t - exp(A_{log}) exp(-dt_t exp(A_{log})) <h_{t-1}, dh_t>
+#     (5) dh_t = exp(-dt_{t+1} exp(A_{log})) dh_{t+1} + C_t dy_t^T
+#     (6) dB_t = dt_t dh_t x_t
+#     (7) dC_t = h_t dy_t
+#     (8) dx_t = dt_t dh_t^T B_t + D dy_t
+#     (9) draw_t = ddt_t sigmoid(bias + raw_t)
+#     (10) dA_{log} = sum_t (-dt_t exp(A_{log}) exp(-dt_t exp(A_{log})) <h_{t-1}, dh_t>)
+#     (11) dbias = sum_t ddt_t sigmoid(bias + raw_t)
+#     (12) dD = sum_t x_t^T dy_t
+#     (13) dh_0 = exp(-dt_1 exp(A_{log})) dh_1
 #
 # Read-write form
-#     c_{1,t} = sigmoid(bias + raw_t)
-#     c_{2,t} = exp(A_{log})
-#     dt_t = softplus(bias + raw_t)
-#     h_t = exp(-dt_t c_{2,t}) h_{t-1} + dt_t B_t x_t^T
-#     y_t = h_t^T C_t + D x_t
+#     (14) c_{1,t} = sigmoid(bias + raw_t)
+#     (15) c_{2,t} = exp(A_{log})
+#     (16) dt_t = softplus(bias + raw_t)
+#     (17) h_t = exp(-dt_t c_{2,t}) h_{t-1} + dt_t B_t x_t^T
+#     (18) y_t = h_t^T C_t + D x_t
 #
 # Read-write form of the adjoint
 # dh_t^+ is the part of dh_t that comes from later steps.
-#     dh_t = dh_t^+ + C_t dy_t^T
-#     dh_{t-1}^+ = exp(-dt_t c_{2,t}) dh_t
-#     dB_t = dt_t dh_t x_t
-#     dC_t = h_t dy_t
-#     dx_t = dt_t dh_t^T B_t + D dy_t
-#     draw_t = c_{1,t} B_t^T dh_t x_t - c_{2,t} c_{1,t} exp(-dt_t c_{2,t}) <h_{t-1}, dh_t>
-#     dA_{log} = sum_t (-dt_t c_{2,t} exp(-dt_t c_{2,t}) <h_{t-1}, dh_t>)
-#     dbias = sum_t (c_{1,t} B_t^T dh_t x_t - c_{2,t} c_{1,t} exp(-dt_t c_{2,t}) <h_{t-1}, dh_t>)
-#     dD = sum_t x_t^T dy_t
-#     exp(-dt_t c_{2,t}) <h_{t-1}, dh_t> = <h_n, dh_n^+> + sum_{s >= t} (C_s^T h_s dy_s - dt_s B_s^T dh_s x_s)
+#     (19) dh_t = dh_t^+ + C_t dy_t^T
+#     (20) dh_{t-1}^+ = exp(-dt_t c_{2,t}) dh_t
+#     (21) dB_t = dt_t dh_t x_t
+#     (22) dC_t = h_t dy_t
+#     (23) dx_t = dt_t dh_t^T B_t + D dy_t
+#     (24) draw_t = c_{1,t} B_t^T dh_t x_t - c_{2,t} c_{1,t} exp(-dt_t c_{2,t}) <h_{t-1}, dh_t>
+#     (25) dA_{log} = sum_t (-dt_t c_{2,t} exp(-dt_t c_{2,t}) <h_{t-1}, dh_t>)
+#     (26) dbias = sum_t (c_{1,t} B_t^T dh_t x_t - c_{2,t} c_{1,t} exp(-dt_t c_{2,t}) <h_{t-1}, dh_t>)
+#     (27) dD = sum_t x_t^T dy_t
+#     (28) exp(-dt_t c_{2,t}) <h_{t-1}, dh_t> = <h_n, dh_n^+> + sum_{s >= t} (C_s^T h_s dy_s - dt_s B_s^T dh_s x_s)
 #
 # Products of decays in a chunk
 # i, j and s run over the steps of the chunk.
-#     M_{ij} = prod_{j < s <= i} exp(-dt_s c_{2,s})  for j <= i, else 0
-#     a_i = prod_{s <= i} exp(-dt_s c_{2,s})
-#     a_C = prod_s exp(-dt_s c_{2,s})
-#     r_j = prod_{s > j} exp(-dt_s c_{2,s})
+#     (29) M_{ij} = prod_{j < s <= i} exp(-dt_s c_{2,s})  for j <= i, else 0
+#     (30) a_i = prod_{s <= i} exp(-dt_s c_{2,s})
+#     (31) a_C = prod_s exp(-dt_s c_{2,s})
+#     (32) r_j = prod_{s > j} exp(-dt_s c_{2,s})
 #
 # Over a chunk of C steps, forward
 # The only sweep goes from the first chunk to the last.
-#     Z_1 = diag(a) C h_0 + ((C B^T) . M) diag(dt) X   (row t: h_t^T C_t)
-#     h_C = a_C h_0 + B^T diag(dt . r) X
+#     (33) Z_1 = diag(a) C h_0 + ((C B^T) . M) diag(dt) X   (row t: h_t^T C_t)
+#     (34) h_C = a_C h_0 + B^T diag(dt . r) X
 #
 # Over a chunk of C steps, backward
 # Sweep 1 goes from the first chunk to the last.
-#     dC = diag(a) dY h_0^T + ((dY X^T) . M) diag(dt) B
+#     (35) dC = diag(a) dY h_0^T + ((dY X^T) . M) diag(dt) B
 # Sweep 2 goes from the last chunk to the first.
-#     Z_2 = diag(r) B dh_C + ((B C^T) . M^T) dY   (row t: dh_t^T B_t)
-#     dh_0 = a_C dh_C + C^T diag(a) dY
+#     (36) Z_2 = diag(r) B dh_C + ((B C^T) . M^T) dY   (row t: dh_t^T B_t)
+#     (37) dh_0 = a_C dh_C + C^T diag(a) dY
 # Sweep 3 goes from the last chunk to the first.
-#     Z_3 = diag(r) X dh_C^T + ((X dY^T) . M^T) C   (row t: dh_t x_t)
+#     (38) Z_3 = diag(r) X dh_C^T + ((X dY^T) . M^T) C   (row t: dh_t x_t)
+#
+# In code, products of decays are called by what lies at their ends: m (in torch, decays) is from a write to a read,
+#     since from what enters the chunk to a read, until from a write to what leaves it, kept from what enters to what
+#     leaves. Statements cite the formulas above by their numbers.
 
 import torch
 import triton
@@ -88,35 +92,31 @@ from chunkform.runtime.op.decode import Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK, dtype_of, from_chunks, from_heads, from_steps, in_parts, in_segments, per_head,
-    steps_first, to_chunks,
+    CHUNK, call_of, chunks_of, dtype_of, from_chunks, from_heads, from_steps, in_parts, in_segments,
+    or_zeros, per_head, steps_first, steps_or_zeros,
 )
 from chunkform.runtime.torch_form.decays import decay_all, decay_in, decay_mask, decay_out
-from chunkform.runtime.torch_form.segment_maps import PIECE, Segment, in_pieces, over_chunks
+from chunkform.runtime.torch_form.segment_maps import LONG_CHUNK, Segment, map_of_segment, over_chunks
 
 
-def _forward_sweep_1(s1, s2, s3, s4, h_0, lead, size, dtype, device, size_n, size_p):
-    """A walk forwards over chunks, carrying h."""
-    x1 = to_chunks(s1, lead, size, 0)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    a0 = decay_all(x1)
-    a1 = decay_out(x1, True, 1)
-    a2 = (a1[..., :, None] * x2).mT @ x3
-    a3 = x4 @ x2.mT
-    a4 = decay_mask(x1, True, True, True, 1)
-    a5 = (a3 * a4) @ x3
-    a6 = decay_in(x1, True, 1)
-    h_now = h_0
-    h_in = []
-    count = x1.shape[2]
+def _forward_sweep_1(x, x2, x_, C, h, lead, size):
+    """An inter-chunk sweep forwards in time, which carries h."""
+    x, x2, x_, C = chunks_of(lead, size, x, x2, x_, C)
+    kept = decay_all(x)
+    until = decay_out(x, True, 1)
+    prod = (until[..., :, None] * x2).mT @ x_
+    prod2 = C @ x2.mT
+    decays = decay_mask(x, True, True, True, 1)
+    prod3 = (prod2 * decays) @ x_
+    since = decay_in(x, True, 1)
+    h_0 = []
+    count = x.shape[2]
     for n in range(count):
-        h_in.append(h_now)
-        h_now = h_now * (a0[:, :, n])[..., None, None] + a2[:, :, n]
-    h_in = torch.stack(h_in, 2)
-    c0 = x4 @ h_in
-    return from_chunks((a5 + c0 * a6[..., :, None]), lead, 1), h_now
+        h_0.append(h)
+        h = h * kept[:, :, n][..., None, None] + prod[:, :, n]
+    h_0 = torch.stack(h_0, 2)
+    prod4 = C @ h_0
+    return from_chunks((prod3 + prod4 * since[..., :, None]), lead, 1), h
 
 
 def torch_forward(given, states, constants, packed=None):
@@ -124,131 +124,106 @@ def torch_forward(given, states, constants, packed=None):
     if packed is not None:
         per_step = ["B", "C", "x", "raw"]
         return forward_by_length(torch_forward, per_step, given, states, constants, packed)
-    dtype = dtype_of(given)
-    some = given["B"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    dtype, device, lead = call_of(given, "B")
     size_n = given["B"].shape[-1]
     size_p = given["x"].shape[-1]
-    h_first = (
-        states["h"].to(dtype)
-        if states.get("h") is not None
-        else torch.zeros(lead[0], lead[1], size_n, size_p, dtype=dtype, device=device)
-    )
+    h_first = or_zeros(states.get("h"), (*lead[:2], size_n, size_p), dtype, device)
     raw = steps_first(given["raw"], dtype)
     bias = per_head(given["bias"], dtype)
     A_log = per_head(given["A_log"], dtype)
-    t9 = -(-torch.nn.functional.logsigmoid(-(raw + bias))) * torch.exp(A_log)
+    t7 = -(-torch.nn.functional.logsigmoid(-(raw + bias))) * torch.exp(A_log)
     B = steps_first(given["B"], dtype)
-    t11 = raw + bias
-    t12 = -torch.nn.functional.logsigmoid(-(t11))
+    t9 = raw + bias
+    t10 = -torch.nn.functional.logsigmoid(-(t9))
     x = steps_first(given["x"], dtype)
     C = steps_first(given["C"], dtype)
-    # y: h_t^T C_t
-    y, h_last = in_segments(
-        _forward_sweep_1, (t9, B * t12[..., None], x, C), (h_first,), lead, 1, CHUNK, dtype, device, size_n, size_p
-    )
+    # (33) y: h_t^T C_t
+    y, h_last = in_segments(_forward_sweep_1, (t7, B * t10[..., None], x, C), (h_first,), lead, 1, CHUNK)
     D = per_head(given["D"], dtype)
     return {"y": from_steps((y + x * D[..., None]), lead, 1, given["B"].dtype)}, {"h": h_last}, {}
 
 
-def _backward_sweep_1(s1, s2, s3, s4, h_0, lead, size, dtype, device, size_n, size_p):
-    """A walk forwards over chunks, carrying h."""
-    x1 = to_chunks(s1, lead, size, 0)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    a0 = decay_all(x1)
-    a1 = decay_out(x1, True, 1)
-    a2 = (a1[..., :, None] * x2).mT @ x3
-    a3 = x4 @ x3.mT
-    a4 = decay_mask(x1, True, True, True, 1)
-    a5 = (a3 * a4) @ x2
-    a6 = decay_in(x1, True, 1)
-    h_now = h_0
-    h_in = []
-    count = x1.shape[2]
+def _backward_sweep_1(x, x2, x_, dy, h, lead, size):
+    """An inter-chunk sweep forwards in time, which carries h."""
+    x, x2, x_, dy = chunks_of(lead, size, x, x2, x_, dy)
+    kept = decay_all(x)
+    until = decay_out(x, True, 1)
+    prod = (until[..., :, None] * x2).mT @ x_
+    prod2 = dy @ x_.mT
+    decays = decay_mask(x, True, True, True, 1)
+    prod3 = (prod2 * decays) @ x2
+    since = decay_in(x, True, 1)
+    h_0 = []
+    count = x.shape[2]
     for n in range(count):
-        h_in.append(h_now)
-        h_now = h_now * (a0[:, :, n])[..., None, None] + a2[:, :, n]
-    h_in = torch.stack(h_in, 2)
-    c0 = x4 @ h_in.mT
-    return from_chunks((a5 + c0 * a6[..., :, None]), lead, 1), h_in, h_now
+        h_0.append(h)
+        h = h * kept[:, :, n][..., None, None] + prod[:, :, n]
+    h_0 = torch.stack(h_0, 2)
+    prod4 = dy @ h_0.mT
+    return from_chunks((prod3 + prod4 * since[..., :, None]), lead, 1), h_0, h
 
 
-def _backward_sweep_2(s1, s2, s3, s4, dh_0, lead, size, dtype, device, size_n, size_p):
-    """A walk backwards over chunks, carrying dh."""
-    x1 = to_chunks(s1, lead, size, 0)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    a0 = decay_all(x1)
-    a1 = decay_out(x1, False, -1)
-    a2 = x3.mT @ (a1[..., :, None] * x2)
-    a3 = x4 @ x3.mT
-    a4 = decay_mask(x1, False, False, True, -1)
-    a5 = (a3 * a4) @ x2
-    a6 = decay_in(x1, False, -1)
-    dh_now = dh_0
-    dh_in = []
-    count = x1.shape[2]
+def _backward_sweep_2(x, dy, C, B, dh, lead, size):
+    """An inter-chunk sweep backwards in time, which carries dh."""
+    x, dy, C, B = chunks_of(lead, size, x, dy, C, B)
+    kept = decay_all(x)
+    until = decay_out(x, False, -1)
+    prod = C.mT @ (until[..., :, None] * dy)
+    prod2 = B @ C.mT
+    decays = decay_mask(x, False, False, True, -1)
+    prod3 = (prod2 * decays) @ dy
+    since = decay_in(x, False, -1)
+    dh_C = []
+    count = x.shape[2]
     for n in range(count - 1, -1, -1):
-        dh_in.append(dh_now)
-        dh_now = dh_now * (a0[:, :, n])[..., None, None] + a2[:, :, n]
-    dh_in = torch.stack(dh_in[::-1], 2)
-    c0 = x4 @ dh_in
-    return from_chunks((a5 + c0 * a6[..., :, None]), lead, 1), dh_in, dh_now
+        dh_C.append(dh)
+        dh = dh * kept[:, :, n][..., None, None] + prod[:, :, n]
+    dh_C = torch.stack(dh_C[::-1], 2)
+    prod4 = B @ dh_C
+    return from_chunks((prod3 + prod4 * since[..., :, None]), lead, 1), dh_C, dh
 
 
-def _backward_sweep_3(s1, s2, s3, s4, dh_0, lead, size, dtype, device, size_n, size_p):
-    """A walk backwards over chunks, carrying dh."""
-    x1 = to_chunks(s1, lead, size, 0)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    a0 = decay_all(x1)
-    a1 = decay_out(x1, False, -1)
-    a2 = x3.mT @ (a1[..., :, None] * x2)
-    a3 = decay_mask(x1, False, False, True, -1)
-    a4 = x4 @ x2.mT
-    a5 = (a3 * a4) @ x3
-    a6 = decay_in(x1, False, -1)
-    dh_now = dh_0
-    dh_in = []
-    count = x1.shape[2]
+def _backward_sweep_3(x, dy, C, x_, dh, lead, size):
+    """An inter-chunk sweep backwards in time, which carries dh."""
+    x, dy, C, x_ = chunks_of(lead, size, x, dy, C, x_)
+    kept = decay_all(x)
+    until = decay_out(x, False, -1)
+    prod = C.mT @ (until[..., :, None] * dy)
+    decays = decay_mask(x, False, False, True, -1)
+    prod2 = x_ @ dy.mT
+    prod3 = (decays * prod2) @ C
+    since = decay_in(x, False, -1)
+    dh_C = []
+    count = x.shape[2]
     for n in range(count - 1, -1, -1):
-        dh_in.append(dh_now)
-        dh_now = dh_now * (a0[:, :, n])[..., None, None] + a2[:, :, n]
-    dh_in = torch.stack(dh_in[::-1], 2)
-    c0 = x4 @ dh_in.mT
-    return from_chunks((a5 + a6[..., :, None] * c0), lead, 1), dh_now
+        dh_C.append(dh)
+        dh = dh * kept[:, :, n][..., None, None] + prod[:, :, n]
+    dh_C = torch.stack(dh_C[::-1], 2)
+    prod4 = x_ @ dh_C.mT
+    return from_chunks((prod3 + since[..., :, None] * prod4), lead, 1), dh
 
 
-def _backward_unroll_4(s1, s2, s3, s4, s5, s6, s7, h_edges, dh_edges, lead, size, dtype, device, size_n, size_p):
-    """Products of the states and their gradients at each step, from the states at the borders of chunks."""
-    x1 = to_chunks(s1, lead, size, 0)
-    x2 = to_chunks(s2, lead, size, 0)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    x5 = to_chunks(s5, lead, size, 0)
-    x6 = to_chunks(s6, lead, size, 1)
-    x7 = to_chunks(s7, lead, size, 1)
-    a0 = (h_edges * dh_edges).sum(-2)
-    a1 = (a0).sum(-1)
-    a2 = decay_in(x2, False, -1)
-    a3 = decay_in(x2, False, 1)
-    a4 = decay_mask(x2, False, False, True, -1)
-    a5 = x4 @ h_edges
-    a6 = (x3 * a5).sum(-1)
-    a7 = torch.einsum("...ab,...b->...a", a4, a6)
-    a8 = decay_mask(x2, False, True, False, 1)
-    a9 = x3 @ x6.mT
-    a10 = x4 @ x7.mT
-    a11 = (x5[..., None, :] * a8) @ (a9 * a10).mT
-    a12 = (a4 * a11).sum(-1)
-    a13 = x7 @ dh_edges
-    a14 = (x6 * a13).sum(-1)
-    a15 = torch.einsum("...ab,...b->...a", a14[..., None, :] * a8, x5)
-    return (from_chunks(x1 * (a1[..., None] * a2 * a3 + a7 * a3 + a12 + a15 * a2), lead, 0),)
+def _backward_state_adjoint_4(x, x2, dy, C, x3, x_, B, h_0, dh_C, lead, size):
+    """State-adjoint products at each step, from the states at chunk boundaries and their gradients."""
+    x, x2, dy, C, x3, x_, B = chunks_of(lead, size, x, x2, dy, C, x3, x_, B)
+    prod = (h_0 * dh_C).sum(-2)
+    prod2 = (prod).sum(-1)
+    since = decay_in(x2, False, -1)
+    since2 = decay_in(x2, False, 1)
+    decays = decay_mask(x2, False, False, True, -1)
+    prod3 = C @ h_0
+    prod4 = (dy * prod3).sum(-1)
+    prod5 = torch.einsum("...ab,...b->...a", decays, prod4)
+    decays2 = decay_mask(x2, False, True, False, 1)
+    prod6 = dy @ x_.mT
+    prod7 = C @ B.mT
+    prod8 = (x3[..., None, :] * decays2) @ (prod6 * prod7).mT
+    prod9 = (decays * prod8).sum(-1)
+    prod10 = B @ dh_C
+    prod11 = (x_ * prod10).sum(-1)
+    prod12 = torch.einsum("...ab,...b->...a", prod11[..., None, :] * decays2, x3)
+    t = prod2[..., None] * since * since2 + prod5 * since2 + prod9 + prod12 * since
+    return (from_chunks(x * t, lead, 0),)
 
 
 def torch_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
@@ -258,189 +233,139 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
         return backward_by_length(
             torch_backward, per_step, given, states, constants, saved, cotangents, final_cotangents, needs, packed
         )
-    dtype = dtype_of(given)
-    some = given["B"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    dtype, device, lead = call_of(given, "B")
     size_n = given["B"].shape[-1]
     size_p = given["x"].shape[-1]
-    h_first = (
-        states["h"].to(dtype)
-        if states.get("h") is not None
-        else torch.zeros(lead[0], lead[1], size_n, size_p, dtype=dtype, device=device)
-    )
-    last_dh = final_cotangents.get("h")
-    dh_last = (
-        torch.zeros(lead[0], lead[1], size_n, size_p, dtype=dtype, device=device)
-        if last_dh is None
-        else last_dh.to(dtype)
-    )
+    h_first = or_zeros(states.get("h"), (*lead[:2], size_n, size_p), dtype, device)
+    dh_last = or_zeros(final_cotangents.get("h"), (*lead[:2], size_n, size_p), dtype, device)
     raw = steps_first(given["raw"], dtype)
     bias = per_head(given["bias"], dtype)
     A_log = per_head(given["A_log"], dtype)
-    t11 = -(-torch.nn.functional.logsigmoid(-(raw + bias))) * torch.exp(A_log)
+    t8 = -(-torch.nn.functional.logsigmoid(-(raw + bias))) * torch.exp(A_log)
     B = steps_first(given["B"], dtype)
-    t13 = raw + bias
-    t14 = -torch.nn.functional.logsigmoid(-(t13))
+    t10 = raw + bias
+    t11 = -torch.nn.functional.logsigmoid(-(t10))
     x = steps_first(given["x"], dtype)
-    dy = cotangents.get("y")
-    dy = (
-        torch.zeros(lead[0], lead[1], lead[2], size_p, dtype=dtype, device=device)
-        if dy is None
-        else steps_first(dy, dtype)
-    )
-    # y: h_t dy_t
-    y, h_edges, h_end = in_segments(
-        _backward_sweep_1, (t11, B * t14[..., None], x, dy), (h_first,), lead, 1, CHUNK, dtype, device, size_n, size_p
-    )
+    dy = steps_or_zeros(cotangents.get("y"), (*lead, size_p), dtype, device)
+    # (35) dC: h_t dy_t
+    dC, h_0, h_end = in_segments(_backward_sweep_1, (t8, B * t11[..., None], x, dy), (h_first,), lead, 1, CHUNK)
     C = steps_first(given["C"], dtype)
-    # y_2: dh_t^T B_t
-    y_2, dh_edges, dh_first = in_segments(
-        _backward_sweep_2, (t11, dy, C, B), (dh_last,), lead, -1, CHUNK, dtype, device, size_n, size_p
-    )
-    # y_3: dh_t x_t
-    y_3, dh_first = in_segments(
-        _backward_sweep_3, (t11, dy, C, x), (dh_last,), lead, -1, CHUNK, dtype, device, size_n, size_p
-    )
-    # pairing_h: <h_(t-1), dh_t> at each step, with the scalars that multiply the state
-    (pairing_h,) = in_parts(
-        _backward_unroll_4, (torch.exp(t11), t11, dy, C, t14, x, B), (h_edges, dh_edges), lead,
-        CHUNK, dtype, device, size_n, size_p,
-    )
+    # (36) y: dh_t^T B_t
+    y, dh_C, dh_first = in_segments(_backward_sweep_2, (t8, dy, C, B), (dh_last,), lead, -1, CHUNK)
+    # (38) y_2: dh_t x_t
+    y_2, dh_first = in_segments(_backward_sweep_3, (t8, dy, C, x), (dh_last,), lead, -1, CHUNK)
+    # paired_h: exp(-exp(A_log) softplus(bias + raw_t)) <h_{t-1}, dh_t>
+    (paired_h,) = in_parts(_backward_state_adjoint_4, (torch.exp(t8), t8, dy, C, t11, x, B), (h_0, dh_C), lead, CHUNK)
     gradients = {}
-    gradients["B"] = from_steps(y_3 * t14[..., None], lead, 1, given["B"].dtype)
-    gradients["C"] = from_steps(y, lead, 1, given["C"].dtype)
+    gradients["B"] = from_steps(y_2 * t11[..., None], lead, 1, given["B"].dtype)
+    gradients["C"] = from_steps(dC, lead, 1, given["C"].dtype)
     D = per_head(given["D"], dtype)
-    gradients["x"] = from_steps((t14[..., None] * y_2 + dy * D[..., None]), lead, 1, given["x"].dtype)
-    t32 = torch.sigmoid(t13)
-    t33 = torch.exp(A_log)
-    t34 = (y_3 * B).sum(-1)
-    gradients["raw"] = from_steps((-t32 * pairing_h * t33 + t32 * t34), lead, 0, given["raw"].dtype)
-    gradients["A_log"] = from_heads(-t14 * pairing_h * t33, lead, 0, given["A_log"].dtype)
-    t37 = -t32 * pairing_h * t33
-    t38 = t32 * t34
-    t39 = t37 + t38
-    gradients["bias"] = from_heads(t39, lead, 0, given["bias"].dtype)
-    t41 = (x * dy).sum(-1)
-    gradients["D"] = from_heads(t41, lead, 0, given["D"].dtype)
+    gradients["x"] = from_steps((t11[..., None] * y + dy * D[..., None]), lead, 1, given["x"].dtype)
+    t28 = torch.sigmoid(t10)
+    t29 = torch.exp(A_log)
+    t30 = (y_2 * B).sum(-1)
+    gradients["raw"] = from_steps((-t28 * paired_h * t29 + t28 * t30), lead, 0, given["raw"].dtype)
+    gradients["A_log"] = from_heads(-t11 * paired_h * t29, lead, 0, given["A_log"].dtype)
+    t33 = -t28 * paired_h * t29
+    t34 = t28 * t30
+    t35 = t33 + t34
+    gradients["bias"] = from_heads(t35, lead, 0, given["bias"].dtype)
+    t37 = (x * dy).sum(-1)
+    gradients["D"] = from_heads(t37, lead, 0, given["D"].dtype)
     return gradients, {"h": dh_first}
 
 
-def _forward_states_1_chunks(s1, s2, s3, lead, size, dtype, device, size_n, size_p):
-    """What each chunk, walked forwards, makes of h: linear parts, then local parts."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 0)
-    x3 = to_chunks(s3, lead, size, 1)
-    count = x1.shape[2]
-    a0 = decay_all(x2)
-    a1 = decay_out(x2, True, 1)
-    a2 = (a1[..., :, None] * x1).mT @ x3
+def _forward_states_1_chunks(x, x2, x_, lead, size, dtype, device, size_n, size_p):
+    """The map of each chunk, forwards in time, for h: linear parts, then local parts."""
+    x, x2, x_ = chunks_of(lead, size, x, x2, x_)
+    count = x.shape[2]
+    kept = decay_all(x2)
+    until = decay_out(x2, True, 1)
+    prod = (until[..., :, None] * x).mT @ x_
     return (
-        over_chunks(a0, (lead[0], lead[1], count), dtype, device),
-        over_chunks(a2, (lead[0], lead[1], count, size_n, size_p), dtype, device),
+        over_chunks(kept, (*lead[:2], count), dtype, device),
+        over_chunks(prod, (*lead[:2], count, size_n, size_p), dtype, device),
     )
 
 
-def _forward_states_1_law(later, earlier):
+def _forward_states_1_composed(later, earlier):
     """The map of two segments from the map of each."""
-    return (later[0] * earlier[0], ((later[0])[..., None, None] * earlier[1] + later[1]))
+    return (later[0] * earlier[0], (later[0][..., None, None] * earlier[1] + later[1]))
 
 
-def _forward_states_1_apply(parts, states):
+def _forward_states_1_applied(parts, states):
     """The states that leave a segment, from those that enter it."""
-    return ((parts[1] + (parts[0])[..., None, None] * states[0]),)
+    return ((parts[1] + parts[0][..., None, None] * states[0]),)
 
 
 def torch_forward_states(given, states, constants, exchange):
-    """The states that enter this part of a sequence, by what comes before it."""
-    dtype = dtype_of(given)
-    some = given["B"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    """The states that enter this segment of a sequence, by what comes before it."""
+    dtype, device, lead = call_of(given, "B")
     size_n = given["B"].shape[-1]
     size_p = given["x"].shape[-1]
-    h_first = (
-        states["h"].to(dtype)
-        if states.get("h") is not None
-        else torch.zeros(lead[0], lead[1], size_n, size_p, dtype=dtype, device=device)
-    )
+    h_first = or_zeros(states.get("h"), (*lead[:2], size_n, size_p), dtype, device)
     B = steps_first(given["B"], dtype)
     raw = steps_first(given["raw"], dtype)
     bias = per_head(given["bias"], dtype)
-    t9 = B * (-torch.nn.functional.logsigmoid(-(raw + bias)))[..., None]
-    t10 = raw + bias
-    t11 = -torch.nn.functional.logsigmoid(-(t10))
+    t7 = B * (-torch.nn.functional.logsigmoid(-(raw + bias)))[..., None]
+    t8 = raw + bias
+    t9 = -torch.nn.functional.logsigmoid(-(t8))
     A_log = per_head(given["A_log"], dtype)
     x = steps_first(given["x"], dtype)
-    map_3 = in_pieces(
-        _forward_states_1_chunks, _forward_states_1_law, (t9, -t11 * torch.exp(A_log), x), lead, 1,
-        PIECE, dtype, device, size_n, size_p,
+    map_3 = map_of_segment(
+        _forward_states_1_chunks, _forward_states_1_composed, (t7, -t9 * torch.exp(A_log), x), lead,
+        1, LONG_CHUNK, dtype, device, size_n, size_p,
     )
     # what enters, of h
     ((h_first,),) = exchange(
-        (Segment(("h",), _forward_states_1_law, _forward_states_1_apply, map_3[:1], map_3[1:], (h_first,)),)
+        (Segment(("h",), _forward_states_1_composed, _forward_states_1_applied, map_3[:1], map_3[1:], (h_first,)),)
     )
     return {"h": h_first}
 
 
-def _backward_states_1_chunks(s1, s2, s3, lead, size, dtype, device, size_n, size_p):
-    """What each chunk, walked backwards, makes of dh: linear parts, then local parts."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 0)
-    x3 = to_chunks(s3, lead, size, 1)
-    count = x1.shape[2]
-    a0 = decay_all(x2)
-    a1 = decay_out(x2, False, -1)
-    a2 = x1.mT @ (a1[..., :, None] * x3)
+def _backward_states_1_chunks(C, x, dy, lead, size, dtype, device, size_n, size_p):
+    """The map of each chunk, backwards in time, for dh: linear parts, then local parts."""
+    C, x, dy = chunks_of(lead, size, C, x, dy)
+    count = C.shape[2]
+    kept = decay_all(x)
+    until = decay_out(x, False, -1)
+    prod = C.mT @ (until[..., :, None] * dy)
     return (
-        over_chunks(a0, (lead[0], lead[1], count), dtype, device),
-        over_chunks(a2, (lead[0], lead[1], count, size_n, size_p), dtype, device),
+        over_chunks(kept, (*lead[:2], count), dtype, device),
+        over_chunks(prod, (*lead[:2], count, size_n, size_p), dtype, device),
     )
 
 
-def _backward_states_1_law(later, earlier):
+def _backward_states_1_composed(later, earlier):
     """The map of two segments from the map of each."""
-    return (later[0] * earlier[0], ((later[0])[..., None, None] * earlier[1] + later[1]))
+    return (later[0] * earlier[0], (later[0][..., None, None] * earlier[1] + later[1]))
 
 
-def _backward_states_1_apply(parts, states):
+def _backward_states_1_applied(parts, states):
     """The states that leave a segment, from those that enter it."""
-    return (((parts[0])[..., None, None] * states[0] + parts[1]),)
+    return ((parts[0][..., None, None] * states[0] + parts[1]),)
 
 
 def torch_backward_states(given, states, constants, saved, cotangents, final_cotangents, exchange):
-    """The gradients of the states that leave this part of a sequence, by what comes after it."""
-    dtype = dtype_of(given)
-    some = given["B"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    """The gradients of the states that leave this segment of a sequence, by what comes after it."""
+    dtype, device, lead = call_of(given, "B")
     size_n = given["B"].shape[-1]
     size_p = given["x"].shape[-1]
-    h_first = (
-        states["h"].to(dtype)
-        if states.get("h") is not None
-        else torch.zeros(lead[0], lead[1], size_n, size_p, dtype=dtype, device=device)
-    )
-    last_dh = final_cotangents.get("h")
-    dh_last = (
-        torch.zeros(lead[0], lead[1], size_n, size_p, dtype=dtype, device=device)
-        if last_dh is None
-        else last_dh.to(dtype)
-    )
+    h_first = or_zeros(states.get("h"), (*lead[:2], size_n, size_p), dtype, device)
+    dh_last = or_zeros(final_cotangents.get("h"), (*lead[:2], size_n, size_p), dtype, device)
     C = steps_first(given["C"], dtype)
     raw = steps_first(given["raw"], dtype)
     bias = per_head(given["bias"], dtype)
     A_log = per_head(given["A_log"], dtype)
-    t12 = -(-torch.nn.functional.logsigmoid(-(raw + bias))) * torch.exp(A_log)
-    dy = cotangents.get("y")
-    dy = (
-        torch.zeros(lead[0], lead[1], lead[2], size_p, dtype=dtype, device=device)
-        if dy is None
-        else steps_first(dy, dtype)
-    )
-    map_3 = in_pieces(
-        _backward_states_1_chunks, _backward_states_1_law, (C, t12, dy), lead, -1, PIECE, dtype, device, size_n, size_p
+    t9 = -(-torch.nn.functional.logsigmoid(-(raw + bias))) * torch.exp(A_log)
+    dy = steps_or_zeros(cotangents.get("y"), (*lead, size_p), dtype, device)
+    map_3 = map_of_segment(
+        _backward_states_1_chunks, _backward_states_1_composed, (C, t9, dy), lead, -1, LONG_CHUNK,
+        dtype, device, size_n, size_p,
     )
     # what enters, of dh
     ((dh_last,),) = exchange(
-        (Segment(("h",), _backward_states_1_law, _backward_states_1_apply, map_3[:1], map_3[1:], (dh_last,)),)
+        (Segment(("h",), _backward_states_1_composed, _backward_states_1_applied, map_3[:1], map_3[1:], (dh_last,)),)
     )
     return {"h": dh_last}
 
@@ -478,7 +403,7 @@ def forward_sweep_1(
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """A walk forwards over chunks, carrying a tile of h."""
+    """An inter-chunk sweep forwards in time, which carries a tile of h."""
     tile = tl.program_id(0) % tl.cdiv(P, block_p_)
     sh = (tl.program_id(0) // tl.cdiv(P, block_p_)).to(tl.int64)
     h = sh % H
@@ -563,7 +488,7 @@ def forward_sweep_1(
                 ((until * x2)[None, :] * x_each.to(tl.float32)).to(DT), B_.to(DT),
                 (kept * h_[n_n_]), input_precision="tf32x3",
             )  # ... + B^T diag(until . (softplus(raw + bias))) x
-            h__slice2 = p4  # kept h + B^T diag(until . (softplus(raw + bias))) x
+            h__slice2 = p4  # (34) kept h + B^T diag(until . (softplus(raw + bias))) x
             h__next = h__next + (h__slice2,)
         h_ = h__next
         since = span(decay1_a, decay1_n, 0.0, 0)
@@ -754,7 +679,7 @@ def forward_sweep_1_roles(
     LEVELS: gl.constexpr, EVEN: gl.constexpr, EXACT: gl.constexpr, DT: gl.constexpr,
     LOADER_REGISTERS: gl.constexpr,
 ):
-    """A walk forwards over chunks, carrying a tile of h. Its warps have roles: consumer, loader."""
+    """An inter-chunk sweep forwards in time, which carries a tile of h. Its warps have roles: consumer, loader."""
     tile = gl.program_id(0) % gl.cdiv(P, block_p_)
     sh = (gl.program_id(0) // gl.cdiv(P, block_p_)).to(gl.int64)
     h = sh % H
@@ -887,7 +812,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2,
             maxnreg=walk.registers,
         )
-        if exchange is not None:  # other parts of the sequence are elsewhere
+        if exchange is not None:  # other segments of the sequence are elsewhere
             h__coming = exchange.begin(
                 (
                     map_of_all(
@@ -1030,7 +955,7 @@ def backward_prepare_1(
         tl.store(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m * p))  # (dy x^T) . m
         pairs = x[None, :] * (
             p2 * tl.where(i[:, None] > i[None, :], 1.0, 0.0) * m * p
-        )  # ([order_{mask}]_{i,j} . (C B^T) . (dy x^T) . m) diag((softplus(raw + bias)))
+        )  # ([i > j] . (C B^T) . (dy x^T) . m) diag((softplus(raw + bias)))
         sums = tl.sum(pairs, axis=1)
         sums2 = tl.sum(tl.reshape(pairs, [2, C // 2, C]), axis=1)
         tl.store(own1_out + (bh * 3 + 0) * T + t0 + i, sums, mask=i_ok)  # h: own.late, rows
@@ -1050,7 +975,7 @@ def backward_sweep_1(
     C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
-    """A walk forwards over chunks, carrying a tile of h."""
+    """An inter-chunk sweep forwards in time, which carries a tile of h."""
     tile = tl.program_id(0) % tl.cdiv(N, block_n_)
     sh = (tl.program_id(0) // tl.cdiv(N, block_n_)).to(tl.int64)
     h = sh % H
@@ -1142,7 +1067,7 @@ def backward_sweep_1(
                 ((until * x)[None, :] * B__each.to(tl.float32)).to(DT), x2.to(DT),
                 (kept * h_[n_p_]), input_precision="tf32x3",
             )  # ... + B^T diag(until . (softplus(raw + bias))) x
-            h__slice2 = p3  # kept h + B^T diag(until . (softplus(raw + bias))) x
+            h__slice2 = p3  # (34) kept h + B^T diag(until . (softplus(raw + bias))) x
             h__next = h__next + (h__slice2,)
         h_ = h__next
         sums = tl.sum(
@@ -1154,7 +1079,7 @@ def backward_sweep_1(
         if YIELD:
             tl.store(
                 dC_out + step * N + i[None, :] * (H * N) + n_[:, None], p2, mask=n__ok[:, None] & i_ok[None, :]
-            )  # dC
+            )  # (35) dC
             tl.store(
                 h_in_late__out
                 + ((bh * tl.cdiv(N, block_n_) + tile) * WARPS + tl.arange(0, WARPS))[:, None] * T
@@ -1180,7 +1105,7 @@ def backward_sweep_2(
     C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
-    """A walk backwards over chunks, carrying a tile of dh."""
+    """An inter-chunk sweep backwards in time, which carries a tile of dh."""
     tile = tl.program_id(0) % tl.cdiv(P, block_p_)
     sh = (tl.program_id(0) // tl.cdiv(P, block_p_)).to(tl.int64)
     h = sh % H
@@ -1253,7 +1178,7 @@ def backward_sweep_2(
             p3 = tl.dot(
                 (until[None, :] * dy_each.to(tl.float32)).to(DT), C_.to(DT), (kept * dh[n_n_]), input_precision="tf32x3"
             )  # ... + C^T diag(until) dy
-            dh_slice2 = p3  # kept dh + C^T diag(until) dy
+            dh_slice2 = p3  # (37) kept dh + C^T diag(until) dy
             dh_next = dh_next + (dh_slice2,)
         dh = dh_next
         t = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
@@ -1302,7 +1227,7 @@ def backward_sweep_3(
     C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
-    """A walk backwards over chunks, carrying a tile of dh."""
+    """An inter-chunk sweep backwards in time, which carries a tile of dh."""
     tile = tl.program_id(0) % tl.cdiv(N, block_n_)
     sh = (tl.program_id(0) // tl.cdiv(N, block_n_)).to(tl.int64)
     h = sh % H
@@ -1393,7 +1318,7 @@ def backward_sweep_3(
             p3 = tl.dot(
                 (until[None, :] * C__each.to(tl.float32)).to(DT), dy.to(DT), (kept * dh[n_p_]), input_precision="tf32x3"
             )  # ... + C^T diag(until) dy
-            dh_slice2 = p3  # kept dh + C^T diag(until) dy
+            dh_slice2 = p3  # (37) kept dh + C^T diag(until) dy
             dh_next = dh_next + (dh_slice2,)
         dh = dh_next
         sums = tl.sum(
@@ -1603,7 +1528,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
                 num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
             )
-            if exchange is not None:  # other parts of the sequence are elsewhere
+            if exchange is not None:  # other segments of the sequence are elsewhere
                 dh_coming = exchange.begin(
                     (
                         map_of_all(
@@ -1885,7 +1810,7 @@ def steps_kernel(
     else:
         row = batch
     entry, begin, count = batch, tl.cast(0, tl.int64), tl.cast(steps, tl.int64)
-    if starts_at is not None:  # packed: a program walks one sequence, whose place it reads
+    if starts_at is not None:  # packed: a program has one sequence, whose place it reads
         entry, begin = tl.cast(0, tl.int64), tl.cast(tl.load(starts_at + batch), tl.int64)
         count = tl.load(starts_at + batch + 1) - begin
     if counts_at is not None:

@@ -6,54 +6,60 @@ family: chunk-parallel
 """
 
 # The recurrence
-#     candidate_t = relu(c_t) + sigmoid(-relu(-c_t))
-#     h_t = h_{t-1} . (1 - sigmoid(z_t)) + sigmoid(z_t) . candidate_t
-#     y_t = h_t
+#     (1) candidate_t = relu(c_t) + sigmoid(-relu(-c_t))
+#     (2) h_t = h_{t-1} . (1 - sigmoid(z_t)) + sigmoid(z_t) . candidate_t
+#     (3) y_t = h_t
 #
 # Its adjoint
-#     dcandidate_t = dh_t . sigmoid(z_t)
-#     dh_t = dh_{t+1} . sigmoid(-z_{t+1}) + dy_t
-#     dz_t = (1 - sigmoid(z_t)) . candidate_t . dcandidate_t - h_{t-1} . dh_t . (1 - sigmoid(-z_t)) . sigmoid(-z_t)
-#     dc_t = step(c_t) . dcandidate_t + step(-c_t) . (1 - sigmoid(-relu(-c_t))) . sigmoid(-relu(-c_t)) . dcandidate_t
-#     dh_0 = dh_1 . sigmoid(-z_1)
+#     (4) dcandidate_t = dh_t . sigmoid(z_t)
+#     (5) dh_t = dh_{t+1} . sigmoid(-z_{t+1}) + dy_t
+#     (6) dz_t = (1 - sigmoid(z_t)) . candidate_t . dcandidate_t - h_{t-1} . dh_t . (1 - sigmoid(-z_t)) .
+#         sigmoid(-z_t)
+#     (7) dc_t = step(c_t) . dcandidate_t + step(-c_t) . (1 - sigmoid(-relu(-c_t))) . sigmoid(-relu(-c_t)) .
+#         dcandidate_t
+#     (8) dh_0 = dh_1 . sigmoid(-z_1)
 #
 # Read-write form
-#     candidate_t = relu(c_t) + sigmoid(-relu(-c_t))
-#     h_t = h_{t-1} . sigmoid(-z_t) + sigmoid(z_t) . candidate_t
-#     y_t = h_t
+#     (9) candidate_t = relu(c_t) + sigmoid(-relu(-c_t))
+#     (10) h_t = h_{t-1} . sigmoid(-z_t) + sigmoid(z_t) . candidate_t
+#     (11) y_t = h_t
 #
 # Read-write form of the adjoint
 # dh_t^+ is the part of dh_t that comes from later steps.
-#     dh_t = dh_t^+ + dy_t
-#     dh_{t-1}^+ = dh_t . sigmoid(-z_t)
-#     dz_t = dh_t . sigmoid(z_t) . (1 - sigmoid(z_t)) . candidate_t - h_{t-1} . dh_t . (1 - sigmoid(-z_t)) .
+#     (12) dh_t = dh_t^+ + dy_t
+#     (13) dh_{t-1}^+ = dh_t . sigmoid(-z_t)
+#     (14) dz_t = dh_t . sigmoid(z_t) . (1 - sigmoid(z_t)) . candidate_t - h_{t-1} . dh_t . (1 - sigmoid(-z_t)) .
 #         sigmoid(-z_t)
-#     dc_t = dh_t . sigmoid(z_t) . step(-c_t) . (1 - sigmoid(-relu(-c_t))) . sigmoid(-relu(-c_t)) + dh_t .
+#     (15) dc_t = dh_t . sigmoid(z_t) . step(-c_t) . (1 - sigmoid(-relu(-c_t))) . sigmoid(-relu(-c_t)) + dh_t .
 #         sigmoid(z_t) . step(c_t)
 #
 # Products of decays in a chunk
 # i, j and s run over the steps of the chunk.
-#     A_i = prod_{s <= i} sigmoid(-z_s)
-#     M_{ij} = prod_{j < s <= i} sigmoid(-z_s)  for j <= i, else 0
-#     A_C = prod_s sigmoid(-z_s)
-#     B_j = prod_{s > j} sigmoid(-z_s)
-#     G_i = prod_{s < i} sigmoid(-z_s)
-#     N_{ij} = prod_{j < s < i} sigmoid(-z_s)  for j < i, else 0
+#     (16) A_i = prod_{s <= i} sigmoid(-z_s)
+#     (17) M_{ij} = prod_{j < s <= i} sigmoid(-z_s)  for j <= i, else 0
+#     (18) A_C = prod_s sigmoid(-z_s)
+#     (19) B_j = prod_{s > j} sigmoid(-z_s)
+#     (20) G_i = prod_{s < i} sigmoid(-z_s)
+#     (21) N_{ij} = prod_{j < s < i} sigmoid(-z_s)  for j < i, else 0
 #
 # Over a chunk of C steps, forward
 # The only sweep goes from the first chunk to the last.
-#     [P_1]_{i,d} = sum_{j} sigmoid(Z_{j,d}) candidate_{j,d} M_{i,j,d}
-#     Y = A diag(h_0) + P_1
-#     h_C = h_0 . A_C + (sigmoid(Z) . candidate . B)^T 1
+#     (22) [P_1]_{i,d} = sum_{j} sigmoid(Z_{j,d}) candidate_{j,d} M_{i,j,d}
+#     (23) Y = A diag(h_0) + P_1
+#     (24) h_C = h_0 . A_C + (sigmoid(Z) . candidate . B)^T 1
 #
 # Over a chunk of C steps, backward
 # Sweep 1 goes from the first chunk to the last.
-#     [P_2]_{i,d} = sum_{j} sigmoid(Z_{j,d}) candidate_{j,d} N_{i,j,d}
-#     X_1 = G diag(h_0) + P_2   (row t: h_{t-1})
+#     (25) [P_2]_{i,d} = sum_{j} sigmoid(Z_{j,d}) candidate_{j,d} N_{i,j,d}
+#     (26) X_1 = G diag(h_0) + P_2   (row t: h_{t-1})
 # Sweep 2 goes from the last chunk to the first.
-#     [P_3]_{i,d} = sum_{j} dY_{j,d} M_{j,i,d}
-#     X_2 = B diag(dh_C) + P_3   (row t: dh_t)
-#     dh_0 = A_C . dh_C + (dY . A)^T 1
+#     (27) [P_3]_{i,d} = sum_{j} dY_{j,d} M_{j,i,d}
+#     (28) X_2 = B diag(dh_C) + P_3   (row t: dh_t)
+#     (29) dh_0 = A_C . dh_C + (dY . A)^T 1
+#
+# In code, products of decays are called by what lies at their ends: m (in torch, decays) is from a write to a read,
+#     since from what enters the chunk to a read, until from a write to what leaves it, kept from what enters to what
+#     leaves. Statements cite the formulas above by their numbers.
 
 import torch
 import triton
@@ -74,29 +80,28 @@ from chunkform.runtime.op.decode import Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK, dtype_of, from_chunks, from_steps, in_segments, steps_first, to_chunks,
+    CHUNK, call_of, chunks_of, dtype_of, from_chunks, from_steps, in_segments, or_zeros,
+    steps_first, steps_or_zeros,
 )
 from chunkform.runtime.torch_form.decays import channel_apply, decay_all, decay_in, decay_out
-from chunkform.runtime.torch_form.segment_maps import PIECE, Segment, in_pieces, over_chunks
+from chunkform.runtime.torch_form.segment_maps import LONG_CHUNK, Segment, map_of_segment, over_chunks
 
 
-def _forward_sweep_1(s1, s2, h_0, lead, size, dtype, device, size_d):
-    """A walk forwards over chunks, carrying h."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    a0 = decay_all(x1, dim=-2)
-    a1 = decay_out(x1, True, 1, dim=-2)
-    a2 = (x2 * a1).sum(-2)
-    a3 = decay_in(x1, True, 1, dim=-2)
-    a4 = channel_apply(1.0, x2, x1, True, True, True, 1)
-    h_now = h_0
-    h_in = []
-    count = x1.shape[2]
+def _forward_sweep_1(x, x2, h, lead, size):
+    """An inter-chunk sweep forwards in time, which carries h."""
+    x, x2 = chunks_of(lead, size, x, x2)
+    kept = decay_all(x, dim=-2)
+    until = decay_out(x, True, 1, dim=-2)
+    prod = (x2 * until).sum(-2)
+    since = decay_in(x, True, 1, dim=-2)
+    prod2 = channel_apply(1.0, x2, x, True, True, True, 1)
+    h_0 = []
+    count = x.shape[2]
     for n in range(count):
-        h_in.append(h_now)
-        h_now = a0[:, :, n] * h_now + a2[:, :, n]
-    h_in = torch.stack(h_in, 2)
-    return from_chunks((a3 * h_in[..., None, :] + a4), lead, 1), h_now
+        h_0.append(h)
+        h = kept[:, :, n] * h + prod[:, :, n]
+    h_0 = torch.stack(h_0, 2)
+    return from_chunks((since * h_0[..., None, :] + prod2), lead, 1), h
 
 
 def torch_forward(given, states, constants, packed=None):
@@ -104,61 +109,49 @@ def torch_forward(given, states, constants, packed=None):
     if packed is not None:
         per_step = ["z", "c"]
         return forward_by_length(torch_forward, per_step, given, states, constants, packed)
-    dtype = dtype_of(given)
-    some = given["z"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    dtype, device, lead = call_of(given, "z")
     size_d = given["z"].shape[-1]
-    h_first = (
-        states["h"].to(dtype)
-        if states.get("h") is not None
-        else torch.zeros(lead[0], lead[1], size_d, dtype=dtype, device=device)
-    )
+    h_first = or_zeros(states.get("h"), (*lead[:2], size_d), dtype, device)
     z = steps_first(given["z"], dtype)
     c = steps_first(given["c"], dtype)
-    t7 = (torch.relu(c) + torch.sigmoid(-torch.relu(-c))) * torch.sigmoid(z)
-    # y: h_t 1
-    y, h_last = in_segments(
-        _forward_sweep_1, (torch.nn.functional.logsigmoid(-(z)), t7), (h_first,), lead, 1, CHUNK, dtype, device, size_d
-    )
+    t5 = (torch.relu(c) + torch.sigmoid(-torch.relu(-c))) * torch.sigmoid(z)
+    # (23) y: h_t
+    y, h_last = in_segments(_forward_sweep_1, (torch.nn.functional.logsigmoid(-(z)), t5), (h_first,), lead, 1, CHUNK)
     return {"y": from_steps(y, lead, 1, given["z"].dtype)}, {"h": h_last}, {}
 
 
-def _backward_sweep_1(s1, s2, h_0, lead, size, dtype, device, size_d):
-    """A walk forwards over chunks, carrying h."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    a0 = decay_all(x1, dim=-2)
-    a1 = decay_out(x1, True, 1, dim=-2)
-    a2 = (x2 * a1).sum(-2)
-    a3 = decay_in(x1, False, 1, dim=-2)
-    a4 = channel_apply(1.0, x2, x1, False, True, False, 1)
-    h_now = h_0
-    h_in = []
-    count = x1.shape[2]
+def _backward_sweep_1(x, x2, h, lead, size):
+    """An inter-chunk sweep forwards in time, which carries h."""
+    x, x2 = chunks_of(lead, size, x, x2)
+    kept = decay_all(x, dim=-2)
+    until = decay_out(x, True, 1, dim=-2)
+    prod = (x2 * until).sum(-2)
+    since = decay_in(x, False, 1, dim=-2)
+    prod2 = channel_apply(1.0, x2, x, False, True, False, 1)
+    h_0 = []
+    count = x.shape[2]
     for n in range(count):
-        h_in.append(h_now)
-        h_now = a0[:, :, n] * h_now + a2[:, :, n]
-    h_in = torch.stack(h_in, 2)
-    return from_chunks((a3 * h_in[..., None, :] + a4), lead, 1), h_now
+        h_0.append(h)
+        h = kept[:, :, n] * h + prod[:, :, n]
+    h_0 = torch.stack(h_0, 2)
+    return from_chunks((since * h_0[..., None, :] + prod2), lead, 1), h
 
 
-def _backward_sweep_2(s1, s2, dh_0, lead, size, dtype, device, size_d):
-    """A walk backwards over chunks, carrying dh."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    a0 = decay_all(x1, dim=-2)
-    a1 = decay_out(x1, False, -1, dim=-2)
-    a2 = (a1 * x2).sum(-2)
-    a3 = decay_in(x1, False, -1, dim=-2)
-    a4 = channel_apply(1.0, x2, x1, False, False, True, -1)
-    dh_now = dh_0
-    dh_in = []
-    count = x1.shape[2]
+def _backward_sweep_2(x, dy, dh, lead, size):
+    """An inter-chunk sweep backwards in time, which carries dh."""
+    x, dy = chunks_of(lead, size, x, dy)
+    kept = decay_all(x, dim=-2)
+    until = decay_out(x, False, -1, dim=-2)
+    prod = (until * dy).sum(-2)
+    since = decay_in(x, False, -1, dim=-2)
+    prod2 = channel_apply(1.0, dy, x, False, False, True, -1)
+    dh_C = []
+    count = x.shape[2]
     for n in range(count - 1, -1, -1):
-        dh_in.append(dh_now)
-        dh_now = dh_now * a0[:, :, n] + a2[:, :, n]
-    dh_in = torch.stack(dh_in[::-1], 2)
-    return from_chunks((dh_in[..., None, :] * a3 + a4), lead, 1), dh_now
+        dh_C.append(dh)
+        dh = dh * kept[:, :, n] + prod[:, :, n]
+    dh_C = torch.stack(dh_C[::-1], 2)
+    return from_chunks((dh_C[..., None, :] * since + prod2), lead, 1), dh
 
 
 def torch_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
@@ -168,154 +161,116 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
         return backward_by_length(
             torch_backward, per_step, given, states, constants, saved, cotangents, final_cotangents, needs, packed
         )
-    dtype = dtype_of(given)
-    some = given["z"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    dtype, device, lead = call_of(given, "z")
     size_d = given["z"].shape[-1]
-    h_first = (
-        states["h"].to(dtype)
-        if states.get("h") is not None
-        else torch.zeros(lead[0], lead[1], size_d, dtype=dtype, device=device)
-    )
-    last_dh = final_cotangents.get("h")
-    dh_last = (
-        torch.zeros(lead[0], lead[1], size_d, dtype=dtype, device=device) if last_dh is None else last_dh.to(dtype)
-    )
+    h_first = or_zeros(states.get("h"), (*lead[:2], size_d), dtype, device)
+    dh_last = or_zeros(final_cotangents.get("h"), (*lead[:2], size_d), dtype, device)
     z = steps_first(given["z"], dtype)
     c = steps_first(given["c"], dtype)
-    t9 = (torch.relu(c) + torch.sigmoid(-torch.relu(-c))) * torch.sigmoid(z)
-    # y: h_(t-1) 1
-    y, h_end = in_segments(
-        _backward_sweep_1, (torch.nn.functional.logsigmoid(-(z)), t9), (h_first,), lead, 1, CHUNK, dtype, device, size_d
-    )
-    t12 = -torch.nn.functional.logsigmoid(-(z))
-    t13 = -t12
-    dy = cotangents.get("y")
-    dy = (
-        torch.zeros(lead[0], lead[1], lead[2], size_d, dtype=dtype, device=device)
-        if dy is None
-        else steps_first(dy, dtype)
-    )
-    # y_2: dh_t 1
-    y_2, dh_first = in_segments(_backward_sweep_2, (t13, dy), (dh_last,), lead, -1, CHUNK, dtype, device, size_d)
+    t6 = (torch.relu(c) + torch.sigmoid(-torch.relu(-c))) * torch.sigmoid(z)
+    # (26) y: h_{t-1}
+    y, h_end = in_segments(_backward_sweep_1, (torch.nn.functional.logsigmoid(-(z)), t6), (h_first,), lead, 1, CHUNK)
+    t9 = -torch.nn.functional.logsigmoid(-(z))
+    t10 = -t9
+    dy = steps_or_zeros(cotangents.get("y"), (*lead, size_d), dtype, device)
+    # (28) y_2: dh_t
+    y_2, dh_first = in_segments(_backward_sweep_2, (t10, dy), (dh_last,), lead, -1, CHUNK)
     gradients = {}
-    t19 = torch.sigmoid(-z)
-    t20 = torch.relu(c)
-    t21 = -c
-    t22 = torch.relu(t21)
-    t23 = -t22
-    t24 = torch.sigmoid(t23)
-    t25 = t20 + t24
-    t26 = torch.sigmoid(z)
-    t27 = -(1.0 - t19) * t19 * y_2 * y + t25 * y_2 * t26 * (1.0 - t26)
-    gradients["z"] = from_steps(t27, lead, 1, given["z"].dtype)
-    t29 = y_2 * torch.heaviside(t21, torch.zeros_like(t21)) * (1.0 - t24) * t26 * t24
-    gradients["c"] = from_steps((y_2 * t26 * torch.heaviside(c, torch.zeros_like(c)) + t29), lead, 1, given["c"].dtype)
+    t15 = torch.sigmoid(-z)
+    t16 = torch.relu(c)
+    t17 = -c
+    t18 = torch.relu(t17)
+    t19 = -t18
+    t20 = torch.sigmoid(t19)
+    t21 = t16 + t20
+    t22 = torch.sigmoid(z)
+    t23 = -(1.0 - t15) * t15 * y_2 * y + t21 * y_2 * t22 * (1.0 - t22)
+    gradients["z"] = from_steps(t23, lead, 1, given["z"].dtype)
+    t25 = y_2 * torch.heaviside(t17, torch.zeros_like(t17)) * (1.0 - t20) * t22 * t20
+    gradients["c"] = from_steps((y_2 * t22 * torch.heaviside(c, torch.zeros_like(c)) + t25), lead, 1, given["c"].dtype)
     return gradients, {"h": dh_first}
 
 
-def _forward_states_1_chunks(s1, s2, lead, size, dtype, device, size_d):
-    """What each chunk, walked forwards, makes of h: linear parts, then local parts."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    count = x1.shape[2]
-    a0 = decay_all(x2, dim=-2)
-    a1 = decay_out(x2, True, 1, dim=-2)
-    a2 = (x1 * a1).sum(-2)
+def _forward_states_1_chunks(x, x2, lead, size, dtype, device, size_d):
+    """The map of each chunk, forwards in time, for h: linear parts, then local parts."""
+    x, x2 = chunks_of(lead, size, x, x2)
+    count = x.shape[2]
+    kept = decay_all(x2, dim=-2)
+    until = decay_out(x2, True, 1, dim=-2)
+    prod = (x * until).sum(-2)
     return (
-        over_chunks(a0, (lead[0], lead[1], count, size_d), dtype, device),
-        over_chunks(a2, (lead[0], lead[1], count, size_d), dtype, device),
+        over_chunks(kept, (*lead[:2], count, size_d), dtype, device),
+        over_chunks(prod, (*lead[:2], count, size_d), dtype, device),
     )
 
 
-def _forward_states_1_law(later, earlier):
+def _forward_states_1_composed(later, earlier):
     """The map of two segments from the map of each."""
     return (earlier[0] * later[0], (later[0] * earlier[1] + later[1]))
 
 
-def _forward_states_1_apply(parts, states):
+def _forward_states_1_applied(parts, states):
     """The states that leave a segment, from those that enter it."""
     return ((parts[0] * states[0] + parts[1]),)
 
 
 def torch_forward_states(given, states, constants, exchange):
-    """The states that enter this part of a sequence, by what comes before it."""
-    dtype = dtype_of(given)
-    some = given["z"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    """The states that enter this segment of a sequence, by what comes before it."""
+    dtype, device, lead = call_of(given, "z")
     size_d = given["z"].shape[-1]
-    h_first = (
-        states["h"].to(dtype)
-        if states.get("h") is not None
-        else torch.zeros(lead[0], lead[1], size_d, dtype=dtype, device=device)
-    )
+    h_first = or_zeros(states.get("h"), (*lead[:2], size_d), dtype, device)
     c = steps_first(given["c"], dtype)
     z = steps_first(given["z"], dtype)
-    t7 = (torch.relu(c) + torch.sigmoid(-torch.relu(-c))) * torch.sigmoid(z)
-    map_3 = in_pieces(
-        _forward_states_1_chunks, _forward_states_1_law, (t7, torch.nn.functional.logsigmoid(-(z))),
-        lead, 1, PIECE, dtype, device, size_d,
+    t5 = (torch.relu(c) + torch.sigmoid(-torch.relu(-c))) * torch.sigmoid(z)
+    map_3 = map_of_segment(
+        _forward_states_1_chunks, _forward_states_1_composed,
+        (t5, torch.nn.functional.logsigmoid(-(z))), lead, 1, LONG_CHUNK, dtype, device, size_d,
     )
     # what enters, of h
     ((h_first,),) = exchange(
-        (Segment(("h",), _forward_states_1_law, _forward_states_1_apply, map_3[:1], map_3[1:], (h_first,)),)
+        (Segment(("h",), _forward_states_1_composed, _forward_states_1_applied, map_3[:1], map_3[1:], (h_first,)),)
     )
     return {"h": h_first}
 
 
-def _backward_states_1_chunks(s1, s2, lead, size, dtype, device, size_d):
-    """What each chunk, walked backwards, makes of dh: linear parts, then local parts."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    count = x1.shape[2]
-    a0 = decay_all(x2, dim=-2)
-    a1 = decay_out(x2, False, -1, dim=-2)
-    a2 = (a1 * x1).sum(-2)
+def _backward_states_1_chunks(dy, x, lead, size, dtype, device, size_d):
+    """The map of each chunk, backwards in time, for dh: linear parts, then local parts."""
+    dy, x = chunks_of(lead, size, dy, x)
+    count = dy.shape[2]
+    kept = decay_all(x, dim=-2)
+    until = decay_out(x, False, -1, dim=-2)
+    prod = (until * dy).sum(-2)
     return (
-        over_chunks(a0, (lead[0], lead[1], count, size_d), dtype, device),
-        over_chunks(a2, (lead[0], lead[1], count, size_d), dtype, device),
+        over_chunks(kept, (*lead[:2], count, size_d), dtype, device),
+        over_chunks(prod, (*lead[:2], count, size_d), dtype, device),
     )
 
 
-def _backward_states_1_law(later, earlier):
+def _backward_states_1_composed(later, earlier):
     """The map of two segments from the map of each."""
     return (later[0] * earlier[0], (later[1] + later[0] * earlier[1]))
 
 
-def _backward_states_1_apply(parts, states):
+def _backward_states_1_applied(parts, states):
     """The states that leave a segment, from those that enter it."""
     return ((states[0] * parts[0] + parts[1]),)
 
 
 def torch_backward_states(given, states, constants, saved, cotangents, final_cotangents, exchange):
-    """The gradients of the states that leave this part of a sequence, by what comes after it."""
-    dtype = dtype_of(given)
-    some = given["z"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    """The gradients of the states that leave this segment of a sequence, by what comes after it."""
+    dtype, device, lead = call_of(given, "z")
     size_d = given["z"].shape[-1]
-    h_first = (
-        states["h"].to(dtype)
-        if states.get("h") is not None
-        else torch.zeros(lead[0], lead[1], size_d, dtype=dtype, device=device)
-    )
-    last_dh = final_cotangents.get("h")
-    dh_last = (
-        torch.zeros(lead[0], lead[1], size_d, dtype=dtype, device=device) if last_dh is None else last_dh.to(dtype)
-    )
-    dy = cotangents.get("y")
-    dy = (
-        torch.zeros(lead[0], lead[1], lead[2], size_d, dtype=dtype, device=device)
-        if dy is None
-        else steps_first(dy, dtype)
-    )
+    h_first = or_zeros(states.get("h"), (*lead[:2], size_d), dtype, device)
+    dh_last = or_zeros(final_cotangents.get("h"), (*lead[:2], size_d), dtype, device)
+    dy = steps_or_zeros(cotangents.get("y"), (*lead, size_d), dtype, device)
     z = steps_first(given["z"], dtype)
-    map_3 = in_pieces(
-        _backward_states_1_chunks, _backward_states_1_law,
-        (dy, torch.nn.functional.logsigmoid(-(z))), lead, -1, PIECE, dtype, device, size_d,
+    map_3 = map_of_segment(
+        _backward_states_1_chunks, _backward_states_1_composed,
+        (dy, torch.nn.functional.logsigmoid(-(z))), lead, -1, LONG_CHUNK, dtype, device, size_d,
     )
     # what enters, of dh
     ((dh_last,),) = exchange(
-        (Segment(("h",), _backward_states_1_law, _backward_states_1_apply, map_3[:1], map_3[1:], (dh_last,)),)
+        (Segment(("h",), _backward_states_1_composed, _backward_states_1_applied, map_3[:1], map_3[1:], (dh_last,)),)
     )
     return {"h": dh_last}
 
@@ -457,7 +412,7 @@ def backward_scan_2(
     h = sh % H
     b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
-    i = C - 1 - tl.arange(0, C)  # as steps are walked over
+    i = C - 1 - tl.arange(0, C)  # in the order of the sweep
     d = tl.program_id(0) % tl.cdiv(D, block_d) * block_d + tl.arange(0, block_d)
     d_ok = d < D
     dh = tl.zeros([block_d], tl.float32)
@@ -735,7 +690,7 @@ def steps_kernel(
     else:
         row = batch
     entry, begin, count = batch, tl.cast(0, tl.int64), tl.cast(steps, tl.int64)
-    if starts_at is not None:  # packed: a program walks one sequence, whose place it reads
+    if starts_at is not None:  # packed: a program has one sequence, whose place it reads
         entry, begin = tl.cast(0, tl.int64), tl.cast(tl.load(starts_at + batch), tl.int64)
         count = tl.load(starts_at + batch + 1) - begin
     if counts_at is not None:

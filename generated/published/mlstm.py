@@ -6,120 +6,121 @@ family: strata
 """
 
 # The recurrence
-#     m_t = Max(m_{t-1} - softplus(-f_t), i_t)
-#     forget_t = exp(Min(m_{t-1} - i_t - softplus(-f_t), 0))
-#     gain_t = exp(Min(i_t + softplus(-f_t) - m_{t-1}, 0))
-#     key_t = k_t / sqrt(d)
-#     C_t = forget_t C_{t-1} + gain_t key_t v_t^T
-#     n_t = forget_t n_{t-1} + gain_t key_t
-#     h_t = C_t^T q_t / Max(|n_t^T q_t|, exp(-m_t))
+#     (1) m_t = Max(m_{t-1} - softplus(-f_t), i_t)
+#     (2) forget_t = exp(Min(m_{t-1} - i_t - softplus(-f_t), 0))
+#     (3) gain_t = exp(Min(i_t + softplus(-f_t) - m_{t-1}, 0))
+#     (4) key_t = k_t / sqrt(d)
+#     (5) C_t = forget_t C_{t-1} + gain_t key_t v_t^T
+#     (6) n_t = forget_t n_{t-1} + gain_t key_t
+#     (7) h_t = C_t^T q_t / Max(|n_t^T q_t|, exp(-m_t))
 #
 # Its adjoint
-#     r_{1,t} = 1/2 sign(m_{t-1} - i_t - softplus(-f_t)) + 1/2
-#     r_{2,t} = Max(|n_t^T q_t|, exp(-m_t))
-#     r_{3,t} = 1/2 sign(i_t + softplus(-f_t) - m_{t-1}) + 1/2
-#     dforget_t = <C_{t-1}, dC_t> + n_{t-1}^T dn_t
-#     dgain_t = dn_t^T k_t / sqrt(d) + v_t^T dC_t^T k_t / sqrt(d)
-#     dC_t = forget_{t+1} dC_{t+1} + q_t dh_t^T / r_{2,t}
-#     dn_t = forget_{t+1} dn_{t+1} - sign(n_t^T q_t) (1/2 sign(|n_t^T q_t| - exp(-m_t)) + 1/2) (dh_t^T C_t^T q_t) q_t
-#         / r_{2,t}^2
-#     dm_t = forget_{t+1} dforget_{t+1} r_{3,t+1} + dm_{t+1} r_{1,t+1} - gain_{t+1} dgain_{t+1} r_{1,t+1} + exp(-m_t)
-#         (1/2 - 1/2 sign(|n_t^T q_t| - exp(-m_t))) dh_t^T C_t^T q_t / r_{2,t}^2
-#     dq_t = C_t dh_t / r_{2,t} - sign(n_t^T q_t) (1/2 sign(|n_t^T q_t| - exp(-m_t)) + 1/2) (dh_t^T C_t^T q_t) n_t /
-#         r_{2,t}^2
-#     dk_t = gain_t dn_t / sqrt(d) + gain_t dC_t v_t / sqrt(d)
-#     dv_t = gain_t dC_t^T k_t / sqrt(d)
-#     di_t = gain_t dgain_t r_{1,t} + dm_t (1/2 - 1/2 sign(m_{t-1} - i_t - softplus(-f_t))) - forget_t dforget_t
+#     (8) r_{1,t} = 1/2 sign(m_{t-1} - i_t - softplus(-f_t)) + 1/2
+#     (9) r_{2,t} = Max(|n_t^T q_t|, exp(-m_t))
+#     (10) r_{3,t} = 1/2 sign(i_t + softplus(-f_t) - m_{t-1}) + 1/2
+#     (11) dforget_t = <C_{t-1}, dC_t> + n_{t-1}^T dn_t
+#     (12) dgain_t = dn_t^T k_t / sqrt(d) + v_t^T dC_t^T k_t / sqrt(d)
+#     (13) dC_t = forget_{t+1} dC_{t+1} + q_t dh_t^T / r_{2,t}
+#     (14) dn_t = forget_{t+1} dn_{t+1} - sign(n_t^T q_t) (1/2 sign(|n_t^T q_t| - exp(-m_t)) + 1/2) (dh_t^T C_t^T
+#         q_t) q_t / r_{2,t}^2
+#     (15) dm_t = forget_{t+1} dforget_{t+1} r_{3,t+1} + dm_{t+1} r_{1,t+1} - gain_{t+1} dgain_{t+1} r_{1,t+1} +
+#         exp(-m_t) (1/2 - 1/2 sign(|n_t^T q_t| - exp(-m_t))) dh_t^T C_t^T q_t / r_{2,t}^2
+#     (16) dq_t = C_t dh_t / r_{2,t} - sign(n_t^T q_t) (1/2 sign(|n_t^T q_t| - exp(-m_t)) + 1/2) (dh_t^T C_t^T q_t)
+#         n_t / r_{2,t}^2
+#     (17) dk_t = gain_t dn_t / sqrt(d) + gain_t dC_t v_t / sqrt(d)
+#     (18) dv_t = gain_t dC_t^T k_t / sqrt(d)
+#     (19) di_t = gain_t dgain_t r_{1,t} + dm_t (1/2 - 1/2 sign(m_{t-1} - i_t - softplus(-f_t))) - forget_t dforget_t
 #         r_{3,t}
-#     df_t = -sigmoid(-f_t) (gain_t dgain_t r_{1,t} - forget_t dforget_t r_{3,t} - dm_t r_{1,t})
-#     dC_0 = forget_1 dC_1
-#     dn_0 = forget_1 dn_1
-#     dm_0 = forget_1 dforget_1 r_{3,1} + dm_1 r_{1,1} - gain_1 dgain_1 r_{1,1}
+#     (20) df_t = -sigmoid(-f_t) (gain_t dgain_t r_{1,t} - forget_t dforget_t r_{3,t} - dm_t r_{1,t})
+#     (21) dC_0 = forget_1 dC_1
+#     (22) dn_0 = forget_1 dn_1
+#     (23) dm_0 = forget_1 dforget_1 r_{3,1} + dm_1 r_{1,1} - gain_1 dgain_1 r_{1,1}
 #
 # Stratum 1
 # m: a scan.
 #
 # Stratum 1: maps that compose
-#     m_t = max(m_{t-1} - softplus(-f_t), i_t)
+#     (24) m_t = max(m_{t-1} - softplus(-f_t), i_t)
 # Two such maps of a state's entry, one after the other, are one of the same kind: so all are scanned.
 #
 # Stratum 2
 # C, n: parallel over chunks.
-#     m_{prev,t} = m_{t-1}
-#     m_{next,t} = Max(m_{t-1} - softplus(-f_t), i_t)
+#     (25) m_{prev,t} = m_{t-1}
+#     (26) m_{next,t} = Max(m_{t-1} - softplus(-f_t), i_t)
 #
 # Stratum 2: read-write form
-#     c_{1,t} = softplus(-f_t)
-#     c_{2,t} = i_t + c_{1,t} - m_{prev,t}
-#     c_{3,t} = exp(Min(0, c_{2,t}))
-#     c_{4,t} = exp(Min(0, -c_{2,t}))
-#     c_{5,t} = exp(-m_{next,t})
-#     c_{6,t} = 1/2 + 1/2 sign(c_{2,t})
-#     C_t = c_{4,t} C_{t-1} + c_{3,t} k_t v_t^T / sqrt(d)
-#     n_t = c_{4,t} n_{t-1} + c_{3,t} k_t / sqrt(d)
-#     h_t = C_t^T q_t / Max(|n_t^T q_t|, c_{5,t})
+#     (27) c_{1,t} = softplus(-f_t)
+#     (28) c_{2,t} = i_t + c_{1,t} - m_{prev,t}
+#     (29) c_{3,t} = exp(Min(0, c_{2,t}))
+#     (30) c_{4,t} = exp(Min(0, -c_{2,t}))
+#     (31) c_{5,t} = exp(-m_{next,t})
+#     (32) c_{6,t} = 1/2 + 1/2 sign(c_{2,t})
+#     (33) C_t = c_{4,t} C_{t-1} + c_{3,t} k_t v_t^T / sqrt(d)
+#     (34) n_t = c_{4,t} n_{t-1} + c_{3,t} k_t / sqrt(d)
+#     (35) h_t = C_t^T q_t / Max(|n_t^T q_t|, c_{5,t})
 #
 # Stratum 2: read-write form of the adjoint
 # dC_t^+ is the part of dC_t that comes from later steps.
 # dn_t^+ is the part of dn_t that comes from later steps.
-#     dC_t = dC_t^+ + q_t dh_t^T / Max(|n_t^T q_t|, c_{5,t})
-#     dC_{t-1}^+ = c_{4,t} dC_t
-#     dn_t = dn_t^+ - sign(n_t^T q_t) (1/2 sign(|n_t^T q_t| - c_{5,t}) + 1/2) (dh_t^T C_t^T q_t) q_t / Max(|n_t^T
-#         q_t|, c_{5,t})^2
-#     dn_{t-1}^+ = c_{4,t} dn_t
-#     dq_t = C_t dh_t / Max(|n_t^T q_t|, c_{5,t}) - sign(n_t^T q_t) (1/2 sign(|n_t^T q_t| - c_{5,t}) + 1/2) (q_t^T
-#         C_t dh_t) n_t / Max(|n_t^T q_t|, c_{5,t})^2
-#     dk_t = c_{3,t} dn_t / sqrt(d) + c_{3,t} dC_t v_t / sqrt(d)
-#     dv_t = c_{3,t} dC_t^T k_t / sqrt(d)
-#     di_t = c_{3,t} (1/2 + 1/2 sign(-c_{2,t})) (k_t^T dC_t v_t / sqrt(d) + dn_t^T k_t / sqrt(d)) - c_{4,t} c_{6,t}
-#         <C_{t-1}, dC_t> - c_{4,t} c_{6,t} n_{t-1}^T dn_t
-#     df_t = c_{4,t} c_{6,t} sigmoid(-f_t) <C_{t-1}, dC_t> + c_{4,t} c_{6,t} sigmoid(-f_t) n_{t-1}^T dn_t - c_{3,t}
-#         sigmoid(-f_t) (1/2 + 1/2 sign(-c_{2,t})) (k_t^T dC_t v_t / sqrt(d) + dn_t^T k_t / sqrt(d))
-#     dm_{prev,t} = c_{4,t} c_{6,t} <C_{t-1}, dC_t> + c_{4,t} c_{6,t} n_{t-1}^T dn_t - c_{3,t} (1/2 + 1/2
+#     (36) dC_t = dC_t^+ + q_t dh_t^T / Max(|n_t^T q_t|, c_{5,t})
+#     (37) dC_{t-1}^+ = c_{4,t} dC_t
+#     (38) dn_t = dn_t^+ - sign(n_t^T q_t) (1/2 sign(|n_t^T q_t| - c_{5,t}) + 1/2) (dh_t^T C_t^T q_t) q_t /
+#         Max(|n_t^T q_t|, c_{5,t})^2
+#     (39) dn_{t-1}^+ = c_{4,t} dn_t
+#     (40) dq_t = C_t dh_t / Max(|n_t^T q_t|, c_{5,t}) - sign(n_t^T q_t) (1/2 sign(|n_t^T q_t| - c_{5,t}) + 1/2)
+#         (q_t^T C_t dh_t) n_t / Max(|n_t^T q_t|, c_{5,t})^2
+#     (41) dk_t = c_{3,t} dn_t / sqrt(d) + c_{3,t} dC_t v_t / sqrt(d)
+#     (42) dv_t = c_{3,t} dC_t^T k_t / sqrt(d)
+#     (43) di_t = c_{3,t} (1/2 + 1/2 sign(-c_{2,t})) (k_t^T dC_t v_t / sqrt(d) + dn_t^T k_t / sqrt(d)) - c_{4,t}
+#         c_{6,t} <C_{t-1}, dC_t> - c_{4,t} c_{6,t} n_{t-1}^T dn_t
+#     (44) df_t = c_{4,t} c_{6,t} sigmoid(-f_t) <C_{t-1}, dC_t> + c_{4,t} c_{6,t} sigmoid(-f_t) n_{t-1}^T dn_t -
+#         c_{3,t} sigmoid(-f_t) (1/2 + 1/2 sign(-c_{2,t})) (k_t^T dC_t v_t / sqrt(d) + dn_t^T k_t / sqrt(d))
+#     (45) dm_{prev,t} = c_{4,t} c_{6,t} <C_{t-1}, dC_t> + c_{4,t} c_{6,t} n_{t-1}^T dn_t - c_{3,t} (1/2 + 1/2
 #         sign(-c_{2,t})) (k_t^T dC_t v_t / sqrt(d) + dn_t^T k_t / sqrt(d))
-#     dm_{next,t} = c_{5,t} (1/2 - 1/2 sign(|n_t^T q_t| - c_{5,t})) q_t^T C_t dh_t / Max(|n_t^T q_t|, c_{5,t})^2
-#     c_{4,t} <C_{t-1}, dC_t> = <C_n, dC_n^+> + sum_{s >= t} (q_s^T C_s dh_s / Max(|n_s^T q_s|, c_{5,s}) - c_{3,s}
-#         k_s^T dC_s v_s / sqrt(d))
+#     (46) dm_{next,t} = c_{5,t} (1/2 - 1/2 sign(|n_t^T q_t| - c_{5,t})) q_t^T C_t dh_t / Max(|n_t^T q_t|, c_{5,t})^2
+#     (47) c_{4,t} <C_{t-1}, dC_t> = <C_n, dC_n^+> + sum_{s >= t} (q_s^T C_s dh_s / Max(|n_s^T q_s|, c_{5,s}) -
+#         c_{3,s} k_s^T dC_s v_s / sqrt(d))
 #
 # Stratum 2: products of decays in a chunk
 # i, j and s run over the steps of the chunk.
-#     M_{ij} = prod_{j < s <= i} c_{4,s}  for j <= i, else 0
-#     a_i = prod_{s <= i} c_{4,s}
-#     b_j = prod_{s > j} c_{4,s}
-#     a_C = prod_s c_{4,s}
-#     L_{ij} = prod_{j < s < i} c_{4,s}  for j < i, else 0
-#     g_i = prod_{s < i} c_{4,s}
+#     (48) M_{ij} = prod_{j < s <= i} c_{4,s}  for j <= i, else 0
+#     (49) a_i = prod_{s <= i} c_{4,s}
+#     (50) b_j = prod_{s > j} c_{4,s}
+#     (51) a_C = prod_s c_{4,s}
+#     (52) L_{ij} = prod_{j < s < i} c_{4,s}  for j < i, else 0
+#     (53) g_i = prod_{s < i} c_{4,s}
 #
 # Stratum 2: over a chunk of C steps, forward
 # Sweep 1 goes from the first chunk to the last.
-#     Y_1 = diag(a) Q C_0 + ((Q K^T) . M) diag(c_3) V / sqrt(d)   (row t: C_t^T q_t)
-#     C_C = a_C C_0 + K^T diag(b . c_3) V / sqrt(d)
+#     (54) Y_1 = diag(a) Q C_0 + ((Q K^T) . M) diag(c_3) V / sqrt(d)   (row t: C_t^T q_t)
+#     (55) C_C = a_C C_0 + K^T diag(b . c_3) V / sqrt(d)
 # Sweep 2 goes from the first chunk to the last.
-#     Y_2 = a . (Q n_0) + ((Q K^T) . M) c_3 / sqrt(d)   (row t: n_t^T q_t)
-#     n_C = a_C n_0 + K^T (b . c_3) / sqrt(d)
+#     (56) Y_2 = a . (Q n_0) + ((Q K^T) . M) c_3 / sqrt(d)   (row t: n_t^T q_t)
+#     (57) n_C = a_C n_0 + K^T (b . c_3) / sqrt(d)
 #
 # Stratum 2: over a chunk of C steps, backward
 # Sweep 1 goes from the first chunk to the last.
-#     Y_3 = diag(a) Q C_0 + ((Q K^T) . M) diag(c_3) V / sqrt(d)   (row t: C_t^T q_t)
+#     (58) Y_3 = diag(a) Q C_0 + ((Q K^T) . M) diag(c_3) V / sqrt(d)   (row t: C_t^T q_t)
 # Sweep 2 goes from the first chunk to the last.
-#     Y_4 = diag(a) dH C_0^T + ((dH V^T) . M) diag(c_3) K / sqrt(d)   (row t: C_t dh_t)
+#     (59) Y_4 = diag(a) dH C_0^T + ((dH V^T) . M) diag(c_3) K / sqrt(d)   (row t: C_t dh_t)
 # Sweep 3 goes from the first chunk to the last.
-#     Y_5 = a . (Q n_0) + ((Q K^T) . M) c_3 / sqrt(d)   (row t: n_t^T q_t)
+#     (60) Y_5 = a . (Q n_0) + ((Q K^T) . M) c_3 / sqrt(d)   (row t: n_t^T q_t)
 # Sweep 4 goes from the first chunk to the last.
-#     Y_6 = a n_0^T + M diag(c_3) K / sqrt(d)   (row t: n_t)
-#     Y_7 = g n_0^T + L diag(c_3) K / sqrt(d)   (row t: n_{t-1})
+#     (61) Y_6 = a n_0^T + M diag(c_3) K / sqrt(d)   (row t: n_t)
+#     (62) Y_7 = g n_0^T + L diag(c_3) K / sqrt(d)   (row t: n_{t-1})
 # Sweep 5 goes from the last chunk to the first.
-#     Y_8 = diag(b) K dC_C + ((K Q^T) . M^T) diag(Max(|Y_5|, c_5)^(-1)) dH   (row t: dC_t^T k_t)
-#     dC_0 = a_C dC_C + Q^T diag(a . Max(c_5, |Y_5|)^(-1)) dH
+#     (63) Y_8 = diag(b) K dC_C + ((K Q^T) . M^T) diag(Max(|Y_5|, c_5)^(-1)) dH   (row t: dC_t^T k_t)
+#     (64) dC_0 = a_C dC_C + Q^T diag(a . Max(c_5, |Y_5|)^(-1)) dH
 # Sweep 6 goes from the last chunk to the first.
-#     Y_9 = diag(b) V dC_C^T + ((V dH^T) . M^T) diag(Max(|Y_5|, c_5)^(-1)) Q   (row t: dC_t v_t)
+#     (65) Y_9 = diag(b) V dC_C^T + ((V dH^T) . M^T) diag(Max(|Y_5|, c_5)^(-1)) Q   (row t: dC_t v_t)
 # Sweep 7 goes from the last chunk to the first.
-#     Y_{10} = b . (K dn_C) - ((K Q^T) . M^T) (sign(Y_5) . Max(|Y_5|, c_5)^(-2) . (1/2 + 1/2 sign(|Y_5| - c_5)) .
-#         ((dH . Y_3) 1))   (row t: dn_t^T k_t)
-#     dn_0 = a_C dn_C - Q^T (a . sign(Y_5) . Max(c_5, |Y_5|)^(-2) . (1/2 + 1/2 sign(|Y_5| - c_5)) . ((dH . Y_3) 1))
+#     (66) Y_{10} = b . (K dn_C) - ((K Q^T) . M^T) (sign(Y_5) . Max(|Y_5|, c_5)^(-2) . (1/2 + 1/2 sign(|Y_5| - c_5))
+#         . ((dH . Y_3) 1))   (row t: dn_t^T k_t)
+#     (67) dn_0 = a_C dn_C - Q^T (a . sign(Y_5) . Max(c_5, |Y_5|)^(-2) . (1/2 + 1/2 sign(|Y_5| - c_5)) . ((dH . Y_3)
+#         1))
 # Sweep 8 goes from the last chunk to the first.
-#     Y_{11} = b dn_C^T - M^T diag(sign(Y_5) . Max(|Y_5|, c_5)^(-2) . (1/2 + 1/2 sign(|Y_5| - c_5)) . ((dH . Y_3) 1))
-#         Q   (row t: dn_t)
+#     (68) Y_{11} = b dn_C^T - M^T diag(sign(Y_5) . Max(|Y_5|, c_5)^(-2) . (1/2 + 1/2 sign(|Y_5| - c_5)) . ((dH .
+#         Y_3) 1)) Q   (row t: dn_t)
 # Sweep 9 goes from the first chunk to the last, with C as above.
 
 import torch
@@ -150,23 +151,18 @@ from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.op.strata import Gradients, kept, kept_of
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK, dtype_of, from_chunks, from_steps, in_parts, in_segments, steps_first, to_chunks,
+    CHUNK, call_of, chunks_of, dtype_of, from_chunks, from_steps, in_parts, in_segments, or_zeros,
+    steps_first, steps_or_zeros,
 )
 from chunkform.runtime.torch_form.decays import decay_all, decay_in, decay_mask, decay_out
 from chunkform.runtime.torch_form.scans import LONG, backward_in_parts, entering, forward_in_parts, scan_maps
-from chunkform.runtime.torch_form.segment_maps import PIECE, Segment, in_pieces, over_chunks
+from chunkform.runtime.torch_form.segment_maps import LONG_CHUNK, Segment, map_of_segment, over_chunks
 
 
 def _part1_forward_part(given, states, constants):
     """Outputs and last states of some steps of mlstm_1."""
-    dtype = dtype_of(given)
-    some = given["i"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
-    m_first = (
-        states["m"].to(dtype)
-        if states.get("m") is not None
-        else torch.zeros(lead[0], lead[1], dtype=dtype, device=device)
-    )
+    dtype, device, lead = call_of(given, "i")
+    m_first = or_zeros(states.get("m"), (*lead[:2],), dtype, device)
     f = steps_first(given["f"], dtype)
     i = steps_first(given["i"], dtype)
     m_before, m_after, m_last = scan_maps(
@@ -185,14 +181,8 @@ def _part1_forward_part(given, states, constants):
 
 def torch_part1_forward_states(given, states, constants, exchange):
     """The states that enter this part of a sequence, by the maps of all parts."""
-    dtype = dtype_of(given)
-    some = given["i"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
-    m_first = (
-        states["m"].to(dtype)
-        if states.get("m") is not None
-        else torch.zeros(lead[0], lead[1], dtype=dtype, device=device)
-    )
+    dtype, device, lead = call_of(given, "i")
+    m_first = or_zeros(states.get("m"), (*lead[:2],), dtype, device)
     f = steps_first(given["f"], dtype)
     i = steps_first(given["i"], dtype)
     m_first = entering(
@@ -217,16 +207,9 @@ def torch_part1_forward(given, states, constants, packed=None):
 
 def _part1_backward_part(given, states, constants, saved, cotangents, final_cotangents, needs):
     """Gradients of some steps of mlstm_1."""
-    dtype = dtype_of(given)
-    some = given["i"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
-    m_first = (
-        states["m"].to(dtype)
-        if states.get("m") is not None
-        else torch.zeros(lead[0], lead[1], dtype=dtype, device=device)
-    )
-    last_dm = final_cotangents.get("m")
-    dm_last = torch.zeros(lead[0], lead[1], dtype=dtype, device=device) if last_dm is None else last_dm.to(dtype)
+    dtype, device, lead = call_of(given, "i")
+    m_first = or_zeros(states.get("m"), (*lead[:2],), dtype, device)
+    dm_last = or_zeros(final_cotangents.get("m"), (*lead[:2],), dtype, device)
     f = steps_first(given["f"], dtype)
     i = steps_first(given["i"], dtype)
     m_before, m_after, m_end = scan_maps(
@@ -237,50 +220,33 @@ def _part1_backward_part(given, states, constants, saved, cotangents, final_cota
         ),
         m_first,
     )
-    t9 = -f
-    t10 = -torch.nn.functional.logsigmoid(-(t9))
-    t11 = -t10
-    t12 = -i
-    t13 = t12 + m_before + t11
-    t14 = torch.sign(t13)
-    t15 = 0.5 * t14
-    t16 = 0.5 + t15
-    dm_next = cotangents.get("m_next")
-    dm_next = (
-        torch.zeros(lead[0], lead[1], lead[2], dtype=dtype, device=device)
-        if dm_next is None
-        else steps_first(dm_next, dtype)
-    )
-    dm_prev = cotangents.get("m_prev")
-    dm_prev = (
-        torch.zeros(lead[0], lead[1], lead[2], dtype=dtype, device=device)
-        if dm_prev is None
-        else steps_first(dm_prev, dtype)
-    )
+    t6 = -f
+    t7 = -torch.nn.functional.logsigmoid(-(t6))
+    t8 = -t7
+    t9 = -i
+    t10 = t9 + m_before + t8
+    t11 = torch.sign(t10)
+    t12 = 0.5 * t11
+    t13 = 0.5 + t12
+    dm_next = steps_or_zeros(cotangents.get("m_next"), (*lead,), dtype, device)
+    dm_prev = steps_or_zeros(cotangents.get("m_prev"), (*lead,), dtype, device)
     dm_before, dm_after, dm_first = scan_maps(
         "affine",
-        ((0.5 + 0.5 * torch.sign((-i + m_before + t11))).expand(*lead), (t16 * dm_next + dm_prev).expand(*lead)),
+        ((0.5 + 0.5 * torch.sign((-i + m_before + t8))).expand(*lead), (t13 * dm_next + dm_prev).expand(*lead)),
         dm_last, False,
     )
     gradients = {}
-    gradients["i"] = from_steps((0.5 - 0.5 * t14) * (dm_next + dm_before), lead, 0, given["i"].dtype)
-    t24 = dm_next + dm_before
-    gradients["f"] = from_steps(t16 * torch.sigmoid(t9) * t24, lead, 0, given["f"].dtype)
+    gradients["i"] = from_steps((0.5 - 0.5 * t11) * (dm_next + dm_before), lead, 0, given["i"].dtype)
+    t19 = dm_next + dm_before
+    gradients["f"] = from_steps(t13 * torch.sigmoid(t6) * t19, lead, 0, given["f"].dtype)
     return gradients, {"m": dm_first}
 
 
 def torch_part1_backward_states(given, states, constants, saved, cotangents, final_cotangents, exchange):
     """The gradients of the states that leave this part of a sequence, by the maps of all parts."""
-    dtype = dtype_of(given)
-    some = given["i"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
-    m_first = (
-        states["m"].to(dtype)
-        if states.get("m") is not None
-        else torch.zeros(lead[0], lead[1], dtype=dtype, device=device)
-    )
-    last_dm = final_cotangents.get("m")
-    dm_last = torch.zeros(lead[0], lead[1], dtype=dtype, device=device) if last_dm is None else last_dm.to(dtype)
+    dtype, device, lead = call_of(given, "i")
+    m_first = or_zeros(states.get("m"), (*lead[:2],), dtype, device)
+    dm_last = or_zeros(final_cotangents.get("m"), (*lead[:2],), dtype, device)
     f = steps_first(given["f"], dtype)
     i = steps_first(given["i"], dtype)
     m_before, m_after, m_end = scan_maps(
@@ -291,29 +257,19 @@ def torch_part1_backward_states(given, states, constants, saved, cotangents, fin
         ),
         m_first,
     )
-    t9 = -f
-    t10 = -torch.nn.functional.logsigmoid(-(t9))
-    t11 = -t10
-    t12 = -i
-    t13 = t12 + m_before + t11
-    t14 = torch.sign(t13)
-    t15 = 0.5 * t14
-    t16 = 0.5 + t15
-    dm_next = cotangents.get("m_next")
-    dm_next = (
-        torch.zeros(lead[0], lead[1], lead[2], dtype=dtype, device=device)
-        if dm_next is None
-        else steps_first(dm_next, dtype)
-    )
-    dm_prev = cotangents.get("m_prev")
-    dm_prev = (
-        torch.zeros(lead[0], lead[1], lead[2], dtype=dtype, device=device)
-        if dm_prev is None
-        else steps_first(dm_prev, dtype)
-    )
+    t6 = -f
+    t7 = -torch.nn.functional.logsigmoid(-(t6))
+    t8 = -t7
+    t9 = -i
+    t10 = t9 + m_before + t8
+    t11 = torch.sign(t10)
+    t12 = 0.5 * t11
+    t13 = 0.5 + t12
+    dm_next = steps_or_zeros(cotangents.get("m_next"), (*lead,), dtype, device)
+    dm_prev = steps_or_zeros(cotangents.get("m_prev"), (*lead,), dtype, device)
     dm_last = entering(
         "m", "affine",
-        ((0.5 + 0.5 * torch.sign((-i + m_before + t11))).expand(*lead), (t16 * dm_next + dm_prev).expand(*lead)),
+        ((0.5 + 0.5 * torch.sign((-i + m_before + t8))).expand(*lead), (t13 * dm_next + dm_prev).expand(*lead)),
         dm_last, exchange, False,
     )
     return {"m": dm_last}
@@ -332,51 +288,44 @@ def torch_part1_backward(given, states, constants, saved, cotangents, final_cota
     )
 
 
-def _part2_forward_sweep_1(s1, s2, s3, s4, C_0, lead, size, dtype, device, size_d, size_e):
-    """A walk forwards over chunks, carrying C."""
-    x1 = to_chunks(s1, lead, size, 0)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    a0 = decay_out(x1, True, 1)
-    a1 = (a0[..., :, None] * x2).mT @ x3
-    a2 = decay_all(x1)
-    a3 = decay_mask(x1, True, True, True, 1)
-    a4 = x4 @ x2.mT
-    a5 = (a3 * a4) @ x3
-    a6 = decay_in(x1, True, 1)
-    C_now = C_0
-    C_in = []
-    count = x1.shape[2]
+def _part2_forward_sweep_1(x, x2, v, q, C, lead, size):
+    """An inter-chunk sweep forwards in time, which carries C."""
+    x, x2, v, q = chunks_of(lead, size, x, x2, v, q)
+    until = decay_out(x, True, 1)
+    prod = (until[..., :, None] * x2).mT @ v
+    kept = decay_all(x)
+    decays = decay_mask(x, True, True, True, 1)
+    prod2 = q @ x2.mT
+    prod3 = (decays * prod2) @ v
+    since = decay_in(x, True, 1)
+    C_0 = []
+    count = x.shape[2]
     for n in range(count):
-        C_in.append(C_now)
-        C_now = a1[:, :, n] + C_now * (a2[:, :, n])[..., None, None]
-    C_in = torch.stack(C_in, 2)
-    c0 = x4 @ C_in
-    return from_chunks((a5 + a6[..., :, None] * c0), lead, 1), C_now
+        C_0.append(C)
+        C = prod[:, :, n] + C * kept[:, :, n][..., None, None]
+    C_0 = torch.stack(C_0, 2)
+    prod4 = q @ C_0
+    return from_chunks((prod3 + since[..., :, None] * prod4), lead, 1), C
 
 
-def _part2_forward_sweep_2(s1, s2, s3, n_0, lead, size, dtype, device, size_d, size_e):
-    """A walk forwards over chunks, carrying n."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 0)
-    x3 = to_chunks(s3, lead, size, 1)
-    a0 = decay_out(x2, True, 1)
-    a1 = torch.einsum("...ab,...a->...b", x1, a0)
-    a2 = decay_all(x2)
-    a3 = decay_in(x2, True, 1)
-    a4 = decay_mask(x2, True, True, True, 1)
-    a5 = x3 @ x1.mT
-    a6 = (a4 * a5).sum(-1)
-    n_now = n_0
-    n_in = []
-    count = x1.shape[2]
+def _part2_forward_sweep_2(x, x2, q, n_, lead, size):
+    """An inter-chunk sweep forwards in time, which carries n."""
+    x, x2, q = chunks_of(lead, size, x, x2, q)
+    until = decay_out(x2, True, 1)
+    prod = torch.einsum("...ab,...a->...b", x, until)
+    kept = decay_all(x2)
+    since = decay_in(x2, True, 1)
+    decays = decay_mask(x2, True, True, True, 1)
+    prod3 = q @ x.mT
+    prod4 = (decays * prod3).sum(-1)
+    n_0 = []
+    count = x.shape[2]
     for n in range(count):
-        n_in.append(n_now)
-        n_now = a1[:, :, n] + n_now * (a2[:, :, n])[..., None]
-    n_in = torch.stack(n_in, 2)
-    c0 = torch.einsum("...b,...ab->...a", n_in, x3)
-    return from_chunks((a3 * c0 + a6), lead, 0), n_now
+        n_0.append(n_)
+        n_ = prod[:, :, n] + n_ * kept[:, :, n][..., None]
+    n_0 = torch.stack(n_0, 2)
+    prod2 = torch.einsum("...b,...ab->...a", n_0, q)
+    return from_chunks((since * prod2 + prod4), lead, 0), n_
 
 
 def torch_part2_forward(given, states, constants, packed=None):
@@ -384,280 +333,229 @@ def torch_part2_forward(given, states, constants, packed=None):
     if packed is not None:
         per_step = ["q", "k", "v", "i", "f", "m_prev", "m_next"]
         return forward_by_length(torch_part2_forward, per_step, given, states, constants, packed)
-    dtype = dtype_of(given)
-    some = given["q"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    dtype, device, lead = call_of(given, "q")
     size_d = given["q"].shape[-1]
     size_e = given["v"].shape[-1]
-    C_first = (
-        states["C"].to(dtype)
-        if states.get("C") is not None
-        else torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-    )
-    n_first = (
-        states["n"].to(dtype)
-        if states.get("n") is not None
-        else torch.zeros(lead[0], lead[1], size_d, dtype=dtype, device=device)
-    )
+    C_first = or_zeros(states.get("C"), (*lead[:2], size_d, size_e), dtype, device)
+    n_first = or_zeros(states.get("n"), (*lead[:2], size_d), dtype, device)
     i = steps_first(given["i"], dtype)
     f = steps_first(given["f"], dtype)
     m_prev = steps_first(given["m_prev"], dtype)
-    t10 = torch.clamp((i + (-torch.nn.functional.logsigmoid(f)) - m_prev), min=0.0)
+    t8 = torch.clamp((i + (-torch.nn.functional.logsigmoid(f)) - m_prev), min=0.0)
     k = steps_first(given["k"], dtype)
-    t12 = -f
-    t13 = -torch.nn.functional.logsigmoid(-(t12))
-    t14 = k * size_d**-0.5 * (torch.exp(-torch.clamp((-i + m_prev - t13), min=0.0)))[..., None]
+    t10 = -f
+    t11 = -torch.nn.functional.logsigmoid(-(t10))
+    t12 = k * size_d**-0.5 * torch.exp(-torch.clamp((-i + m_prev - t11), min=0.0))[..., None]
     v = steps_first(given["v"], dtype)
     q = steps_first(given["q"], dtype)
     # y: C_t^T q_t
-    y, C_last = in_segments(
-        _part2_forward_sweep_1, (-t10, t14, v, q), (C_first,), lead, 1, CHUNK, dtype, device, size_d, size_e
-    )
-    t19 = -t10
-    # y_2: n_t q_t
-    y_2, n_last = in_segments(
-        _part2_forward_sweep_2, (t14, t19, q), (n_first,), lead, 1, CHUNK, dtype, device, size_d, size_e
-    )
+    y, C_last = in_segments(_part2_forward_sweep_1, (-t8, t12, v, q), (C_first,), lead, 1, CHUNK)
+    t17 = -t8
+    # y_2: n_t^T q_t
+    y_2, n_last = in_segments(_part2_forward_sweep_2, (t12, t17, q), (n_first,), lead, 1, CHUNK)
     m_next = steps_first(given["m_next"], dtype)
-    t23 = (torch.maximum(torch.abs(y_2), torch.exp(-m_next))).reciprocal()
-    return {"h": from_steps(t23[..., None] * y, lead, 1, given["q"].dtype)}, {"C": C_last, "n": n_last}, {}
+    t21 = torch.maximum(torch.abs(y_2), torch.exp(-m_next)).reciprocal()
+    return {"h": from_steps(t21[..., None] * y, lead, 1, given["q"].dtype)}, {"C": C_last, "n": n_last}, {}
 
 
-def _part2_backward_sweep_1(s1, s2, s3, s4, C_0, lead, size, dtype, device, size_d, size_e):
-    """A walk forwards over chunks, carrying C."""
-    x1 = to_chunks(s1, lead, size, 0)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    a0 = decay_out(x1, True, 1)
-    a1 = (a0[..., :, None] * x2).mT @ x3
-    a2 = decay_all(x1)
-    a3 = decay_mask(x1, True, True, True, 1)
-    a4 = x4 @ x2.mT
-    a5 = (a3 * a4) @ x3
-    a6 = decay_in(x1, True, 1)
-    C_now = C_0
-    C_in = []
-    count = x1.shape[2]
+def _part2_backward_sweep_1(x, x2, v, q, C, lead, size):
+    """An inter-chunk sweep forwards in time, which carries C."""
+    x, x2, v, q = chunks_of(lead, size, x, x2, v, q)
+    until = decay_out(x, True, 1)
+    prod = (until[..., :, None] * x2).mT @ v
+    kept = decay_all(x)
+    decays = decay_mask(x, True, True, True, 1)
+    prod2 = q @ x2.mT
+    prod3 = (decays * prod2) @ v
+    since = decay_in(x, True, 1)
+    C_0 = []
+    count = x.shape[2]
     for n in range(count):
-        C_in.append(C_now)
-        C_now = a1[:, :, n] + C_now * (a2[:, :, n])[..., None, None]
-    C_in = torch.stack(C_in, 2)
-    c0 = x4 @ C_in
-    return from_chunks((a5 + a6[..., :, None] * c0), lead, 1), C_now
+        C_0.append(C)
+        C = prod[:, :, n] + C * kept[:, :, n][..., None, None]
+    C_0 = torch.stack(C_0, 2)
+    prod4 = q @ C_0
+    return from_chunks((prod3 + since[..., :, None] * prod4), lead, 1), C
 
 
-def _part2_backward_sweep_2(s1, s2, s3, s4, C_0, lead, size, dtype, device, size_d, size_e):
-    """A walk forwards over chunks, carrying C."""
-    x1 = to_chunks(s1, lead, size, 0)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    a0 = decay_out(x1, True, 1)
-    a1 = (a0[..., :, None] * x2).mT @ x3
-    a2 = decay_all(x1)
-    a3 = decay_in(x1, True, 1)
-    a4 = decay_mask(x1, True, True, True, 1)
-    a5 = x4 @ x3.mT
-    a6 = (a4 * a5) @ x2
-    C_now = C_0
-    C_in = []
-    count = x1.shape[2]
+def _part2_backward_sweep_2(x, x2, v, dh, C, lead, size):
+    """An inter-chunk sweep forwards in time, which carries C."""
+    x, x2, v, dh = chunks_of(lead, size, x, x2, v, dh)
+    until = decay_out(x, True, 1)
+    prod = (until[..., :, None] * x2).mT @ v
+    kept = decay_all(x)
+    since = decay_in(x, True, 1)
+    decays = decay_mask(x, True, True, True, 1)
+    prod3 = dh @ v.mT
+    prod4 = (decays * prod3) @ x2
+    C_0 = []
+    count = x.shape[2]
     for n in range(count):
-        C_in.append(C_now)
-        C_now = a1[:, :, n] + C_now * (a2[:, :, n])[..., None, None]
-    C_in = torch.stack(C_in, 2)
-    c0 = x4 @ C_in.mT
-    return from_chunks((c0 * a3[..., :, None] + a6), lead, 1), C_now
+        C_0.append(C)
+        C = prod[:, :, n] + C * kept[:, :, n][..., None, None]
+    C_0 = torch.stack(C_0, 2)
+    prod2 = dh @ C_0.mT
+    return from_chunks((prod2 * since[..., :, None] + prod4), lead, 1), C
 
 
-def _part2_backward_sweep_3(s1, s2, s3, n_0, lead, size, dtype, device, size_d, size_e):
-    """A walk forwards over chunks, carrying n."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 0)
-    x3 = to_chunks(s3, lead, size, 1)
-    a0 = decay_out(x2, True, 1)
-    a1 = torch.einsum("...ab,...a->...b", x1, a0)
-    a2 = decay_all(x2)
-    a3 = decay_in(x2, True, 1)
-    a4 = decay_mask(x2, True, True, True, 1)
-    a5 = x3 @ x1.mT
-    a6 = (a4 * a5).sum(-1)
-    n_now = n_0
-    n_in = []
-    count = x1.shape[2]
+def _part2_backward_sweep_3(x, x2, q, n_, lead, size):
+    """An inter-chunk sweep forwards in time, which carries n."""
+    x, x2, q = chunks_of(lead, size, x, x2, q)
+    until = decay_out(x2, True, 1)
+    prod = torch.einsum("...ab,...a->...b", x, until)
+    kept = decay_all(x2)
+    since = decay_in(x2, True, 1)
+    decays = decay_mask(x2, True, True, True, 1)
+    prod3 = q @ x.mT
+    prod4 = (decays * prod3).sum(-1)
+    n_0 = []
+    count = x.shape[2]
     for n in range(count):
-        n_in.append(n_now)
-        n_now = a1[:, :, n] + n_now * (a2[:, :, n])[..., None]
-    n_in = torch.stack(n_in, 2)
-    c0 = torch.einsum("...b,...ab->...a", n_in, x3)
-    return from_chunks((a3 * c0 + a6), lead, 0), n_now
+        n_0.append(n_)
+        n_ = prod[:, :, n] + n_ * kept[:, :, n][..., None]
+    n_0 = torch.stack(n_0, 2)
+    prod2 = torch.einsum("...b,...ab->...a", n_0, q)
+    return from_chunks((since * prod2 + prod4), lead, 0), n_
 
 
-def _part2_backward_sweep_4(s1, s2, n_0, lead, size, dtype, device, size_d, size_e):
-    """A walk forwards over chunks, carrying n."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 0)
-    a0 = decay_out(x2, True, 1)
-    a1 = torch.einsum("...ab,...a->...b", x1, a0)
-    a2 = decay_all(x2)
-    a3 = decay_mask(x2, True, True, True, 1)
-    a4 = a3 @ x1
-    a5 = decay_in(x2, True, 1)
-    a6 = decay_mask(x2, False, True, False, 1)
-    a7 = a6 @ x1
-    a8 = decay_in(x2, False, 1)
-    n_now = n_0
-    n_in = []
-    count = x1.shape[2]
+def _part2_backward_sweep_4(x, x2, n_, lead, size):
+    """An inter-chunk sweep forwards in time, which carries n."""
+    x, x2 = chunks_of(lead, size, x, x2)
+    until = decay_out(x2, True, 1)
+    prod = torch.einsum("...ab,...a->...b", x, until)
+    kept = decay_all(x2)
+    decays = decay_mask(x2, True, True, True, 1)
+    prod2 = decays @ x
+    since = decay_in(x2, True, 1)
+    decays2 = decay_mask(x2, False, True, False, 1)
+    prod3 = decays2 @ x
+    since2 = decay_in(x2, False, 1)
+    n_0 = []
+    count = x.shape[2]
     for n in range(count):
-        n_in.append(n_now)
-        n_now = a1[:, :, n] + n_now * (a2[:, :, n])[..., None]
-    n_in = torch.stack(n_in, 2)
+        n_0.append(n_)
+        n_ = prod[:, :, n] + n_ * kept[:, :, n][..., None]
+    n_0 = torch.stack(n_0, 2)
     return (
-        from_chunks((a4 + a5[..., :, None] * n_in[..., None, :]), lead, 1),
-        from_chunks((a7 + n_in[..., None, :] * a8[..., :, None]), lead, 1), n_now,
+        from_chunks((prod2 + since[..., :, None] * n_0[..., None, :]), lead, 1),
+        from_chunks((prod3 + n_0[..., None, :] * since2[..., :, None]), lead, 1), n_,
     )
 
 
-def _part2_backward_sweep_5(s1, s2, s3, s4, dC_0, lead, size, dtype, device, size_d, size_e):
-    """A walk backwards over chunks, carrying dC."""
-    x1 = to_chunks(s1, lead, size, 0)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    a0 = decay_out(x1, False, -1)
-    a1 = x3.mT @ (a0[..., :, None] * x2)
-    a2 = decay_all(x1)
-    a3 = decay_in(x1, False, -1)
-    a4 = decay_mask(x1, False, False, True, -1)
-    a5 = x4 @ x3.mT
-    a6 = (a4 * a5) @ x2
-    dC_now = dC_0
-    dC_in = []
-    count = x1.shape[2]
+def _part2_backward_sweep_5(x, dh, x2, k, dC, lead, size):
+    """An inter-chunk sweep backwards in time, which carries dC."""
+    x, dh, x2, k = chunks_of(lead, size, x, dh, x2, k)
+    until = decay_out(x, False, -1)
+    prod = x2.mT @ (until[..., :, None] * dh)
+    kept = decay_all(x)
+    since = decay_in(x, False, -1)
+    decays = decay_mask(x, False, False, True, -1)
+    prod3 = k @ x2.mT
+    prod4 = (decays * prod3) @ dh
+    dC_C = []
+    count = x.shape[2]
     for n in range(count - 1, -1, -1):
-        dC_in.append(dC_now)
-        dC_now = a1[:, :, n] + (a2[:, :, n])[..., None, None] * dC_now
-    dC_in = torch.stack(dC_in[::-1], 2)
-    c0 = x4 @ dC_in
-    return from_chunks((a3[..., :, None] * c0 + a6), lead, 1), dC_in, dC_now
+        dC_C.append(dC)
+        dC = prod[:, :, n] + kept[:, :, n][..., None, None] * dC
+    dC_C = torch.stack(dC_C[::-1], 2)
+    prod2 = k @ dC_C
+    return from_chunks((since[..., :, None] * prod2 + prod4), lead, 1), dC_C, dC
 
 
-def _part2_backward_sweep_6(s1, s2, s3, s4, dC_0, lead, size, dtype, device, size_d, size_e):
-    """A walk backwards over chunks, carrying dC."""
-    x1 = to_chunks(s1, lead, size, 0)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    a0 = decay_out(x1, False, -1)
-    a1 = x3.mT @ (a0[..., :, None] * x2)
-    a2 = decay_all(x1)
-    a3 = x4 @ x2.mT
-    a4 = decay_mask(x1, False, False, True, -1)
-    a5 = (a3 * a4) @ x3
-    a6 = decay_in(x1, False, -1)
-    dC_now = dC_0
-    dC_in = []
-    count = x1.shape[2]
+def _part2_backward_sweep_6(x, dh, x2, v, dC, lead, size):
+    """An inter-chunk sweep backwards in time, which carries dC."""
+    x, dh, x2, v = chunks_of(lead, size, x, dh, x2, v)
+    until = decay_out(x, False, -1)
+    prod = x2.mT @ (until[..., :, None] * dh)
+    kept = decay_all(x)
+    prod2 = v @ dh.mT
+    decays = decay_mask(x, False, False, True, -1)
+    prod3 = (prod2 * decays) @ x2
+    since = decay_in(x, False, -1)
+    dC_C = []
+    count = x.shape[2]
     for n in range(count - 1, -1, -1):
-        dC_in.append(dC_now)
-        dC_now = a1[:, :, n] + (a2[:, :, n])[..., None, None] * dC_now
-    dC_in = torch.stack(dC_in[::-1], 2)
-    c0 = x4 @ dC_in.mT
-    return from_chunks((a5 + c0 * a6[..., :, None]), lead, 1), dC_now
+        dC_C.append(dC)
+        dC = prod[:, :, n] + kept[:, :, n][..., None, None] * dC
+    dC_C = torch.stack(dC_C[::-1], 2)
+    prod4 = v @ dC_C.mT
+    return from_chunks((prod3 + prod4 * since[..., :, None]), lead, 1), dC
 
 
-def _part2_backward_sweep_7(s1, s2, s3, dn_0, lead, size, dtype, device, size_d, size_e):
-    """A walk backwards over chunks, carrying dn."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 0)
-    x3 = to_chunks(s3, lead, size, 1)
-    a0 = decay_out(x2, False, -1)
-    a1 = torch.einsum("...ab,...a->...b", x1, a0)
-    a2 = decay_all(x2)
-    a3 = decay_in(x2, False, -1)
-    a4 = decay_mask(x2, False, False, True, -1)
-    a5 = x3 @ x1.mT
-    a6 = (a4 * a5).sum(-1)
-    dn_now = dn_0
-    dn_in = []
-    count = x1.shape[2]
+def _part2_backward_sweep_7(x, x2, k, dn, lead, size):
+    """An inter-chunk sweep backwards in time, which carries dn."""
+    x, x2, k = chunks_of(lead, size, x, x2, k)
+    until = decay_out(x2, False, -1)
+    prod = torch.einsum("...ab,...a->...b", x, until)
+    kept = decay_all(x2)
+    since = decay_in(x2, False, -1)
+    decays = decay_mask(x2, False, False, True, -1)
+    prod3 = k @ x.mT
+    prod4 = (decays * prod3).sum(-1)
+    dn_C = []
+    count = x.shape[2]
     for n in range(count - 1, -1, -1):
-        dn_in.append(dn_now)
-        dn_now = a1[:, :, n] + dn_now * (a2[:, :, n])[..., None]
-    dn_in = torch.stack(dn_in[::-1], 2)
-    c0 = torch.einsum("...ab,...b->...a", x3, dn_in)
-    return from_chunks((c0 * a3 + a6), lead, 0), dn_now
+        dn_C.append(dn)
+        dn = prod[:, :, n] + dn * kept[:, :, n][..., None]
+    dn_C = torch.stack(dn_C[::-1], 2)
+    prod2 = torch.einsum("...ab,...b->...a", k, dn_C)
+    return from_chunks((prod2 * since + prod4), lead, 0), dn
 
 
-def _part2_backward_sweep_8(s1, s2, dn_0, lead, size, dtype, device, size_d, size_e):
-    """A walk backwards over chunks, carrying dn."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 0)
-    a0 = decay_out(x2, False, -1)
-    a1 = torch.einsum("...ab,...a->...b", x1, a0)
-    a2 = decay_all(x2)
-    a3 = decay_mask(x2, False, False, True, -1)
-    a4 = a3 @ x1
-    a5 = decay_in(x2, False, -1)
-    dn_now = dn_0
-    dn_in = []
-    count = x1.shape[2]
+def _part2_backward_sweep_8(x, x2, dn, lead, size):
+    """An inter-chunk sweep backwards in time, which carries dn."""
+    x, x2 = chunks_of(lead, size, x, x2)
+    until = decay_out(x2, False, -1)
+    prod = torch.einsum("...ab,...a->...b", x, until)
+    kept = decay_all(x2)
+    decays = decay_mask(x2, False, False, True, -1)
+    prod2 = decays @ x
+    since = decay_in(x2, False, -1)
+    dn_C = []
+    count = x.shape[2]
     for n in range(count - 1, -1, -1):
-        dn_in.append(dn_now)
-        dn_now = a1[:, :, n] + dn_now * (a2[:, :, n])[..., None]
-    dn_in = torch.stack(dn_in[::-1], 2)
-    return from_chunks((a4 + a5[..., :, None] * dn_in[..., None, :]), lead, 1), dn_now
+        dn_C.append(dn)
+        dn = prod[:, :, n] + dn * kept[:, :, n][..., None]
+    dn_C = torch.stack(dn_C[::-1], 2)
+    return from_chunks((prod2 + since[..., :, None] * dn_C[..., None, :]), lead, 1), dn
 
 
-def _part2_backward_sweep_9(s1, s2, s3, C_0, lead, size, dtype, device, size_d, size_e):
-    """A walk forwards over chunks, carrying C."""
-    x1 = to_chunks(s1, lead, size, 0)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    a0 = decay_out(x1, True, 1)
-    a1 = (a0[..., :, None] * x2).mT @ x3
-    a2 = decay_all(x1)
-    C_now = C_0
-    C_in = []
-    count = x1.shape[2]
+def _part2_backward_sweep_9(x, x2, v, C, lead, size):
+    """An inter-chunk sweep forwards in time, which carries C."""
+    x, x2, v = chunks_of(lead, size, x, x2, v)
+    until = decay_out(x, True, 1)
+    prod = (until[..., :, None] * x2).mT @ v
+    kept = decay_all(x)
+    C_0 = []
+    count = x.shape[2]
     for n in range(count):
-        C_in.append(C_now)
-        C_now = a1[:, :, n] + C_now * (a2[:, :, n])[..., None, None]
-    C_in = torch.stack(C_in, 2)
-    return C_in, C_now
+        C_0.append(C)
+        C = prod[:, :, n] + C * kept[:, :, n][..., None, None]
+    C_0 = torch.stack(C_0, 2)
+    return C_0, C
 
 
-def _part2_backward_unroll_10(
-    s1, s2, s3, s4, s5, s6, s7, s8, C_edges, dC_edges, lead, size, dtype, device, size_d, size_e
-):
-    """Products of the states and their gradients at each step, from the states at the borders of chunks."""
-    x1 = to_chunks(s1, lead, size, 0)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 0)
-    x5 = to_chunks(s5, lead, size, 0)
-    x6 = to_chunks(s6, lead, size, 0)
-    x7 = to_chunks(s7, lead, size, 1)
-    x8 = to_chunks(s8, lead, size, 1)
-    a0 = x2 @ dC_edges
-    a1 = (a0 * x3).sum(-1)
-    a2 = decay_mask(x4, False, True, False, 1)
-    a3 = torch.einsum("...ab,...b->...a", a1[..., None, :] * a2, x5)
-    a4 = decay_in(x4, False, -1)
-    a5 = decay_in(x4, False, 1)
-    a6 = (C_edges * dC_edges).sum(-2)
-    a7 = (a6).sum(-1)
-    a8 = decay_mask(x4, False, False, True, -1)
-    a9 = x8 @ C_edges
-    a10 = (x7 * a9).sum(-1)
-    a11 = torch.einsum("...ab,...b->...a", x6[..., None, :] * a8, a10)
-    a12 = x7 @ x3.mT
-    a13 = x8 @ x2.mT
-    a14 = (x5[..., None, :] * a2) @ (a12 * a13).mT
-    a15 = (x6[..., None, :] * a14 * a8).sum(-1)
-    return (from_chunks(x1 * (a3 * a4 + a4 * a5 * a7[..., None] + a11 * a5 + a15), lead, 0),)
+def _part2_backward_state_adjoint_10(x, k, v, x2, x3, x4, dh, q, C_0, dC_C, lead, size):
+    """State-adjoint products at each step, from the states at chunk boundaries and their gradients."""
+    x, k, v, x2, x3, x4, dh, q = chunks_of(lead, size, x, k, v, x2, x3, x4, dh, q)
+    prod = k @ dC_C
+    prod2 = (prod * v).sum(-1)
+    decays = decay_mask(x2, False, True, False, 1)
+    prod3 = torch.einsum("...ab,...b->...a", prod2[..., None, :] * decays, x3)
+    since = decay_in(x2, False, -1)
+    since2 = decay_in(x2, False, 1)
+    prod4 = (C_0 * dC_C).sum(-2)
+    prod5 = (prod4).sum(-1)
+    decays2 = decay_mask(x2, False, False, True, -1)
+    prod6 = q @ C_0
+    prod7 = (dh * prod6).sum(-1)
+    prod8 = torch.einsum("...ab,...b->...a", x4[..., None, :] * decays2, prod7)
+    prod9 = dh @ v.mT
+    prod10 = q @ k.mT
+    prod11 = (x3[..., None, :] * decays) @ (prod9 * prod10).mT
+    prod12 = (x4[..., None, :] * prod11 * decays2).sum(-1)
+    t = prod3 * since + since * since2 * prod5[..., None] + prod8 * since2 + prod12
+    return (from_chunks(x * t, lead, 0),)
 
 
 def torch_part2_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
@@ -667,432 +565,345 @@ def torch_part2_backward(given, states, constants, saved, cotangents, final_cota
         return backward_by_length(
             torch_part2_backward, per_step, given, states, constants, saved, cotangents, final_cotangents, needs, packed
         )
-    dtype = dtype_of(given)
-    some = given["q"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    dtype, device, lead = call_of(given, "q")
     size_d = given["q"].shape[-1]
     size_e = given["v"].shape[-1]
-    C_first = (
-        states["C"].to(dtype)
-        if states.get("C") is not None
-        else torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-    )
-    n_first = (
-        states["n"].to(dtype)
-        if states.get("n") is not None
-        else torch.zeros(lead[0], lead[1], size_d, dtype=dtype, device=device)
-    )
-    last_dC = final_cotangents.get("C")
-    dC_last = (
-        torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-        if last_dC is None
-        else last_dC.to(dtype)
-    )
-    last_dn = final_cotangents.get("n")
-    dn_last = (
-        torch.zeros(lead[0], lead[1], size_d, dtype=dtype, device=device) if last_dn is None else last_dn.to(dtype)
-    )
+    C_first = or_zeros(states.get("C"), (*lead[:2], size_d, size_e), dtype, device)
+    n_first = or_zeros(states.get("n"), (*lead[:2], size_d), dtype, device)
+    dC_last = or_zeros(final_cotangents.get("C"), (*lead[:2], size_d, size_e), dtype, device)
+    dn_last = or_zeros(final_cotangents.get("n"), (*lead[:2], size_d), dtype, device)
     i = steps_first(given["i"], dtype)
     f = steps_first(given["f"], dtype)
     m_prev = steps_first(given["m_prev"], dtype)
-    t14 = torch.clamp((i + (-torch.nn.functional.logsigmoid(f)) - m_prev), min=0.0)
+    t10 = torch.clamp((i + (-torch.nn.functional.logsigmoid(f)) - m_prev), min=0.0)
     k = steps_first(given["k"], dtype)
-    t16 = -f
-    t17 = -torch.nn.functional.logsigmoid(-(t16))
-    t18 = k * size_d**-0.5 * (torch.exp(-torch.clamp((-i + m_prev - t17), min=0.0)))[..., None]
+    t12 = -f
+    t13 = -torch.nn.functional.logsigmoid(-(t12))
+    t14 = k * size_d**-0.5 * torch.exp(-torch.clamp((-i + m_prev - t13), min=0.0))[..., None]
     v = steps_first(given["v"], dtype)
     q = steps_first(given["q"], dtype)
     # y: C_t^T q_t
-    y, C_end = in_segments(
-        _part2_backward_sweep_1, (-t14, t18, v, q), (C_first,), lead, 1, CHUNK, dtype, device, size_d, size_e
-    )
-    t23 = -t14
-    dh = cotangents.get("h")
-    dh = (
-        torch.zeros(lead[0], lead[1], lead[2], size_e, dtype=dtype, device=device)
-        if dh is None
-        else steps_first(dh, dtype)
-    )
+    y, C_end = in_segments(_part2_backward_sweep_1, (-t10, t14, v, q), (C_first,), lead, 1, CHUNK)
+    t19 = -t10
+    dh = steps_or_zeros(cotangents.get("h"), (*lead, size_e), dtype, device)
     # y_2: C_t dh_t
-    y_2, C_end = in_segments(
-        _part2_backward_sweep_2, (t23, t18, v, dh), (C_first,), lead, 1, CHUNK, dtype, device, size_d, size_e
-    )
-    # y_3: n_t q_t
-    y_3, n_end = in_segments(
-        _part2_backward_sweep_3, (t18, t23, q), (n_first,), lead, 1, CHUNK, dtype, device, size_d, size_e
-    )
-    # y_4: n_t 1
-    # y_5: n_(t-1) 1
-    y_4, y_5, n_end = in_segments(
-        _part2_backward_sweep_4, (t18, t23), (n_first,), lead, 1, CHUNK, dtype, device, size_d, size_e
-    )
+    y_2, C_end = in_segments(_part2_backward_sweep_2, (t19, t14, v, dh), (C_first,), lead, 1, CHUNK)
+    # y_3: n_t^T q_t
+    y_3, n_end = in_segments(_part2_backward_sweep_3, (t14, t19, q), (n_first,), lead, 1, CHUNK)
+    # y_4: n_t
+    # y_5: n_{t-1}
+    y_4, y_5, n_end = in_segments(_part2_backward_sweep_4, (t14, t19), (n_first,), lead, 1, CHUNK)
     m_next = steps_first(given["m_next"], dtype)
-    t34 = (torch.maximum(torch.abs(y_3), torch.exp(-m_next))).reciprocal()
+    t29 = torch.maximum(torch.abs(y_3), torch.exp(-m_next)).reciprocal()
     # y_6: dC_t^T k_t
-    y_6, dC_edges, dC_first = in_segments(
-        _part2_backward_sweep_5, (t23, dh, q * t34[..., None], k), (dC_last,), lead, -1, CHUNK,
-        dtype, device, size_d, size_e,
+    y_6, dC_C, dC_first = in_segments(
+        _part2_backward_sweep_5, (t19, dh, q * t29[..., None], k), (dC_last,), lead, -1, CHUNK
     )
-    t37 = q * t34[..., None]
+    t32 = q * t29[..., None]
     # y_7: dC_t v_t
-    y_7, dC_first = in_segments(
-        _part2_backward_sweep_6, (t23, dh, t37, v), (dC_last,), lead, -1, CHUNK, dtype, device, size_d, size_e
-    )
-    t40 = torch.abs(y_3)
-    t41 = -m_next
-    t42 = torch.exp(t41)
-    t43 = torch.maximum(t40, t42)
-    t44 = (y * dh).sum(-1)
-    t45 = (
+    y_7, dC_first = in_segments(_part2_backward_sweep_6, (t19, dh, t32, v), (dC_last,), lead, -1, CHUNK)
+    t35 = torch.abs(y_3)
+    t36 = -m_next
+    t37 = torch.exp(t36)
+    t38 = torch.maximum(t35, t37)
+    t39 = (y * dh).sum(-1)
+    t40 = (
         -q
-        * (t43**-2)[..., None]
-        * (0.5 + 0.5 * torch.sign((t40 - t42)))[..., None]
-        * t44[..., None]
-        * (torch.sign(y_3))[..., None]
+        * (t38**-2)[..., None]
+        * (0.5 + 0.5 * torch.sign((t35 - t37)))[..., None]
+        * t39[..., None]
+        * torch.sign(y_3)[..., None]
     )
-    # y_8: dn_t k_t
-    y_8, dn_first = in_segments(
-        _part2_backward_sweep_7, (t45, t23, k), (dn_last,), lead, -1, CHUNK, dtype, device, size_d, size_e
-    )
-    # y_9: dn_t 1
-    y_9, dn_first = in_segments(
-        _part2_backward_sweep_8, (t45, t23), (dn_last,), lead, -1, CHUNK, dtype, device, size_d, size_e
-    )
-    C_edges, C_end = in_segments(
-        _part2_backward_sweep_9, (t23, t18, v), (C_first,), lead, 1, CHUNK, dtype, device, size_d, size_e
-    )
-    t51 = size_d**-0.5
-    t52 = -i
-    t53 = -t17
-    t54 = t52 + m_prev + t53
-    t55 = torch.clamp(t54, min=0.0)
-    t56 = -t55
-    t57 = torch.exp(t56)
-    # pairing_C: <C_(t-1), dC_t> at each step, with the scalars that multiply the state
-    (pairing_C,) = in_parts(
-        _part2_backward_unroll_10, (torch.exp(t23), k, v, t23, t51 * t57, t34, dh, q),
-        (C_edges, dC_edges), lead, CHUNK, dtype, device, size_d, size_e,
+    # y_8: dn_t^T k_t
+    y_8, dn_first = in_segments(_part2_backward_sweep_7, (t40, t19, k), (dn_last,), lead, -1, CHUNK)
+    # y_9: dn_t
+    y_9, dn_first = in_segments(_part2_backward_sweep_8, (t40, t19), (dn_last,), lead, -1, CHUNK)
+    C_0, C_end = in_segments(_part2_backward_sweep_9, (t19, t14, v), (C_first,), lead, 1, CHUNK)
+    t46 = size_d**-0.5
+    t47 = -i
+    t48 = -t13
+    t49 = t47 + m_prev + t48
+    t50 = torch.clamp(t49, min=0.0)
+    t51 = -t50
+    t52 = torch.exp(t51)
+    # paired_C: exp(Min(0, m_{prev,t} - i_t - softplus(-f_t))) <C_{t-1}, dC_t>
+    (paired_C,) = in_parts(
+        _part2_backward_state_adjoint_10, (torch.exp(t19), k, v, t19, t46 * t52, t29, dh, q), (C_0, dC_C), lead, CHUNK
     )
     gradients = {}
-    t61 = t43**-2
-    t62 = -t42
-    t63 = t40 + t62
-    t64 = torch.sign(t63)
-    t65 = 0.5 * t64
-    t66 = 0.5 + t65
-    t67 = torch.sign(y_3)
-    t68 = (q * y_2).sum(-1)
-    t69 = -t61[..., None] * t66[..., None] * y_4 * t67[..., None] * t68[..., None]
-    gradients["q"] = from_steps((y_2 * t34[..., None] + t69), lead, 1, given["q"].dtype)
-    gradients["k"] = from_steps((t51 * y_9 * t57[..., None] + t51 * y_7 * t57[..., None]), lead, 1, given["k"].dtype)
-    gradients["v"] = from_steps(y_6 * t51 * t57[..., None], lead, 1, given["v"].dtype)
-    t73 = (y_5 * y_9).sum(-1)
-    t74 = torch.exp(t23)
-    t75 = -m_prev
-    t76 = i + t17 + t75
-    t77 = 0.5 + 0.5 * torch.sign(t76)
-    t78 = (k * y_7).sum(-1)
-    t79 = (0.5 + 0.5 * torch.sign(t54)) * (t51 * y_8 + t51 * t78) * t57
-    gradients["i"] = from_steps((-t73 * t74 * t77 - pairing_C * t77 + t79), lead, 0, given["i"].dtype)
-    t81 = torch.sign(t54)
-    t82 = 0.5 * t81
-    t83 = 0.5 + t82
-    t84 = torch.sigmoid(t16)
-    t85 = t51 * y_8
-    t86 = t51 * t78
-    t87 = t85 + t86
-    t88 = -t83 * t84 * t87 * t57 + t84 * t73 * t74 * t77 + pairing_C * t84 * t77
-    gradients["f"] = from_steps(t88, lead, 0, given["f"].dtype)
+    t56 = t38**-2
+    t57 = -t37
+    t58 = t35 + t57
+    t59 = torch.sign(t58)
+    t60 = 0.5 * t59
+    t61 = 0.5 + t60
+    t62 = torch.sign(y_3)
+    t63 = (q * y_2).sum(-1)
+    t64 = -t56[..., None] * t61[..., None] * y_4 * t62[..., None] * t63[..., None]
+    gradients["q"] = from_steps((y_2 * t29[..., None] + t64), lead, 1, given["q"].dtype)
+    gradients["k"] = from_steps((t46 * y_9 * t52[..., None] + t46 * y_7 * t52[..., None]), lead, 1, given["k"].dtype)
+    gradients["v"] = from_steps(y_6 * t46 * t52[..., None], lead, 1, given["v"].dtype)
+    t68 = (y_5 * y_9).sum(-1)
+    t69 = torch.exp(t19)
+    t70 = -m_prev
+    t71 = i + t13 + t70
+    t72 = 0.5 + 0.5 * torch.sign(t71)
+    t73 = (k * y_7).sum(-1)
+    t74 = (0.5 + 0.5 * torch.sign(t49)) * (t46 * y_8 + t46 * t73) * t52
+    gradients["i"] = from_steps((-t68 * t69 * t72 - paired_C * t72 + t74), lead, 0, given["i"].dtype)
+    t76 = torch.sign(t49)
+    t77 = 0.5 * t76
+    t78 = 0.5 + t77
+    t79 = torch.sigmoid(t12)
+    t80 = t46 * y_8
+    t81 = t46 * t73
+    t82 = t80 + t81
+    t83 = -t78 * t79 * t82 * t52 + t79 * t68 * t69 * t72 + paired_C * t79 * t72
+    gradients["f"] = from_steps(t83, lead, 0, given["f"].dtype)
     gradients["m_prev"] = from_steps(
-        (pairing_C * t77 - t83 * t87 * t57 + t73 * t74 * t77), lead, 0, given["m_prev"].dtype
+        (paired_C * t72 - t78 * t82 * t52 + t68 * t69 * t72), lead, 0, given["m_prev"].dtype
     )
-    gradients["m_next"] = from_steps(t61 * (0.5 - 0.5 * t64) * t42 * t68, lead, 0, given["m_next"].dtype)
+    gradients["m_next"] = from_steps(t56 * (0.5 - 0.5 * t59) * t37 * t63, lead, 0, given["m_next"].dtype)
     return gradients, {"C": dC_first, "n": dn_first}
 
 
-def _part2_forward_states_1_chunks(s1, s2, s3, lead, size, dtype, device, size_d, size_e):
-    """What each chunk, walked forwards, makes of C: linear parts, then local parts."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 0)
-    x3 = to_chunks(s3, lead, size, 1)
-    count = x1.shape[2]
-    a0 = decay_all(x2)
-    a1 = decay_out(x2, True, 1)
-    a2 = (a1[..., :, None] * x1).mT @ x3
+def _part2_forward_states_1_chunks(x, x2, v, lead, size, dtype, device, size_d, size_e):
+    """The map of each chunk, forwards in time, for C: linear parts, then local parts."""
+    x, x2, v = chunks_of(lead, size, x, x2, v)
+    count = x.shape[2]
+    kept = decay_all(x2)
+    until = decay_out(x2, True, 1)
+    prod = (until[..., :, None] * x).mT @ v
     return (
-        over_chunks(a0, (lead[0], lead[1], count), dtype, device),
-        over_chunks(a2, (lead[0], lead[1], count, size_d, size_e), dtype, device),
+        over_chunks(kept, (*lead[:2], count), dtype, device),
+        over_chunks(prod, (*lead[:2], count, size_d, size_e), dtype, device),
     )
 
 
-def _part2_forward_states_1_law(later, earlier):
+def _part2_forward_states_1_composed(later, earlier):
     """The map of two segments from the map of each."""
-    return (earlier[0] * later[0], (earlier[1] * (later[0])[..., None, None] + later[1]))
+    return (earlier[0] * later[0], (earlier[1] * later[0][..., None, None] + later[1]))
 
 
-def _part2_forward_states_1_apply(parts, states):
+def _part2_forward_states_1_applied(parts, states):
     """The states that leave a segment, from those that enter it."""
-    return ((parts[1] + (parts[0])[..., None, None] * states[0]),)
+    return ((parts[1] + parts[0][..., None, None] * states[0]),)
 
 
-def _part2_forward_states_2_chunks(s1, s2, lead, size, dtype, device, size_d, size_e):
-    """What each chunk, walked forwards, makes of n: linear parts, then local parts."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 0)
-    count = x1.shape[2]
-    a0 = decay_all(x2)
-    a1 = decay_out(x2, True, 1)
-    a2 = torch.einsum("...ab,...a->...b", x1, a1)
+def _part2_forward_states_2_chunks(x, x2, lead, size, dtype, device, size_d):
+    """The map of each chunk, forwards in time, for n: linear parts, then local parts."""
+    x, x2 = chunks_of(lead, size, x, x2)
+    count = x.shape[2]
+    kept = decay_all(x2)
+    until = decay_out(x2, True, 1)
+    prod = torch.einsum("...ab,...a->...b", x, until)
     return (
-        over_chunks(a0, (lead[0], lead[1], count), dtype, device),
-        over_chunks(a2, (lead[0], lead[1], count, size_d), dtype, device),
+        over_chunks(kept, (*lead[:2], count), dtype, device),
+        over_chunks(prod, (*lead[:2], count, size_d), dtype, device),
     )
 
 
-def _part2_forward_states_2_law(later, earlier):
+def _part2_forward_states_2_composed(later, earlier):
     """The map of two segments from the map of each."""
-    return (earlier[0] * later[0], (later[1] + earlier[1] * (later[0])[..., None]))
+    return (earlier[0] * later[0], (later[1] + earlier[1] * later[0][..., None]))
 
 
-def _part2_forward_states_2_apply(parts, states):
+def _part2_forward_states_2_applied(parts, states):
     """The states that leave a segment, from those that enter it."""
-    return (((parts[0])[..., None] * states[0] + parts[1]),)
+    return ((parts[0][..., None] * states[0] + parts[1]),)
 
 
 def torch_part2_forward_states(given, states, constants, exchange):
-    """The states that enter this part of a sequence, by what comes before it."""
-    dtype = dtype_of(given)
-    some = given["q"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    """The states that enter this segment of a sequence, by what comes before it."""
+    dtype, device, lead = call_of(given, "q")
     size_d = given["q"].shape[-1]
     size_e = given["v"].shape[-1]
-    C_first = (
-        states["C"].to(dtype)
-        if states.get("C") is not None
-        else torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-    )
-    n_first = (
-        states["n"].to(dtype)
-        if states.get("n") is not None
-        else torch.zeros(lead[0], lead[1], size_d, dtype=dtype, device=device)
-    )
+    C_first = or_zeros(states.get("C"), (*lead[:2], size_d, size_e), dtype, device)
+    n_first = or_zeros(states.get("n"), (*lead[:2], size_d), dtype, device)
     k = steps_first(given["k"], dtype)
     i = steps_first(given["i"], dtype)
     m_prev = steps_first(given["m_prev"], dtype)
     f = steps_first(given["f"], dtype)
-    t11 = torch.clamp((-i + m_prev + torch.nn.functional.logsigmoid(f)), min=0.0)
-    t12 = -f
-    t13 = -torch.nn.functional.logsigmoid(-(t12))
+    t9 = torch.clamp((-i + m_prev + torch.nn.functional.logsigmoid(f)), min=0.0)
+    t10 = -f
+    t11 = -torch.nn.functional.logsigmoid(-(t10))
     v = steps_first(given["v"], dtype)
-    map_3 = in_pieces(
-        _part2_forward_states_1_chunks, _part2_forward_states_1_law,
-        (k * size_d**-0.5 * (torch.exp(-t11))[..., None], -torch.clamp((i + t13 - m_prev), min=0.0), v),
-        lead, 1, PIECE, dtype, device, size_d, size_e,
+    map_3 = map_of_segment(
+        _part2_forward_states_1_chunks, _part2_forward_states_1_composed,
+        (k * size_d**-0.5 * torch.exp(-t9)[..., None], -torch.clamp((i + t11 - m_prev), min=0.0), v),
+        lead, 1, LONG_CHUNK, dtype, device, size_d, size_e,
     )
-    t16 = size_d**-0.5
-    t17 = -t11
-    t18 = torch.exp(t17)
-    t19 = k * t16 * t18[..., None]
-    t20 = -m_prev
-    t21 = i + t13 + t20
-    t22 = torch.clamp(t21, min=0.0)
-    t23 = -t22
-    map_6 = in_pieces(
-        _part2_forward_states_2_chunks, _part2_forward_states_2_law, (t19, t23), lead, 1, PIECE,
-        dtype, device, size_d, size_e,
+    t14 = size_d**-0.5
+    t15 = -t9
+    t16 = torch.exp(t15)
+    t17 = k * t14 * t16[..., None]
+    t18 = -m_prev
+    t19 = i + t11 + t18
+    t20 = torch.clamp(t19, min=0.0)
+    t21 = -t20
+    map_6 = map_of_segment(
+        _part2_forward_states_2_chunks, _part2_forward_states_2_composed, (t17, t21), lead, 1,
+        LONG_CHUNK, dtype, device, size_d,
     )
     # what enters, of C, n
     (C_first,), (n_first,) = exchange(
         (
             Segment(
-                ("C",), _part2_forward_states_1_law, _part2_forward_states_1_apply, map_3[:1], map_3[1:], (C_first,)
+                ("C",), _part2_forward_states_1_composed, _part2_forward_states_1_applied,
+                map_3[:1], map_3[1:], (C_first,),
             ),
             Segment(
-                ("n",), _part2_forward_states_2_law, _part2_forward_states_2_apply, map_6[:1], map_6[1:], (n_first,)
+                ("n",), _part2_forward_states_2_composed, _part2_forward_states_2_applied,
+                map_6[:1], map_6[1:], (n_first,),
             ),
         )
     )
     return {"C": C_first, "n": n_first}
 
 
-def _part2_backward_states_sweep_1(s1, s2, s3, s4, C_0, lead, size, dtype, device, size_d, size_e):
-    """A walk forwards over chunks, carrying C."""
-    x1 = to_chunks(s1, lead, size, 0)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    a0 = decay_out(x1, True, 1)
-    a1 = (a0[..., :, None] * x2).mT @ x3
-    a2 = decay_all(x1)
-    a3 = decay_mask(x1, True, True, True, 1)
-    a4 = x4 @ x2.mT
-    a5 = (a3 * a4) @ x3
-    a6 = decay_in(x1, True, 1)
-    C_now = C_0
-    C_in = []
-    count = x1.shape[2]
+def _part2_backward_states_sweep_1(x, x2, v, q, C, lead, size):
+    """An inter-chunk sweep forwards in time, which carries C."""
+    x, x2, v, q = chunks_of(lead, size, x, x2, v, q)
+    until = decay_out(x, True, 1)
+    prod = (until[..., :, None] * x2).mT @ v
+    kept = decay_all(x)
+    decays = decay_mask(x, True, True, True, 1)
+    prod2 = q @ x2.mT
+    prod3 = (decays * prod2) @ v
+    since = decay_in(x, True, 1)
+    C_0 = []
+    count = x.shape[2]
     for n in range(count):
-        C_in.append(C_now)
-        C_now = a1[:, :, n] + C_now * (a2[:, :, n])[..., None, None]
-    C_in = torch.stack(C_in, 2)
-    c0 = x4 @ C_in
-    return from_chunks((a5 + a6[..., :, None] * c0), lead, 1), C_now
+        C_0.append(C)
+        C = prod[:, :, n] + C * kept[:, :, n][..., None, None]
+    C_0 = torch.stack(C_0, 2)
+    prod4 = q @ C_0
+    return from_chunks((prod3 + since[..., :, None] * prod4), lead, 1), C
 
 
-def _part2_backward_states_sweep_2(s1, s2, s3, n_0, lead, size, dtype, device, size_d, size_e):
-    """A walk forwards over chunks, carrying n."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 0)
-    x3 = to_chunks(s3, lead, size, 1)
-    a0 = decay_out(x2, True, 1)
-    a1 = torch.einsum("...ab,...a->...b", x1, a0)
-    a2 = decay_all(x2)
-    a3 = decay_in(x2, True, 1)
-    a4 = decay_mask(x2, True, True, True, 1)
-    a5 = x3 @ x1.mT
-    a6 = (a4 * a5).sum(-1)
-    n_now = n_0
-    n_in = []
-    count = x1.shape[2]
+def _part2_backward_states_sweep_2(x, x2, q, n_, lead, size):
+    """An inter-chunk sweep forwards in time, which carries n."""
+    x, x2, q = chunks_of(lead, size, x, x2, q)
+    until = decay_out(x2, True, 1)
+    prod = torch.einsum("...ab,...a->...b", x, until)
+    kept = decay_all(x2)
+    since = decay_in(x2, True, 1)
+    decays = decay_mask(x2, True, True, True, 1)
+    prod3 = q @ x.mT
+    prod4 = (decays * prod3).sum(-1)
+    n_0 = []
+    count = x.shape[2]
     for n in range(count):
-        n_in.append(n_now)
-        n_now = a1[:, :, n] + n_now * (a2[:, :, n])[..., None]
-    n_in = torch.stack(n_in, 2)
-    c0 = torch.einsum("...b,...ab->...a", n_in, x3)
-    return from_chunks((a3 * c0 + a6), lead, 0), n_now
+        n_0.append(n_)
+        n_ = prod[:, :, n] + n_ * kept[:, :, n][..., None]
+    n_0 = torch.stack(n_0, 2)
+    prod2 = torch.einsum("...b,...ab->...a", n_0, q)
+    return from_chunks((since * prod2 + prod4), lead, 0), n_
 
 
-def _part2_backward_states_1_chunks(s1, s2, s3, lead, size, dtype, device, size_d, size_e):
-    """What each chunk, walked backwards, makes of dC: linear parts, then local parts."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 0)
-    x3 = to_chunks(s3, lead, size, 1)
-    count = x1.shape[2]
-    a0 = decay_all(x2)
-    a1 = decay_out(x2, False, -1)
-    a2 = x1.mT @ (a1[..., :, None] * x3)
+def _part2_backward_states_1_chunks(x, x2, dh, lead, size, dtype, device, size_d, size_e):
+    """The map of each chunk, backwards in time, for dC: linear parts, then local parts."""
+    x, x2, dh = chunks_of(lead, size, x, x2, dh)
+    count = x.shape[2]
+    kept = decay_all(x2)
+    until = decay_out(x2, False, -1)
+    prod = x.mT @ (until[..., :, None] * dh)
     return (
-        over_chunks(a0, (lead[0], lead[1], count), dtype, device),
-        over_chunks(a2, (lead[0], lead[1], count, size_d, size_e), dtype, device),
+        over_chunks(kept, (*lead[:2], count), dtype, device),
+        over_chunks(prod, (*lead[:2], count, size_d, size_e), dtype, device),
     )
 
 
-def _part2_backward_states_1_law(later, earlier):
+def _part2_backward_states_1_composed(later, earlier):
     """The map of two segments from the map of each."""
-    return (earlier[0] * later[0], (earlier[1] * (later[0])[..., None, None] + later[1]))
+    return (earlier[0] * later[0], (earlier[1] * later[0][..., None, None] + later[1]))
 
 
-def _part2_backward_states_1_apply(parts, states):
+def _part2_backward_states_1_applied(parts, states):
     """The states that leave a segment, from those that enter it."""
-    return ((parts[1] + states[0] * (parts[0])[..., None, None]),)
+    return ((parts[1] + states[0] * parts[0][..., None, None]),)
 
 
-def _part2_backward_states_2_chunks(s1, s2, lead, size, dtype, device, size_d, size_e):
-    """What each chunk, walked backwards, makes of dn: linear parts, then local parts."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 0)
-    count = x1.shape[2]
-    a0 = decay_all(x2)
-    a1 = decay_out(x2, False, -1)
-    a2 = torch.einsum("...ab,...a->...b", x1, a1)
+def _part2_backward_states_2_chunks(x, x2, lead, size, dtype, device, size_d):
+    """The map of each chunk, backwards in time, for dn: linear parts, then local parts."""
+    x, x2 = chunks_of(lead, size, x, x2)
+    count = x.shape[2]
+    kept = decay_all(x2)
+    until = decay_out(x2, False, -1)
+    prod = torch.einsum("...ab,...a->...b", x, until)
     return (
-        over_chunks(a0, (lead[0], lead[1], count), dtype, device),
-        over_chunks(a2, (lead[0], lead[1], count, size_d), dtype, device),
+        over_chunks(kept, (*lead[:2], count), dtype, device),
+        over_chunks(prod, (*lead[:2], count, size_d), dtype, device),
     )
 
 
-def _part2_backward_states_2_law(later, earlier):
+def _part2_backward_states_2_composed(later, earlier):
     """The map of two segments from the map of each."""
-    return (later[0] * earlier[0], (earlier[1] * (later[0])[..., None] + later[1]))
+    return (later[0] * earlier[0], (earlier[1] * later[0][..., None] + later[1]))
 
 
-def _part2_backward_states_2_apply(parts, states):
+def _part2_backward_states_2_applied(parts, states):
     """The states that leave a segment, from those that enter it."""
-    return (((parts[0])[..., None] * states[0] + parts[1]),)
+    return ((parts[0][..., None] * states[0] + parts[1]),)
 
 
 def torch_part2_backward_states(given, states, constants, saved, cotangents, final_cotangents, exchange):
-    """The gradients of the states that leave this part of a sequence, by what comes after it."""
-    dtype = dtype_of(given)
-    some = given["q"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    """The gradients of the states that leave this segment of a sequence, by what comes after it."""
+    dtype, device, lead = call_of(given, "q")
     size_d = given["q"].shape[-1]
     size_e = given["v"].shape[-1]
-    C_first = (
-        states["C"].to(dtype)
-        if states.get("C") is not None
-        else torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-    )
-    n_first = (
-        states["n"].to(dtype)
-        if states.get("n") is not None
-        else torch.zeros(lead[0], lead[1], size_d, dtype=dtype, device=device)
-    )
-    last_dC = final_cotangents.get("C")
-    dC_last = (
-        torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-        if last_dC is None
-        else last_dC.to(dtype)
-    )
-    last_dn = final_cotangents.get("n")
-    dn_last = (
-        torch.zeros(lead[0], lead[1], size_d, dtype=dtype, device=device) if last_dn is None else last_dn.to(dtype)
-    )
+    C_first = or_zeros(states.get("C"), (*lead[:2], size_d, size_e), dtype, device)
+    n_first = or_zeros(states.get("n"), (*lead[:2], size_d), dtype, device)
+    dC_last = or_zeros(final_cotangents.get("C"), (*lead[:2], size_d, size_e), dtype, device)
+    dn_last = or_zeros(final_cotangents.get("n"), (*lead[:2], size_d), dtype, device)
     i = steps_first(given["i"], dtype)
     f = steps_first(given["f"], dtype)
     m_prev = steps_first(given["m_prev"], dtype)
-    t14 = torch.clamp((i + (-torch.nn.functional.logsigmoid(f)) - m_prev), min=0.0)
+    t10 = torch.clamp((i + (-torch.nn.functional.logsigmoid(f)) - m_prev), min=0.0)
     k = steps_first(given["k"], dtype)
-    t16 = -f
-    t17 = -torch.nn.functional.logsigmoid(-(t16))
-    t18 = k * size_d**-0.5 * (torch.exp(-torch.clamp((-i + m_prev - t17), min=0.0)))[..., None]
+    t12 = -f
+    t13 = -torch.nn.functional.logsigmoid(-(t12))
+    t14 = k * size_d**-0.5 * torch.exp(-torch.clamp((-i + m_prev - t13), min=0.0))[..., None]
     v = steps_first(given["v"], dtype)
     q = steps_first(given["q"], dtype)
     # y: C_t^T q_t
-    y, C_end = in_segments(
-        _part2_backward_states_sweep_1, (-t14, t18, v, q), (C_first,), lead, 1, CHUNK, dtype, device, size_d, size_e
-    )
-    t23 = -t14
-    # y_2: n_t q_t
-    y_2, n_end = in_segments(
-        _part2_backward_states_sweep_2, (t18, t23, q), (n_first,), lead, 1, CHUNK, dtype, device, size_d, size_e
-    )
+    y, C_end = in_segments(_part2_backward_states_sweep_1, (-t10, t14, v, q), (C_first,), lead, 1, CHUNK)
+    t19 = -t10
+    # y_2: n_t^T q_t
+    y_2, n_end = in_segments(_part2_backward_states_sweep_2, (t14, t19, q), (n_first,), lead, 1, CHUNK)
     m_next = steps_first(given["m_next"], dtype)
-    t27 = (torch.maximum(torch.abs(y_2), torch.exp(-m_next))).reciprocal()
-    dh = cotangents.get("h")
-    dh = (
-        torch.zeros(lead[0], lead[1], lead[2], size_e, dtype=dtype, device=device)
-        if dh is None
-        else steps_first(dh, dtype)
+    t23 = torch.maximum(torch.abs(y_2), torch.exp(-m_next)).reciprocal()
+    dh = steps_or_zeros(cotangents.get("h"), (*lead, size_e), dtype, device)
+    map_5 = map_of_segment(
+        _part2_backward_states_1_chunks, _part2_backward_states_1_composed,
+        (q * t23[..., None], t19, dh), lead, -1, LONG_CHUNK, dtype, device, size_d, size_e,
     )
-    map_5 = in_pieces(
-        _part2_backward_states_1_chunks, _part2_backward_states_1_law,
-        (q * t27[..., None], t23, dh), lead, -1, PIECE, dtype, device, size_d, size_e,
-    )
-    t31 = torch.abs(y_2)
-    t32 = -m_next
-    t33 = torch.exp(t32)
-    t34 = torch.maximum(t31, t33)
-    t35 = (y * dh).sum(-1)
-    t36 = (
+    t26 = torch.abs(y_2)
+    t27 = -m_next
+    t28 = torch.exp(t27)
+    t29 = torch.maximum(t26, t28)
+    t30 = (y * dh).sum(-1)
+    t31 = (
         -q
-        * (t34**-2)[..., None]
-        * (0.5 + 0.5 * torch.sign((t31 - t33)))[..., None]
-        * t35[..., None]
-        * (torch.sign(y_2))[..., None]
+        * (t29**-2)[..., None]
+        * (0.5 + 0.5 * torch.sign((t26 - t28)))[..., None]
+        * t30[..., None]
+        * torch.sign(y_2)[..., None]
     )
-    map_8 = in_pieces(
-        _part2_backward_states_2_chunks, _part2_backward_states_2_law, (t36, t23), lead, -1, PIECE,
-        dtype, device, size_d, size_e,
+    map_8 = map_of_segment(
+        _part2_backward_states_2_chunks, _part2_backward_states_2_composed, (t31, t19), lead, -1,
+        LONG_CHUNK, dtype, device, size_d,
     )
     # what enters, of dC, dn
     (dC_last,), (dn_last,) = exchange(
         (
             Segment(
-                ("C",), _part2_backward_states_1_law, _part2_backward_states_1_apply, map_5[:1], map_5[1:], (dC_last,)
+                ("C",), _part2_backward_states_1_composed, _part2_backward_states_1_applied,
+                map_5[:1], map_5[1:], (dC_last,),
             ),
             Segment(
-                ("n",), _part2_backward_states_2_law, _part2_backward_states_2_apply, map_8[:1], map_8[1:], (dn_last,)
+                ("n",), _part2_backward_states_2_composed, _part2_backward_states_2_applied,
+                map_8[:1], map_8[1:], (dn_last,),
             ),
         )
     )
@@ -1302,7 +1113,7 @@ def part1_backward_scan_2(
     h = sh % H
     b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
-    i = C - 1 - tl.arange(0, C)  # as steps are walked over
+    i = C - 1 - tl.arange(0, C)  # in the order of the sweep
     dm = tl.zeros([], tl.float32)
     whole_2 = tl.full([C], 1.0, tl.float32)
     if dm_first is not None:
@@ -1469,7 +1280,7 @@ def part2_forward_sweep_1(
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """A walk forwards over chunks, carrying a tile of C."""
+    """An inter-chunk sweep forwards in time, which carries a tile of C."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
     sh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
     h = sh % H
@@ -1609,7 +1420,7 @@ def part2_forward_sweep_2(
     STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """A walk forwards over chunks, carrying a tile of n."""
+    """An inter-chunk sweep forwards in time, which carries a tile of n."""
     sh = tl.program_id(0).to(tl.int64)
     h = sh % H
     b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
@@ -1976,7 +1787,7 @@ def part2_backward_sweep_1(
     C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
-    """A walk forwards over chunks, carrying a tile of C."""
+    """An inter-chunk sweep forwards in time, which carries a tile of C."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
     sh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
     h = sh % H
@@ -2095,7 +1906,7 @@ def part2_backward_sweep_2(
     C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
-    """A walk forwards over chunks, carrying a tile of C."""
+    """An inter-chunk sweep forwards in time, which carries a tile of C."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
     sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
     h = sh % H
@@ -2246,7 +2057,7 @@ def part2_backward_sweep_3(
     STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """A walk forwards over chunks, carrying a tile of n."""
+    """An inter-chunk sweep forwards in time, which carries a tile of n."""
     sh = tl.program_id(0).to(tl.int64)
     h = sh % H
     b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
@@ -2406,13 +2217,13 @@ def part2_backward_prepare_4(
         p = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
         tl.store(
             matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (x[:, None] * (m * p))
-        )  # diag((1 / Max(exp(-m_{{next}), |n.next.row.13899e18d8|))}) ((q k^T) . m)
+        )  # diag((1 / Max(exp(-m_{{next}), |read3|))}) ((q k^T) . m)
         dh = tl.load(dh_p + t0 * dh_t + i[:, None] * dh_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         p2 = tl.dot(dh.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # dh v^T
         tl.store(
             matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (x[:, None] * (m * p2))
-        )  # diag((1 / Max(exp(-m_{{next}), |n.next.row.13899e18d8|))}) ((dh v^T) . m)
+        )  # diag((1 / Max(exp(-m_{{next}), |read3|))}) ((dh v^T) . m)
         f = tl.load(f_by_head + at + i, mask=i_ok, other=0.0)
         m_prev = tl.load(m_prev_by_head + at + i, mask=i_ok, other=0.0)
         i_ = tl.load(i__by_head + at + i, mask=i_ok, other=0.0)
@@ -2449,7 +2260,7 @@ def part2_backward_prepare_4(
         x3 = tl.where(i_ok, (1.0 / tl.sqrt(tl.full([], D_all, tl.float32))), 0.0)  # 1 / sqrt(d)
         pairs = (
             x[:, None] * (x2 * x3)[None, :] * (m * p * p2 * tl.where(i[:, None] > i[None, :], 1.0, 0.0))
-        )  # diag((1 / Max(exp(-m_{{next}), |n.next.row.13899e18d8|))}) ([order_{mask}]_{i,j} . (q k^T) . (dh v^T) . m) diag((exp(Min(0, i + softplus(-f) - m_{{prev})))} . (1 / sqrt(d)))
+        )  # diag((1 / Max(exp(-m_{{next}), |read3|))}) ([i > j] . (q k^T) . (dh v^T) . m) diag((exp(Min(0, i + softplus(-f) - m_{{prev})))} . (1 / sqrt(d)))
         sums = tl.sum(pairs, axis=1)
         sums2 = tl.sum(tl.reshape(pairs, [2, C // 2, C]), axis=1)
         tl.store(own1_out + (bh * 3 + 0) * T + t0 + i, sums, mask=i_ok)  # C: own.late, rows
@@ -2467,7 +2278,7 @@ def part2_backward_sweep_4(
     STAGES: tl.constexpr, PRODUCTS: tl.constexpr, READ: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """A walk forwards over chunks, carrying a tile of n."""
+    """An inter-chunk sweep forwards in time, which carries a tile of n."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
     sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
     h = sh % H
@@ -2570,7 +2381,7 @@ def part2_backward_sweep_5(
     C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
-    """A walk backwards over chunks, carrying a tile of dC."""
+    """An inter-chunk sweep backwards in time, which carries a tile of dC."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
     sh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
     h = sh % H
@@ -2654,8 +2465,8 @@ def part2_backward_sweep_5(
             p3 = tl.dot(
                 ((x * until)[None, :] * dh_each.to(tl.float32)).to(DT), q.to(DT), (kept * dC[n_d]),
                 input_precision="tf32x3",
-            )  # ... + q^T diag((1 / Max(exp(-m_{{next}), |n.next.row.13899e18d8|))} . until) dh
-            dC_slice2 = p3  # kept dC + q^T diag((1 / Max(exp(-m_{{next}), |n.next.row.13899e18d8|))} . until) dh
+            )  # ... + q^T diag((1 / Max(exp(-m_{{next}), |read3|))} . until) dh
+            dC_slice2 = p3  # kept dC + q^T diag((1 / Max(exp(-m_{{next}), |read3|))} . until) dh
             dC_next = dC_next + (dC_slice2,)
         dC = dC_next
         t = tl.load(matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
@@ -2722,7 +2533,7 @@ def part2_backward_sweep_6(
     C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
-    """A walk backwards over chunks, carrying a tile of dC."""
+    """An inter-chunk sweep backwards in time, which carries a tile of dC."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
     sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
     h = sh % H
@@ -2842,8 +2653,8 @@ def part2_backward_sweep_6(
             p3 = tl.dot(
                 ((x3 * until)[None, :] * q_each.to(tl.float32)).to(DT), dh.to(DT), (kept * dC[n_e]),
                 input_precision="tf32x3",
-            )  # ... + q^T diag((1 / Max(exp(-m_{{next}), |n.next.row.13899e18d8|))} . until) dh
-            dC_slice2 = p3  # kept dC + q^T diag((1 / Max(exp(-m_{{next}), |n.next.row.13899e18d8|))} . until) dh
+            )  # ... + q^T diag((1 / Max(exp(-m_{{next}), |read3|))} . until) dh
+            dC_slice2 = p3  # kept dC + q^T diag((1 / Max(exp(-m_{{next}), |read3|))} . until) dh
             dC_next = dC_next + (dC_slice2,)
         dC = dC_next
         sums = tl.sum(
@@ -3049,7 +2860,7 @@ def part2_backward_prepare_7(
         tl.store(
             matrix7 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
             ((ahead1.to(tl.float32) * x * x2 * x3)[:, None] * (m * p)),
-        )  # diag((a715cb492ced) . (sign(n.next.row.13899e18d8)) . (1 / Max(exp(-m_{{next}), |n.next.row.13899e18d8|)^2)} . (1/2 + 1/2 sign(|n.next.row.13899e18d8| - exp(-m_{{next})))}) ((q k^T) . m)
+        )  # diag((ahead1) . (sign(read3)) . (1 / Max(exp(-m_{{next}), |read3|)^2)} . (1/2 + 1/2 sign(|read3| - exp(-m_{{next})))}) ((q k^T) . m)
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -3062,7 +2873,7 @@ def part2_backward_sweep_7(
     STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """A walk backwards over chunks, carrying a tile of dn."""
+    """An inter-chunk sweep backwards in time, which carries a tile of dn."""
     sh = tl.program_id(0).to(tl.int64)
     h = sh % H
     b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
@@ -3162,10 +2973,10 @@ def part2_backward_sweep_7(
             q_each = tl.where(i_ok[:, None] & d_ok[n_d][None, :], q, 0.0)
             s3 = tl.sum(
                 ((ahead1.to(tl.float32) * x * x2 * x3 * until)[:, None] * q_each.to(tl.float32)), axis=0
-            )  # q^T ((a715cb492ced) . (sign(n.next.row.13899e18d8)) . (1 / Max(exp(-m_{{next}), |n.next.row.13899e18d8|)^2)} . (1/2 + 1/2 sign(|n.next.row.13899e18d8| - exp(-m_{{next})))} . until)
+            )  # q^T ((ahead1) . (sign(read3)) . (1 / Max(exp(-m_{{next}), |read3|)^2)} . (1/2 + 1/2 sign(|read3| - exp(-m_{{next})))} . until)
             dn_slice2 = (
                 (-s3) + (kept * dn[n_d])
-            )  # kept dn - q^T ((a715cb492ced) . (sign(n.next.row.13899e18d8)) . (1 / Max(exp(-m_{{next}), |n.next.row.13899e18d8|)^2)} . (1/2 + 1/2 sign(|n.next.row.13899e18d8| - exp(-m_{{next})))} . until)
+            )  # kept dn - q^T ((ahead1) . (sign(read3)) . (1 / Max(exp(-m_{{next}), |read3|)^2)} . (1/2 + 1/2 sign(|read3| - exp(-m_{{next})))} . until)
             dn_next = dn_next + (dn_slice2,)
         dn = dn_next
         t = tl.load(matrix7 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
@@ -3246,7 +3057,7 @@ def part2_backward_prepare_8(
     tl.store(
         matrix8 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
         ((ahead1.to(tl.float32) * x * x2 * x3)[:, None] * m),
-    )  # diag((a715cb492ced) . (sign(n.next.row.13899e18d8)) . (1 / Max(exp(-m_{{next}), |n.next.row.13899e18d8|)^2)} . (1/2 + 1/2 sign(|n.next.row.13899e18d8| - exp(-m_{{next})))}) m
+    )  # diag((ahead1) . (sign(read3)) . (1 / Max(exp(-m_{{next}), |read3|)^2)} . (1/2 + 1/2 sign(|read3| - exp(-m_{{next})))}) m
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -3261,7 +3072,7 @@ def part2_backward_sweep_8(
     STAGES: tl.constexpr, PRODUCTS: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
     EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """A walk backwards over chunks, carrying a tile of dn."""
+    """An inter-chunk sweep backwards in time, which carries a tile of dn."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
     sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
     h = sh % H
@@ -3673,11 +3484,11 @@ def part2_backward_sweep_8(
         until = span(decay1_a, decay1_n, 0.0, 0)
         s = tl.sum(
             ((ahead1.to(tl.float32) * x * x2 * x3 * until)[None, :] * q_each.to(tl.float32)), axis=1
-        )  # q^T ((a715cb492ced) . (sign(n.next.row.13899e18d8)) . (1 / Max(exp(-m_{{next}), |n.next.row.13899e18d8|)^2)} . (1/2 + 1/2 sign(|n.next.row.13899e18d8| - exp(-m_{{next})))} . until)
+        )  # q^T ((ahead1) . (sign(read3)) . (1 / Max(exp(-m_{{next}), |read3|)^2)} . (1/2 + 1/2 sign(|read3| - exp(-m_{{next})))} . until)
         kept = span(decay1_a_end, decay1_n_end, 0.0, 0)
         dn = (
             (-s) + (kept * dn)
-        )  # kept dn - q^T ((a715cb492ced) . (sign(n.next.row.13899e18d8)) . (1 / Max(exp(-m_{{next}), |n.next.row.13899e18d8|)^2)} . (1/2 + 1/2 sign(|n.next.row.13899e18d8| - exp(-m_{{next})))} . until)
+        )  # kept dn - q^T ((ahead1) . (sign(read3)) . (1 / Max(exp(-m_{{next}), |read3|)^2)} . (1/2 + 1/2 sign(|read3| - exp(-m_{{next})))} . until)
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -3692,7 +3503,7 @@ def part2_backward_sweep_9(
     C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
-    """A walk forwards over chunks, carrying a tile of C."""
+    """An inter-chunk sweep forwards in time, which carries a tile of C."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
     sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
     h = sh % H
@@ -4526,7 +4337,7 @@ def steps_kernel(
     else:
         row = batch
     entry, begin, count = batch, tl.cast(0, tl.int64), tl.cast(steps, tl.int64)
-    if starts_at is not None:  # packed: a program walks one sequence, whose place it reads
+    if starts_at is not None:  # packed: a program has one sequence, whose place it reads
         entry, begin = tl.cast(0, tl.int64), tl.cast(tl.load(starts_at + batch), tl.int64)
         count = tl.load(starts_at + batch + 1) - begin
     if counts_at is not None:

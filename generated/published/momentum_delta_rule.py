@@ -6,92 +6,96 @@ family: chunk-parallel
 """
 
 # The recurrence
-#     M_t = mu_t M_{t-1} - eta_t k_t (v_t - S_{t-1}^T p_t)^T
-#     S_t = alpha_t S_{t-1} - beta_t M_t
-#     o_t = S_t^T q_t
+#     (1) M_t = mu_t M_{t-1} - eta_t k_t (v_t - S_{t-1}^T p_t)^T
+#     (2) S_t = alpha_t S_{t-1} - beta_t M_t
+#     (3) o_t = S_t^T q_t
 #
 # Its adjoint
-#     dS_t = alpha_{t+1} dS_{t+1} + eta_{t+1} p_{t+1} k_{t+1}^T dM_{t+1} + q_t do_t^T
-#     dM_t = mu_{t+1} dM_{t+1} - beta_t dS_t
-#     dq_t = S_t do_t
-#     dk_t = -eta_t dM_t (v_t - S_{t-1}^T p_t)
-#     dp_t = eta_t S_{t-1} dM_t^T k_t
-#     dv_t = -eta_t dM_t^T k_t
-#     dbeta_t = -<dS_t, M_t>
-#     deta_t = -(v_t - S_{t-1}^T p_t)^T dM_t^T k_t
-#     dlog alpha_t = alpha_t <S_{t-1}, dS_t>
-#     dlog mu_t = mu_t <M_{t-1}, dM_t>
-#     dS_0 = alpha_1 dS_1 + eta_1 p_1 k_1^T dM_1
-#     dM_0 = mu_1 dM_1
+#     (4) dS_t = alpha_{t+1} dS_{t+1} + eta_{t+1} p_{t+1} k_{t+1}^T dM_{t+1} + q_t do_t^T
+#     (5) dM_t = mu_{t+1} dM_{t+1} - beta_t dS_t
+#     (6) dq_t = S_t do_t
+#     (7) dk_t = -eta_t dM_t (v_t - S_{t-1}^T p_t)
+#     (8) dp_t = eta_t S_{t-1} dM_t^T k_t
+#     (9) dv_t = -eta_t dM_t^T k_t
+#     (10) dbeta_t = -<dS_t, M_t>
+#     (11) deta_t = -(v_t - S_{t-1}^T p_t)^T dM_t^T k_t
+#     (12) dlog alpha_t = alpha_t <S_{t-1}, dS_t>
+#     (13) dlog mu_t = mu_t <M_{t-1}, dM_t>
+#     (14) dS_0 = alpha_1 dS_1 + eta_1 p_1 k_1^T dM_1
+#     (15) dM_0 = mu_1 dM_1
 #
 # Read-write form
-#     S_t = alpha_t S_{t-1} + beta_t eta_t k_t w_t^T - mu_t beta_t M_{t-1}
-#     w_t = v_t - S_{t-1}^T p_t
-#     M_t = mu_t M_{t-1} - eta_t k_t w_t^T
-#     w_t = v_t - S_{t-1}^T p_t
-#     o_t = alpha_t S_{t-1}^T q_t - beta_t M_t^T q_t
+#     (16) S_t = alpha_t S_{t-1} + beta_t eta_t k_t w_t^T - mu_t beta_t M_{t-1}
+#     (17) w_t = v_t - S_{t-1}^T p_t
+#     (18) M_t = mu_t M_{t-1} - eta_t k_t w_t^T
+#     (19) w_t = v_t - S_{t-1}^T p_t
+#     (20) o_t = alpha_t S_{t-1}^T q_t - beta_t M_t^T q_t
 #
 # Read-write form of the adjoint
 # dS_t^+ is the part of dS_t that comes from later steps.
 # dM_t^+ is the part of dM_t that comes from later steps.
-#     dS_{t-1}^+ = alpha_t dS_t^+ + alpha_t q_t do_t^T + eta_t p_t g_t^T
-#     g_t = dM_t^+^T k_t - beta_t (dS_t^+^T k_t + (q_t^T k_t) do_t)
-#     dM_{t-1}^+ = mu_t dM_t^+ - mu_t beta_t dS_t^+ - mu_t beta_t q_t do_t^T
-#     dq_t = alpha_t S_{t-1} do_t - beta_t M_t do_t
-#     dk_t = -eta_t (dM_t^+ w_t - beta_t (dS_t^+ w_t + (do_t^T w_t) q_t))
-#     dp_t = eta_t S_{t-1} g_t
-#     dv_t = -eta_t g_t
-#     dbeta_t = eta_t k_t^T dS_t^+ w_t + eta_t (q_t^T k_t) do_t^T w_t - mu_t <dS_t^+, M_{t-1}> - mu_t q_t^T M_{t-1}
-#         do_t
-#     deta_t = -w_t^T g_t
-#     dlog alpha_t = alpha_t <S_{t-1}, dS_t^+> + alpha_t q_t^T S_{t-1} do_t
-#     dlog mu_t = mu_t <M_{t-1}, dM_t^+> - mu_t beta_t <dS_t^+, M_{t-1}> - mu_t beta_t q_t^T M_{t-1} do_t
+#     (21) dS_{t-1}^+ = alpha_t dS_t^+ + alpha_t q_t do_t^T + eta_t p_t g_t^T
+#     (22) g_t = dM_t^+^T k_t - beta_t (dS_t^+^T k_t + (q_t^T k_t) do_t)
+#     (23) dM_{t-1}^+ = mu_t dM_t^+ - mu_t beta_t dS_t^+ - mu_t beta_t q_t do_t^T
+#     (24) dq_t = alpha_t S_{t-1} do_t - beta_t M_t do_t
+#     (25) dk_t = -eta_t (dM_t^+ w_t - beta_t (dS_t^+ w_t + (do_t^T w_t) q_t))
+#     (26) dp_t = eta_t S_{t-1} g_t
+#     (27) dv_t = -eta_t g_t
+#     (28) dbeta_t = eta_t k_t^T dS_t^+ w_t + eta_t (q_t^T k_t) do_t^T w_t - mu_t <dS_t^+, M_{t-1}> - mu_t q_t^T
+#         M_{t-1} do_t
+#     (29) deta_t = -w_t^T g_t
+#     (30) dlog alpha_t = alpha_t <S_{t-1}, dS_t^+> + alpha_t q_t^T S_{t-1} do_t
+#     (31) dlog mu_t = mu_t <M_{t-1}, dM_t^+> - mu_t beta_t <dS_t^+, M_{t-1}> - mu_t beta_t q_t^T M_{t-1} do_t
 #
 # Products of decays in a chunk
 # i, j and s run over the steps of the chunk.
-#     A_t = [alpha_t, -mu_t beta_t; 0, mu_t]   (of S, M)
-#     N_{ij,XY} = (A_{i-1} ... A_{j+1})_{XY}  for j < i, else 0
-#     f_{i,XY} = (A_{i-1} ... A_{1})_{XY}
-#     x_{i,XY} = (A_{i} ... A_{1})_{XY}
-#     L_{ij,XY} = (A_{i} ... A_{j+1})_{XY}  for j <= i, else 0
-#     b_{j,XY} = (A_{C} ... A_{j+1})_{XY}
-#     E_t = [alpha_t, 0; -mu_t beta_t, mu_t]   (of dS, dM)
-#     D_{ij,XY} = (E_{i+1} ... E_{j-1})_{XY}  for j > i, else 0
-#     c_{i,XY} = (E_{i+1} ... E_{C})_{XY}
-#     z_{i,XY} = (E_{i} ... E_{C})_{XY}
-#     r_{j,XY} = (E_{1} ... E_{j-1})_{XY}
+#     (32) A_t = [alpha_t, -mu_t beta_t; 0, mu_t]   (of S, M)
+#     (33) N_{ij,XY} = (A_{i-1} ... A_{j+1})_{XY}  for j < i, else 0
+#     (34) f_{i,XY} = (A_{i-1} ... A_{1})_{XY}
+#     (35) x_{i,XY} = (A_{i} ... A_{1})_{XY}
+#     (36) L_{ij,XY} = (A_{i} ... A_{j+1})_{XY}  for j <= i, else 0
+#     (37) b_{j,XY} = (A_{C} ... A_{j+1})_{XY}
+#     (38) E_t = [alpha_t, 0; -mu_t beta_t, mu_t]   (of dS, dM)
+#     (39) D_{ij,XY} = (E_{i+1} ... E_{j-1})_{XY}  for j > i, else 0
+#     (40) c_{i,XY} = (E_{i+1} ... E_{C})_{XY}
+#     (41) z_{i,XY} = (E_{i} ... E_{C})_{XY}
+#     (42) r_{j,XY} = (E_{1} ... E_{j-1})_{XY}
 #
 # Over a chunk of C steps, forward
 # The only sweep goes from the first chunk to the last.
-#     T_1 = ((P K^T) . N_{S,M}) diag(eta) - ((P K^T) . N_{S,S}) diag(beta . eta)
-#     W = (I - T_1)^-1 (V - diag(f_{S,S}) P S_0 - diag(f_{S,M}) P M_0)
-#     Y_1 = diag(x_{M,M}) Q M_0 - ((Q K^T) . L_{M,M}) diag(eta) W   (row t: M_t^T q_t)
-#     Y_2 = diag(f_{S,M}) Q M_0 + diag(f_{S,S}) Q S_0 + ((Q K^T) . N_{S,S}) diag(beta . eta) W - ((Q K^T) . N_{S,M})
-#         diag(eta) W   (row t: S_{t-1}^T q_t)
-#     S_C = x_{C,S,M} M_0 + x_{C,S,S} S_0 + K^T diag(beta . eta . b_{S,S}) W - K^T diag(eta . b_{S,M}) W
-#     M_C = x_{C,M,M} M_0 - K^T diag(eta . b_{M,M}) W
+#     (43) T_1 = ((P K^T) . N_{S,M}) diag(eta) - ((P K^T) . N_{S,S}) diag(beta . eta)
+#     (44) W = (I - T_1)^-1 (V - diag(f_{S,S}) P S_0 - diag(f_{S,M}) P M_0)
+#     (45) Y_1 = diag(x_{M,M}) Q M_0 - ((Q K^T) . L_{M,M}) diag(eta) W   (row t: M_t^T q_t)
+#     (46) Y_2 = diag(f_{S,M}) Q M_0 + diag(f_{S,S}) Q S_0 + ((Q K^T) . N_{S,S}) diag(beta . eta) W - ((Q K^T) .
+#         N_{S,M}) diag(eta) W   (row t: S_{t-1}^T q_t)
+#     (47) S_C = x_{C,S,M} M_0 + x_{C,S,S} S_0 + K^T diag(beta . eta . b_{S,S}) W - K^T diag(eta . b_{S,M}) W
+#     (48) M_C = x_{C,M,M} M_0 - K^T diag(eta . b_{M,M}) W
 #
 # Over a chunk of C steps, backward
 # Sweep 1 goes from the last chunk to the first.
-#     T_2 = ((K P^T) . D_{dM,dS}) diag(eta) - diag(beta) ((K P^T) . D_{dS,dS}) diag(eta)
-#     G = (I - T_2)^-1 (diag(c_{dM,dS}) K dS_C + diag(c_{dM,dM}) K dM_C + ((K Q^T) . D_{dM,dS}) diag(alpha) dO -
+#     (49) T_2 = ((K P^T) . D_{dM,dS}) diag(eta) - diag(beta) ((K P^T) . D_{dS,dS}) diag(eta)
+#     (50) G = (I - T_2)^-1 (diag(c_{dM,dS}) K dS_C + diag(c_{dM,dM}) K dM_C + ((K Q^T) . D_{dM,dS}) diag(alpha) dO -
 #         diag(beta . c_{dS,dS}) K dS_C - diag(beta) ((K Q^T) . D_{dS,dS}) diag(alpha) dO - ((K Q^T) . D_{dM,dM})
 #         diag(mu . beta) dO - diag(beta . ((Q . K) 1)) dO)
-#     dS_0 = z_{1,dS,dS} dS_C + Q^T diag(alpha . r_{dS,dS}) dO + P^T diag(eta . r_{dS,dS}) G
-#     dM_0 = z_{1,dM,dM} dM_C + z_{1,dM,dS} dS_C + Q^T diag(alpha . r_{dM,dS}) dO + P^T diag(eta . r_{dM,dS}) G - Q^T
-#         diag(mu . beta . r_{dM,dM}) dO
+#     (51) dS_0 = z_{1,dS,dS} dS_C + Q^T diag(alpha . r_{dS,dS}) dO + P^T diag(eta . r_{dS,dS}) G
+#     (52) dM_0 = z_{1,dM,dM} dM_C + z_{1,dM,dS} dS_C + Q^T diag(alpha . r_{dM,dS}) dO + P^T diag(eta . r_{dM,dS}) G
+#         - Q^T diag(mu . beta . r_{dM,dM}) dO
 # Sweep 2 goes from the last chunk to the first.
-#     Y_3 = diag(c_{dM,dM}) W dM_C^T + diag(c_{dM,dS}) W dS_C^T + ((W dO^T) . D_{dM,dS}) diag(alpha) Q + ((W G^T) .
-#         D_{dM,dS}) diag(eta) P - ((W dO^T) . D_{dM,dM}) diag(mu . beta) Q   (row t: dM_t^+ w_t)
-#     Y_4 = diag(c_{dS,dS}) W dS_C^T + ((W dO^T) . D_{dS,dS}) diag(alpha) Q + ((W G^T) . D_{dS,dS}) diag(eta) P
-#         (row t: dS_t^+ w_t)
+#     (53) Y_3 = diag(c_{dM,dM}) W dM_C^T + diag(c_{dM,dS}) W dS_C^T + ((W dO^T) . D_{dM,dS}) diag(alpha) Q + ((W
+#         G^T) . D_{dM,dS}) diag(eta) P - ((W dO^T) . D_{dM,dM}) diag(mu . beta) Q   (row t: dM_t^+ w_t)
+#     (54) Y_4 = diag(c_{dS,dS}) W dS_C^T + ((W dO^T) . D_{dS,dS}) diag(alpha) Q + ((W G^T) . D_{dS,dS}) diag(eta) P
+#          (row t: dS_t^+ w_t)
 # Sweep 3 goes from the first chunk to the last.
-#     Y_5 = diag(x_{M,M}) dO M_0^T - ((dO W^T) . L_{M,M}) diag(eta) K   (row t: M_t do_t)
-#     Y_6 = diag(f_{M,M}) dO M_0^T - ((dO W^T) . N_{M,M}) diag(eta) K   (row t: M_{t-1} do_t)
-#     Y_7 = diag(f_{S,M}) dO M_0^T + diag(f_{S,S}) dO S_0^T + ((dO W^T) . N_{S,S}) diag(beta . eta) K - ((dO W^T) .
-#         N_{S,M}) diag(eta) K   (row t: S_{t-1} do_t)
-#     Y_8 = diag(f_{S,M}) G M_0^T + diag(f_{S,S}) G S_0^T + ((G W^T) . N_{S,S}) diag(beta . eta) K - ((G W^T) .
+#     (55) Y_5 = diag(x_{M,M}) dO M_0^T - ((dO W^T) . L_{M,M}) diag(eta) K   (row t: M_t do_t)
+#     (56) Y_6 = diag(f_{M,M}) dO M_0^T - ((dO W^T) . N_{M,M}) diag(eta) K   (row t: M_{t-1} do_t)
+#     (57) Y_7 = diag(f_{S,M}) dO M_0^T + diag(f_{S,S}) dO S_0^T + ((dO W^T) . N_{S,S}) diag(beta . eta) K - ((dO
+#         W^T) . N_{S,M}) diag(eta) K   (row t: S_{t-1} do_t)
+#     (58) Y_8 = diag(f_{S,M}) G M_0^T + diag(f_{S,S}) G S_0^T + ((G W^T) . N_{S,S}) diag(beta . eta) K - ((G W^T) .
 #         N_{S,M}) diag(eta) K   (row t: S_{t-1} g_t)
+#
+# In code, products of decays are called by what lies at their ends: m (in torch, decays) is from a write to a read,
+#     since from what enters the chunk to a read, until from a write to what leaves it, kept from what enters to what
+#     leaves. Statements cite the formulas above by their numbers.
 
 import torch
 import triton
@@ -111,73 +115,68 @@ from chunkform.runtime.op.decode import Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK, dtype_of, from_chunks, from_steps, in_parts, in_segments, steps_first, to_chunks,
+    CHUNK, call_of, chunks_of, dtype_of, from_chunks, from_steps, in_parts, in_segments, or_zeros,
+    steps_first, steps_or_zeros, to_chunks,
 )
 from chunkform.runtime.torch_form.coupled_states import Mix
 from chunkform.runtime.torch_form.decays import triangular_inverse
-from chunkform.runtime.torch_form.segment_maps import Segment, in_pieces, over_chunks
+from chunkform.runtime.torch_form.segment_maps import Segment, map_of_segment, over_chunks
 
 
-def _forward_sweep_1(s1, s2, s3, s4, s5, s6, s7, s8, S_0, M_0, lead, size, dtype, device, size_d, size_e):
-    """A walk forwards over chunks, carrying S, M."""
-    x1_kept = to_chunks(s1, lead, size, 0, 1.0)
-    x2 = to_chunks(s2, lead, size, 0)
-    x3_kept = to_chunks(s3, lead, size, 0, 1.0)
-    x4 = to_chunks(s4, lead, size, 1)
-    x5 = to_chunks(s5, lead, size, 1)
-    x6 = to_chunks(s6, lead, size, 1)
-    x7 = to_chunks(s7, lead, size, 1)
-    x8 = to_chunks(s8, lead, size, 1)
+def _forward_sweep_1(alpha, x, mu, x2, x3, x4, v, q, S, M, lead, size, dtype, device):
+    """An inter-chunk sweep forwards in time, which carries S, M."""
+    alpha_or_1 = to_chunks(alpha, lead, size, 0, 1.0)
+    mu_or_1 = to_chunks(mu, lead, size, 0, 1.0)
+    x, x2, x3, x4, v, q = chunks_of(lead, size, x, x2, x3, x4, v, q)
     valid = to_chunks(torch.ones((1, 1, lead[2]), dtype=dtype, device=device), lead, size, 0)
-    mix_1 = Mix((((0, 0), x1_kept), ((0, 1), x2), ((1, 1), x3_kept)), 2, 1, valid)
-    a1 = mix_1.all(0, 0)
-    a2 = mix_1.outgoing(0, 0)
-    a3 = x5 @ x4.mT
-    a4 = mix_1.mask(0, 0, False)
-    a5 = mix_1.mask(0, 1, False)
-    a6 = x5 @ x6.mT
-    a7 = triangular_inverse((a3 * a4 + a5 * a6), 1)
-    a8 = mix_1.incoming(0, 0, False)
-    a9 = mix_1.incoming(0, 1, False)
-    a10 = mix_1.all(0, 1)
-    a11 = mix_1.outgoing(0, 1)
-    a12 = mix_1.outgoing(1, 1)
-    a13 = mix_1.all(1, 1)
-    a14 = mix_1.incoming(1, 1, True)
-    a15 = mix_1.mask(1, 1, True)
-    a16 = x8 @ x6.mT
-    a17 = x8 @ x4.mT
-    S_now = S_0
-    S_in = []
-    M_now = M_0
-    M_in = []
-    b3_all = []
-    count = x1_kept.shape[2]
+    mix_1 = Mix((((0, 0), alpha_or_1), ((0, 1), x), ((1, 1), mu_or_1)), 2, 1, valid)
+    weights = mix_1.all(0, 0)
+    weights2 = mix_1.outgoing(0, 0)
+    prod = x3 @ x2.mT
+    weights3 = mix_1.mask(0, 0, False)
+    weights4 = mix_1.mask(0, 1, False)
+    prod2 = x3 @ x4.mT
+    inverse = triangular_inverse((prod * weights3 + weights4 * prod2), 1)
+    weights5 = mix_1.incoming(0, 0, False)
+    weights6 = mix_1.incoming(0, 1, False)
+    weights7 = mix_1.all(0, 1)
+    weights8 = mix_1.outgoing(0, 1)
+    weights9 = mix_1.outgoing(1, 1)
+    weights10 = mix_1.all(1, 1)
+    weights11 = mix_1.incoming(1, 1, True)
+    weights12 = mix_1.mask(1, 1, True)
+    prod10 = q @ x4.mT
+    prod14 = q @ x2.mT
+    M_0 = []
+    S_0 = []
+    prod5_all = []
+    count = alpha_or_1.shape[2]
     for n in range(count):
-        S_in.append(S_now)
-        M_in.append(M_now)
-        b0 = (x5[:, :, n]) @ S_now
-        b1 = (x5[:, :, n]) @ M_now
-        b2 = (a8[:, :, n])[..., :, None] * b0 + x7[:, :, n] + (a9[:, :, n])[..., :, None] * b1
-        b3 = (a7[:, :, n]) @ b2
-        b4 = (x4[:, :, n]).mT @ ((a2[:, :, n])[..., :, None] * b3)
-        b5 = (x6[:, :, n]).mT @ ((a11[:, :, n])[..., :, None] * b3)
-        b6 = S_now * (a1[:, :, n])[..., None, None] + b4 + M_now * (a10[:, :, n])[..., None, None] + b5
-        b7 = (x6[:, :, n]).mT @ ((a12[:, :, n])[..., :, None] * b3)
-        b3_all.append(b3)
-        S_now, M_now = b6, (b7 + (a13[:, :, n])[..., None, None] * M_now)
-    S_in = torch.stack(S_in, 2)
-    M_in = torch.stack(M_in, 2)
-    b3 = torch.stack(b3_all, 2)
-    c0 = x8 @ M_in
-    c1 = (a15 * a16) @ b3
-    c2 = (a5 * a16) @ b3
-    c3 = x8 @ S_in
-    c4 = (a17 * a4) @ b3
+        M_0.append(M)
+        S_0.append(S)
+        prod3 = x3[:, :, n] @ S
+        prod4 = x3[:, :, n] @ M
+        t = weights5[:, :, n][..., :, None] * prod3 + v[:, :, n] + weights6[:, :, n][..., :, None] * prod4
+        prod5 = inverse[:, :, n] @ t
+        prod6 = x2[:, :, n].mT @ (weights2[:, :, n][..., :, None] * prod5)
+        prod7 = x4[:, :, n].mT @ (weights8[:, :, n][..., :, None] * prod5)
+        t2 = S * weights[:, :, n][..., None, None] + prod6 + M * weights7[:, :, n][..., None, None] + prod7
+        prod8 = x4[:, :, n].mT @ (weights9[:, :, n][..., :, None] * prod5)
+        prod5_all.append(prod5)
+        S, M = t2, (prod8 + weights10[:, :, n][..., None, None] * M)
+    M_0 = torch.stack(M_0, 2)
+    S_0 = torch.stack(S_0, 2)
+    prod5 = torch.stack(prod5_all, 2)
+    prod9 = q @ M_0
+    prod11 = (weights12 * prod10) @ prod5
+    prod12 = (weights4 * prod10) @ prod5
+    prod13 = q @ S_0
+    prod15 = (prod14 * weights3) @ prod5
+    t3 = prod12 + weights6[..., :, None] * prod9 + prod13 * weights5[..., :, None] + prod15
     return (
-        from_chunks(b3, lead, 1), from_chunks((c0 * a14[..., :, None] + c1), lead, 1),
-        from_chunks((c2 + a9[..., :, None] * c0 + c3 * a8[..., :, None] + c4), lead, 1), S_now,
-        M_now,
+        from_chunks(prod5, lead, 1),
+        from_chunks((prod9 * weights11[..., :, None] + prod11), lead, 1), from_chunks(t3, lead, 1),
+        S, M,
     )
 
 
@@ -186,21 +185,11 @@ def torch_forward(given, states, constants, packed=None):
     if packed is not None:
         per_step = ["q", "k", "p", "v", "beta", "eta", "alpha", "mu"]
         return forward_by_length(torch_forward, per_step, given, states, constants, packed)
-    dtype = dtype_of(given)
-    some = given["q"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    dtype, device, lead = call_of(given, "q")
     size_d = given["q"].shape[-1]
     size_e = given["v"].shape[-1]
-    S_first = (
-        states["S"].to(dtype)
-        if states.get("S") is not None
-        else torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-    )
-    M_first = (
-        states["M"].to(dtype)
-        if states.get("M") is not None
-        else torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-    )
+    S_first = or_zeros(states.get("S"), (*lead[:2], size_d, size_e), dtype, device)
+    M_first = or_zeros(states.get("M"), (*lead[:2], size_d, size_e), dtype, device)
     log_alpha = steps_first(given["alpha"], dtype)
     alpha = log_alpha.exp()
     beta = steps_first(given["beta"], dtype)
@@ -211,13 +200,13 @@ def torch_forward(given, states, constants, packed=None):
     p = steps_first(given["p"], dtype)
     v = steps_first(given["v"], dtype)
     q = steps_first(given["q"], dtype)
-    # w: v_t - S.prev.row.4b43e8b137_t
-    # y: M_t^T q_t
-    # y_2: S_(t-1)^T q_t
+    # (44) w: v_t - S_{t-1}^T p_t
+    # (45) y: M_t^T q_t
+    # (46) y_2: S_{t-1}^T q_t
     w, y, y_2, S_last, M_last = in_segments(
         _forward_sweep_1,
         (alpha, -beta * mu, mu, k * eta[..., None] * beta[..., None], -p, -k * eta[..., None], v, q),
-        (S_first, M_first), lead, 1, CHUNK, dtype, device, size_d, size_e,
+        (S_first, M_first), lead, 1, CHUNK, dtype, device,
     )
     return (
         {"o": from_steps((y_2 * alpha[..., None] - y * beta[..., None]), lead, 1, given["q"].dtype)},
@@ -225,293 +214,279 @@ def torch_forward(given, states, constants, packed=None):
     )
 
 
-def _backward_sweep_1(s1, s2, s3, s4, s5, s6, s7, s8, s9, s10, dS_0, dM_0, lead, size, dtype, device, size_d, size_e):
-    """A walk backwards over chunks, carrying dS, dM."""
-    x1_kept = to_chunks(s1, lead, size, 0, 1.0)
-    x2_kept = to_chunks(s2, lead, size, 0, 1.0)
-    x3 = to_chunks(s3, lead, size, 0)
-    x4 = to_chunks(s4, lead, size, 1)
-    x5 = to_chunks(s5, lead, size, 1)
-    x6 = to_chunks(s6, lead, size, 1)
-    x7 = to_chunks(s7, lead, size, 1)
-    x8 = to_chunks(s8, lead, size, 1)
-    x9 = to_chunks(s9, lead, size, 1)
-    x10 = to_chunks(s10, lead, size, 1)
+def _backward_sweep_1(alpha, mu, x, x2, do, x3, x4, k, x5, x6, dS, dM, lead, size, dtype, device):
+    """An inter-chunk sweep backwards in time, which carries dS, dM."""
+    alpha_or_1 = to_chunks(alpha, lead, size, 0, 1.0)
+    mu_or_1 = to_chunks(mu, lead, size, 0, 1.0)
+    x, x2, do, x3, x4, k, x5, x6 = chunks_of(lead, size, x, x2, do, x3, x4, k, x5, x6)
     valid = to_chunks(torch.ones((1, 1, lead[2]), dtype=dtype, device=device), lead, size, 0)
-    mix_1 = Mix((((0, 0), x1_kept), ((1, 1), x2_kept), ((1, 0), x3)), 2, -1, valid)
-    a1 = mix_1.all(0, 0)
-    a2 = mix_1.outgoing(0, 0)
-    a3 = (a2[..., :, None] * x4).mT @ x5
-    a4 = x6 @ x7.mT
-    a5 = mix_1.mask(0, 0, False)
-    a6 = x8 @ x7.mT
-    a7 = mix_1.mask(1, 0, False)
-    a8 = triangular_inverse((a4 * a5 + a6 * a7), -1)
-    a9 = x8 @ x10.mT
-    a10 = mix_1.mask(1, 1, False)
-    a11 = (a9 * a10) @ x5
-    a12 = mix_1.incoming(1, 0, False)
-    a13 = x6 @ x4.mT
-    a14 = (a5 * a13) @ x5
-    a15 = mix_1.incoming(1, 1, False)
-    a16 = mix_1.incoming(0, 0, False)
-    a17 = x8 @ x4.mT
-    a18 = (a17 * a7) @ x5
-    a19 = mix_1.outgoing(1, 1)
-    a20 = (a19[..., :, None] * x10).mT @ x5
-    a21 = mix_1.outgoing(1, 0)
-    a22 = (a21[..., :, None] * x4).mT @ x5
-    a23 = mix_1.all(1, 1)
-    a24 = mix_1.all(1, 0)
-    dS_now = dS_0
-    dS_in = []
-    dM_now = dM_0
-    dM_in = []
-    b4_all = []
-    count = x1_kept.shape[2]
+    mix_1 = Mix((((0, 0), alpha_or_1), ((1, 1), mu_or_1), ((1, 0), x)), 2, -1, valid)
+    weights = mix_1.all(0, 0)
+    weights2 = mix_1.outgoing(0, 0)
+    prod = (weights2[..., :, None] * x2).mT @ do
+    prod2 = x3 @ x4.mT
+    weights3 = mix_1.mask(0, 0, False)
+    prod3 = k @ x4.mT
+    weights4 = mix_1.mask(1, 0, False)
+    inverse = triangular_inverse((prod2 * weights3 + prod3 * weights4), -1)
+    prod4 = k @ x6.mT
+    weights5 = mix_1.mask(1, 1, False)
+    prod5 = (prod4 * weights5) @ do
+    weights6 = mix_1.incoming(1, 0, False)
+    prod7 = x3 @ x2.mT
+    prod8 = (weights3 * prod7) @ do
+    weights7 = mix_1.incoming(1, 1, False)
+    weights8 = mix_1.incoming(0, 0, False)
+    prod11 = k @ x2.mT
+    prod12 = (prod11 * weights4) @ do
+    weights9 = mix_1.outgoing(1, 1)
+    prod15 = (weights9[..., :, None] * x6).mT @ do
+    weights10 = mix_1.outgoing(1, 0)
+    prod16 = (weights10[..., :, None] * x2).mT @ do
+    weights11 = mix_1.all(1, 1)
+    weights12 = mix_1.all(1, 0)
+    dS_C = []
+    dM_C = []
+    prod13_all = []
+    count = alpha_or_1.shape[2]
     for n in range(count - 1, -1, -1):
-        dS_in.append(dS_now)
-        dM_in.append(dM_now)
-        b0 = (x8[:, :, n]) @ dS_now
-        b1 = (x8[:, :, n]) @ dM_now
-        b2 = (x6[:, :, n]) @ dS_now
-        b3 = (
-            x9[:, :, n]
-            + a11[:, :, n]
-            + b0 * (a12[:, :, n])[..., :, None]
-            + a14[:, :, n]
-            + b1 * (a15[:, :, n])[..., :, None]
-            + (a16[:, :, n])[..., :, None] * b2
-            + a18[:, :, n]
+        dS_C.append(dS)
+        dM_C.append(dM)
+        prod6 = k[:, :, n] @ dS
+        prod9 = k[:, :, n] @ dM
+        prod10 = x3[:, :, n] @ dS
+        t = (
+            x5[:, :, n]
+            + prod5[:, :, n]
+            + prod6 * weights6[:, :, n][..., :, None]
+            + prod8[:, :, n]
+            + prod9 * weights7[:, :, n][..., :, None]
+            + weights8[:, :, n][..., :, None] * prod10
+            + prod12[:, :, n]
         )
-        b4 = (a8[:, :, n]) @ b3
-        b5 = (x7[:, :, n]).mT @ ((a2[:, :, n])[..., :, None] * b4)
-        b6 = dS_now * (a1[:, :, n])[..., None, None] + a3[:, :, n] + b5
-        b7 = (x7[:, :, n]).mT @ ((a21[:, :, n])[..., :, None] * b4)
-        b8 = (
-            a20[:, :, n]
-            + a22[:, :, n]
-            + dM_now * (a23[:, :, n])[..., None, None]
-            + dS_now * (a24[:, :, n])[..., None, None]
-            + b7
+        prod13 = inverse[:, :, n] @ t
+        prod14 = x4[:, :, n].mT @ (weights2[:, :, n][..., :, None] * prod13)
+        t2 = dS * weights[:, :, n][..., None, None] + prod[:, :, n] + prod14
+        prod17 = x4[:, :, n].mT @ (weights10[:, :, n][..., :, None] * prod13)
+        t3 = (
+            prod15[:, :, n]
+            + prod16[:, :, n]
+            + dM * weights11[:, :, n][..., None, None]
+            + dS * weights12[:, :, n][..., None, None]
+            + prod17
         )
-        b4_all.append(b4)
-        dS_now, dM_now = b6, b8
-    dS_in = torch.stack(dS_in[::-1], 2)
-    dM_in = torch.stack(dM_in[::-1], 2)
-    b4 = torch.stack(b4_all[::-1], 2)
-    return from_chunks(b4, lead, 1), dS_in, dM_in, dS_now, dM_now
+        prod13_all.append(prod13)
+        dS, dM = t2, t3
+    dS_C = torch.stack(dS_C[::-1], 2)
+    dM_C = torch.stack(dM_C[::-1], 2)
+    prod13 = torch.stack(prod13_all[::-1], 2)
+    return from_chunks(prod13, lead, 1), dS_C, dM_C, dS, dM
 
 
-def _backward_sweep_2(s1, s2, s3, s4, s5, s6, s7, s8, s9, dS_0, dM_0, lead, size, dtype, device, size_d, size_e):
-    """A walk backwards over chunks, carrying dS, dM."""
-    x1_kept = to_chunks(s1, lead, size, 0, 1.0)
-    x2_kept = to_chunks(s2, lead, size, 0, 1.0)
-    x3 = to_chunks(s3, lead, size, 0)
-    x4 = to_chunks(s4, lead, size, 1)
-    x5 = to_chunks(s5, lead, size, 1)
-    x6 = to_chunks(s6, lead, size, 1)
-    x7 = to_chunks(s7, lead, size, 1)
-    x8 = to_chunks(s8, lead, size, 1)
-    x9 = to_chunks(s9, lead, size, 1)
+def _backward_sweep_2(alpha, mu, x, x2, do, x3, p_2, x4, x5, dS, dM, lead, size, dtype, device):
+    """An inter-chunk sweep backwards in time, which carries dS, dM."""
+    alpha_or_1 = to_chunks(alpha, lead, size, 0, 1.0)
+    mu_or_1 = to_chunks(mu, lead, size, 0, 1.0)
+    x, x2, do, x3, p_2, x4, x5 = chunks_of(lead, size, x, x2, do, x3, p_2, x4, x5)
     valid = to_chunks(torch.ones((1, 1, lead[2]), dtype=dtype, device=device), lead, size, 0)
-    mix_1 = Mix((((0, 0), x1_kept), ((1, 1), x2_kept), ((1, 0), x3)), 2, -1, valid)
-    a1 = mix_1.all(0, 0)
-    a2 = mix_1.outgoing(0, 0)
-    a3 = (a2[..., :, None] * x4).mT @ x5
-    a4 = (a2[..., :, None] * x6).mT @ x7
-    a5 = mix_1.outgoing(1, 1)
-    a6 = (a5[..., :, None] * x8).mT @ x5
-    a7 = mix_1.outgoing(1, 0)
-    a8 = (a7[..., :, None] * x4).mT @ x5
-    a9 = mix_1.all(1, 1)
-    a10 = (a7[..., :, None] * x6).mT @ x7
-    a11 = mix_1.all(1, 0)
-    a12 = x9 @ x7.mT
-    a13 = mix_1.mask(1, 0, False)
-    a14 = (a12 * a13) @ x6
-    a15 = mix_1.incoming(1, 0, False)
-    a16 = x9 @ x5.mT
-    a17 = (a16 * a13) @ x4
-    a18 = mix_1.mask(1, 1, False)
-    a19 = (a16 * a18) @ x8
-    a20 = mix_1.incoming(1, 1, False)
-    a21 = mix_1.mask(0, 0, False)
-    a22 = (a12 * a21) @ x6
-    a23 = mix_1.incoming(0, 0, False)
-    a24 = (a16 * a21) @ x4
-    dS_now = dS_0
-    dS_in = []
-    dM_now = dM_0
-    dM_in = []
-    count = x1_kept.shape[2]
+    mix_1 = Mix((((0, 0), alpha_or_1), ((1, 1), mu_or_1), ((1, 0), x)), 2, -1, valid)
+    weights = mix_1.all(0, 0)
+    weights2 = mix_1.outgoing(0, 0)
+    prod = (weights2[..., :, None] * x2).mT @ do
+    prod2 = (weights2[..., :, None] * x3).mT @ p_2
+    weights3 = mix_1.outgoing(1, 1)
+    prod3 = (weights3[..., :, None] * x4).mT @ do
+    weights4 = mix_1.outgoing(1, 0)
+    prod4 = (weights4[..., :, None] * x2).mT @ do
+    weights5 = mix_1.all(1, 1)
+    prod5 = (weights4[..., :, None] * x3).mT @ p_2
+    weights6 = mix_1.all(1, 0)
+    prod6 = x5 @ p_2.mT
+    weights7 = mix_1.mask(1, 0, False)
+    prod7 = (prod6 * weights7) @ x3
+    weights8 = mix_1.incoming(1, 0, False)
+    prod9 = x5 @ do.mT
+    prod10 = (prod9 * weights7) @ x2
+    weights9 = mix_1.mask(1, 1, False)
+    prod11 = (prod9 * weights9) @ x4
+    weights10 = mix_1.incoming(1, 1, False)
+    weights11 = mix_1.mask(0, 0, False)
+    prod13 = (prod6 * weights11) @ x3
+    weights12 = mix_1.incoming(0, 0, False)
+    prod14 = (prod9 * weights11) @ x2
+    dS_C = []
+    dM_C = []
+    count = alpha_or_1.shape[2]
     for n in range(count - 1, -1, -1):
-        dS_in.append(dS_now)
-        dM_in.append(dM_now)
-        b0 = dS_now * (a1[:, :, n])[..., None, None] + a3[:, :, n] + a4[:, :, n]
-        b1 = (
-            a6[:, :, n]
-            + a8[:, :, n]
-            + dM_now * (a9[:, :, n])[..., None, None]
-            + a10[:, :, n]
-            + dS_now * (a11[:, :, n])[..., None, None]
+        dS_C.append(dS)
+        dM_C.append(dM)
+        t = dS * weights[:, :, n][..., None, None] + prod[:, :, n] + prod2[:, :, n]
+        t2 = (
+            prod3[:, :, n]
+            + prod4[:, :, n]
+            + dM * weights5[:, :, n][..., None, None]
+            + prod5[:, :, n]
+            + dS * weights6[:, :, n][..., None, None]
         )
-        dS_now, dM_now = b0, b1
-    dS_in = torch.stack(dS_in[::-1], 2)
-    dM_in = torch.stack(dM_in[::-1], 2)
-    c0 = x9 @ dS_in.mT
-    c1 = x9 @ dM_in.mT
-    c2 = a14 + a15[..., :, None] * c0 + a17 + a19 + a20[..., :, None] * c1
-    return from_chunks(c2, lead, 1), from_chunks((a22 + a23[..., :, None] * c0 + a24), lead, 1), dS_now, dM_now
+        dS, dM = t, t2
+    dS_C = torch.stack(dS_C[::-1], 2)
+    dM_C = torch.stack(dM_C[::-1], 2)
+    prod8 = x5 @ dS_C.mT
+    prod12 = x5 @ dM_C.mT
+    t3 = prod7 + weights8[..., :, None] * prod8 + prod10 + prod11 + weights10[..., :, None] * prod12
+    return from_chunks(t3, lead, 1), from_chunks((prod13 + weights12[..., :, None] * prod8 + prod14), lead, 1), dS, dM
 
 
-def _backward_sweep_3(s1, s2, s3, s4, s5, s6, s7, s8, S_0, M_0, lead, size, dtype, device, size_d, size_e):
-    """A walk forwards over chunks, carrying S, M."""
-    x1_kept = to_chunks(s1, lead, size, 0, 1.0)
-    x2 = to_chunks(s2, lead, size, 0)
-    x3_kept = to_chunks(s3, lead, size, 0, 1.0)
-    x4 = to_chunks(s4, lead, size, 1)
-    x5 = to_chunks(s5, lead, size, 1)
-    x6 = to_chunks(s6, lead, size, 1)
-    x7 = to_chunks(s7, lead, size, 1)
-    x8 = to_chunks(s8, lead, size, 1)
+def _backward_sweep_3(alpha, x, mu, x2, w, x3, do, p_2, S, M, lead, size, dtype, device):
+    """An inter-chunk sweep forwards in time, which carries S, M."""
+    alpha_or_1 = to_chunks(alpha, lead, size, 0, 1.0)
+    mu_or_1 = to_chunks(mu, lead, size, 0, 1.0)
+    x, x2, w, x3, do, p_2 = chunks_of(lead, size, x, x2, w, x3, do, p_2)
     valid = to_chunks(torch.ones((1, 1, lead[2]), dtype=dtype, device=device), lead, size, 0)
-    mix_1 = Mix((((0, 0), x1_kept), ((0, 1), x2), ((1, 1), x3_kept)), 2, 1, valid)
-    a1 = mix_1.outgoing(0, 1)
-    a2 = (a1[..., :, None] * x4).mT @ x5
-    a3 = mix_1.all(0, 0)
-    a4 = mix_1.outgoing(0, 0)
-    a5 = (a4[..., :, None] * x6).mT @ x5
-    a6 = mix_1.all(0, 1)
-    a7 = mix_1.all(1, 1)
-    a8 = mix_1.outgoing(1, 1)
-    a9 = (a8[..., :, None] * x4).mT @ x5
-    a10 = mix_1.incoming(1, 1, True)
-    a11 = mix_1.mask(1, 1, True)
-    a12 = x7 @ x5.mT
-    a13 = (a11 * a12) @ x4
-    a14 = mix_1.incoming(1, 1, False)
-    a15 = mix_1.mask(1, 1, False)
-    a16 = (a15 * a12) @ x4
-    a17 = mix_1.incoming(0, 0, False)
-    a18 = mix_1.mask(0, 1, False)
-    a19 = (a18 * a12) @ x4
-    a20 = mix_1.mask(0, 0, False)
-    a21 = (a12 * a20) @ x6
-    a22 = mix_1.incoming(0, 1, False)
-    a23 = x8 @ x5.mT
-    a24 = (a23 * a20) @ x6
-    a25 = (a18 * a23) @ x4
-    S_now = S_0
-    S_in = []
-    M_now = M_0
-    M_in = []
-    count = x1_kept.shape[2]
+    mix_1 = Mix((((0, 0), alpha_or_1), ((0, 1), x), ((1, 1), mu_or_1)), 2, 1, valid)
+    weights = mix_1.outgoing(0, 1)
+    prod = (weights[..., :, None] * x2).mT @ w
+    weights2 = mix_1.all(0, 0)
+    weights3 = mix_1.outgoing(0, 0)
+    prod2 = (weights3[..., :, None] * x3).mT @ w
+    weights4 = mix_1.all(0, 1)
+    weights5 = mix_1.all(1, 1)
+    weights6 = mix_1.outgoing(1, 1)
+    prod3 = (weights6[..., :, None] * x2).mT @ w
+    weights7 = mix_1.incoming(1, 1, True)
+    weights8 = mix_1.mask(1, 1, True)
+    prod5 = do @ w.mT
+    prod6 = (weights8 * prod5) @ x2
+    weights9 = mix_1.incoming(1, 1, False)
+    weights10 = mix_1.mask(1, 1, False)
+    prod7 = (weights10 * prod5) @ x2
+    weights11 = mix_1.incoming(0, 0, False)
+    weights12 = mix_1.mask(0, 1, False)
+    prod9 = (weights12 * prod5) @ x2
+    weights13 = mix_1.mask(0, 0, False)
+    prod10 = (prod5 * weights13) @ x3
+    weights14 = mix_1.incoming(0, 1, False)
+    prod11 = p_2 @ w.mT
+    prod12 = (prod11 * weights13) @ x3
+    prod13 = (weights12 * prod11) @ x2
+    M_0 = []
+    S_0 = []
+    count = alpha_or_1.shape[2]
     for n in range(count):
-        S_in.append(S_now)
-        M_in.append(M_now)
-        b0 = a2[:, :, n] + S_now * (a3[:, :, n])[..., None, None] + a5[:, :, n] + M_now * (a6[:, :, n])[..., None, None]
-        S_now, M_now = b0, ((a7[:, :, n])[..., None, None] * M_now + a9[:, :, n])
-    S_in = torch.stack(S_in, 2)
-    M_in = torch.stack(M_in, 2)
-    c0 = x7 @ M_in.mT
-    c1 = x7 @ S_in.mT
-    c2 = c1 * a17[..., :, None] + a19 + a21 + a22[..., :, None] * c0
-    c3 = x8 @ M_in.mT
-    c4 = x8 @ S_in.mT
-    c5 = a24 + a25 + a22[..., :, None] * c3 + a17[..., :, None] * c4
+        M_0.append(M)
+        S_0.append(S)
+        t = (
+            prod[:, :, n]
+            + S * weights2[:, :, n][..., None, None]
+            + prod2[:, :, n]
+            + M * weights4[:, :, n][..., None, None]
+        )
+        S, M = t, (weights5[:, :, n][..., None, None] * M + prod3[:, :, n])
+    M_0 = torch.stack(M_0, 2)
+    S_0 = torch.stack(S_0, 2)
+    prod4 = do @ M_0.mT
+    prod8 = do @ S_0.mT
+    t2 = prod8 * weights11[..., :, None] + prod9 + prod10 + weights14[..., :, None] * prod4
+    prod14 = p_2 @ M_0.mT
+    prod15 = p_2 @ S_0.mT
+    t3 = prod12 + prod13 + weights14[..., :, None] * prod14 + weights11[..., :, None] * prod15
     return (
-        from_chunks((a10[..., :, None] * c0 + a13), lead, 1),
-        from_chunks((a14[..., :, None] * c0 + a16), lead, 1), from_chunks(c2, lead, 1),
-        from_chunks(c5, lead, 1), S_in, M_in, S_now, M_now,
+        from_chunks((weights7[..., :, None] * prod4 + prod6), lead, 1),
+        from_chunks((weights9[..., :, None] * prod4 + prod7), lead, 1), from_chunks(t2, lead, 1),
+        from_chunks(t3, lead, 1), S_0, M_0, S, M,
     )
 
 
-def _backward_unroll_4(
-    s1, s2, s3, s4, s5, s6, s7, s8, s9, s10, s11, s12, S_edges, M_edges, dS_edges, dM_edges, lead,
-    size, dtype, device, size_d, size_e,
+def _backward_state_adjoint_4(
+    alpha, mu, x, p, k, p_2, w, eta, x2, do, q, x3, S_0, M_0, dS_C, dM_C, lead, size, dtype, device
 ):
-    """Products of the states and their gradients at each step, from the states at the borders of chunks."""
-    x1_kept = to_chunks(s1, lead, size, 0, 1.0)
-    x2_kept = to_chunks(s2, lead, size, 0, 1.0)
-    x3 = to_chunks(s3, lead, size, 0)
-    x4 = to_chunks(s4, lead, size, 1)
-    x5 = to_chunks(s5, lead, size, 1)
-    x6 = to_chunks(s6, lead, size, 1)
-    x7 = to_chunks(s7, lead, size, 1)
-    x8 = to_chunks(s8, lead, size, 0)
-    x9 = to_chunks(s9, lead, size, 0)
-    x1 = to_chunks(s1, lead, size, 0)
-    x10 = to_chunks(s10, lead, size, 1)
-    x11 = to_chunks(s11, lead, size, 1)
-    x12 = to_chunks(s12, lead, size, 0)
+    """State-adjoint products at each step, from the states at chunk boundaries and their gradients."""
+    alpha_or_1 = to_chunks(alpha, lead, size, 0, 1.0)
+    mu_or_1 = to_chunks(mu, lead, size, 0, 1.0)
+    x, p, k, p_2, w, eta, x2, alpha, do, q, x3 = chunks_of(lead, size, x, p, k, p_2, w, eta, x2, alpha, do, q, x3)
     valid = to_chunks(torch.ones((1, 1, lead[2]), dtype=dtype, device=device), lead, size, 0)
-    a0 = (dS_edges * M_edges).sum(-2)
-    a1 = (a0).sum(-1)
-    mix_1 = Mix((((0, 0), x1_kept), ((1, 1), x2_kept), ((1, 0), x3)), 2, -1, valid)
-    a3 = mix_1.incoming(0, 0, False)
-    mix_2 = Mix((((0, 0), x1_kept), ((0, 1), x3), ((1, 1), x2_kept)), 2, 1, valid)
-    a5 = mix_2.incoming(1, 1, False)
-    a6 = mix_1.mask(0, 0, False)
-    a7 = x4 @ x5.mT
-    a8 = x6 @ x7.mT
-    a9 = a7 * a8 * x8[..., :, None] * x9[..., None, :]
-    a10 = x10 @ x7.mT
-    a11 = x11 @ x5.mT
-    a12 = x1[..., :, None] * a10 * a11 * x9[..., None, :]
-    a13 = a9 + a12
-    a14 = mix_2.mask(1, 1, False)
-    a15 = a14 @ a13.mT
-    a16 = (a6 * a15).sum(-1)
-    a17 = x11 @ M_edges
-    a18 = (x10 * a17).sum(-1)
-    a19 = a18 * x1
-    a20 = x4 @ M_edges
-    a21 = (x6 * a20).sum(-1)
-    a22 = a21 * x8
-    a23 = a19 + a22
-    a24 = torch.einsum("...ab,...b->...a", a6, a23)
-    a25 = x5 @ dS_edges
-    a26 = (a25 * x7).sum(-1)
-    a27 = torch.einsum("...ab,...b->...a", a26[..., None, :] * a14, x9)
-    a28 = x4 @ S_edges
-    a29 = (x6 * a28).sum(-1)
-    a30 = x11 @ S_edges
-    a31 = (x10 * a30).sum(-1)
-    a32 = torch.einsum("...ab,...b->...a", a6, (a29 * x8 + a31 * x1))
-    a33 = mix_2.incoming(0, 0, False)
-    a34 = mix_2.mask(0, 0, False)
-    a35 = torch.einsum("...ab,...b->...a", x12[..., None, :] * a34, a26)
-    a36 = mix_2.incoming(0, 1, False)
-    a37 = (S_edges * dS_edges).sum(-2)
-    a38 = (a37).sum(-1)
-    a39 = mix_2.mask(0, 1, False)
-    a40 = torch.einsum("...ab,...b->...a", a26[..., None, :] * a39, x9)
-    a41 = a39 @ a13.mT
-    a42 = (a6 * a41).sum(-1)
-    a43 = x1[..., :, None] * a10 * x12[..., None, :] * a11 + a7 * a8 * x12[..., None, :] * x8[..., :, None]
-    a44 = a34 @ a43.mT
-    a45 = (a6 * a44).sum(-1)
-    a46 = a32 * a33 + a3 * a35 + a36 * a24 + a3 * a33 * a38[..., None] + a36 * a1[..., None] * a3 + a40 * a3 + a42 + a45
-    a47 = mix_1.mask(1, 0, False)
-    a48 = torch.einsum("...ab,...b->...a", a47, a23)
-    a49 = (a47 * a15).sum(-1)
-    a50 = mix_1.mask(1, 1, False)
-    a51 = torch.einsum("...ab,...b->...a", a18[..., None, :] * a50, x3)
-    a52 = (x9[..., None, :] * a14) @ (a10 * a11).mT
-    a53 = torch.einsum("...ab,...b->...a", a52 * a50, x3)
-    a54 = mix_1.incoming(1, 0, False)
-    a55 = (M_edges * dM_edges).sum(-2)
-    a56 = (a55).sum(-1)
-    a57 = mix_1.incoming(1, 1, False)
-    a58 = x5 @ dM_edges
-    a59 = (x7 * a58).sum(-1)
-    a60 = torch.einsum("...ab,...b->...a", a59[..., None, :] * a14, x9)
-    a61 = a48 * a5 + a49 + a5 * a51 + a53 + a1[..., None] * a54 * a5 + a56[..., None] * a57 * a5 + a60 * a57 + a54 * a27
-    return (
-        from_chunks((a1[..., None] * a3 * a5 + a16 + a5 * a24 + a3 * a27), lead, 0),
-        from_chunks(a46, lead, 0), from_chunks(a61, lead, 0),
+    prod = (dS_C * M_0).sum(-2)
+    prod2 = (prod).sum(-1)
+    mix_1 = Mix((((0, 0), alpha_or_1), ((1, 1), mu_or_1), ((1, 0), x)), 2, -1, valid)
+    weights = mix_1.incoming(0, 0, False)
+    mix_2 = Mix((((0, 0), alpha_or_1), ((0, 1), x), ((1, 1), mu_or_1)), 2, 1, valid)
+    weights2 = mix_2.incoming(1, 1, False)
+    weights3 = mix_1.mask(0, 0, False)
+    prod3 = p @ k.mT
+    prod4 = p_2 @ w.mT
+    t = prod3 * prod4 * eta[..., :, None] * x2[..., None, :]
+    prod5 = do @ w.mT
+    prod6 = q @ k.mT
+    t2 = alpha[..., :, None] * prod5 * prod6 * x2[..., None, :]
+    t3 = t + t2
+    weights4 = mix_2.mask(1, 1, False)
+    prod7 = weights4 @ t3.mT
+    prod8 = (weights3 * prod7).sum(-1)
+    prod9 = q @ M_0
+    prod10 = (do * prod9).sum(-1)
+    t4 = prod10 * alpha
+    prod11 = p @ M_0
+    prod12 = (p_2 * prod11).sum(-1)
+    t5 = prod12 * eta
+    t6 = t4 + t5
+    prod13 = torch.einsum("...ab,...b->...a", weights3, t6)
+    prod14 = k @ dS_C
+    prod15 = (prod14 * w).sum(-1)
+    prod16 = torch.einsum("...ab,...b->...a", prod15[..., None, :] * weights4, x2)
+    t7 = prod2[..., None] * weights * weights2 + prod8 + weights2 * prod13 + weights * prod16
+    prod17 = p @ S_0
+    prod18 = (p_2 * prod17).sum(-1)
+    prod19 = q @ S_0
+    prod20 = (do * prod19).sum(-1)
+    prod21 = torch.einsum("...ab,...b->...a", weights3, (prod18 * eta + prod20 * alpha))
+    weights5 = mix_2.incoming(0, 0, False)
+    weights6 = mix_2.mask(0, 0, False)
+    prod22 = torch.einsum("...ab,...b->...a", x3[..., None, :] * weights6, prod15)
+    weights7 = mix_2.incoming(0, 1, False)
+    prod23 = (S_0 * dS_C).sum(-2)
+    prod24 = (prod23).sum(-1)
+    weights8 = mix_2.mask(0, 1, False)
+    prod25 = torch.einsum("...ab,...b->...a", prod15[..., None, :] * weights8, x2)
+    prod26 = weights8 @ t3.mT
+    prod27 = (weights3 * prod26).sum(-1)
+    t8 = alpha[..., :, None] * prod5 * x3[..., None, :] * prod6 + prod3 * prod4 * x3[..., None, :] * eta[..., :, None]
+    prod28 = weights6 @ t8.mT
+    prod29 = (weights3 * prod28).sum(-1)
+    t9 = (
+        prod21 * weights5
+        + weights * prod22
+        + weights7 * prod13
+        + weights * weights5 * prod24[..., None]
+        + weights7 * prod2[..., None] * weights
+        + prod25 * weights
+        + prod27
+        + prod29
     )
+    weights9 = mix_1.mask(1, 0, False)
+    prod30 = torch.einsum("...ab,...b->...a", weights9, t6)
+    prod31 = (weights9 * prod7).sum(-1)
+    weights10 = mix_1.mask(1, 1, False)
+    prod32 = torch.einsum("...ab,...b->...a", prod10[..., None, :] * weights10, x)
+    prod33 = (x2[..., None, :] * weights4) @ (prod5 * prod6).mT
+    prod34 = torch.einsum("...ab,...b->...a", prod33 * weights10, x)
+    weights11 = mix_1.incoming(1, 0, False)
+    prod35 = (M_0 * dM_C).sum(-2)
+    prod36 = (prod35).sum(-1)
+    weights12 = mix_1.incoming(1, 1, False)
+    prod37 = k @ dM_C
+    prod38 = (w * prod37).sum(-1)
+    prod39 = torch.einsum("...ab,...b->...a", prod38[..., None, :] * weights4, x2)
+    t10 = (
+        prod30 * weights2
+        + prod31
+        + weights2 * prod32
+        + prod34
+        + prod2[..., None] * weights11 * weights2
+        + prod36[..., None] * weights12 * weights2
+        + prod39 * weights12
+        + weights11 * prod16
+    )
+    return (from_chunks(t7, lead, 0), from_chunks(t9, lead, 0), from_chunks(t10, lead, 0))
 
 
 def torch_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
@@ -521,195 +496,159 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
         return backward_by_length(
             torch_backward, per_step, given, states, constants, saved, cotangents, final_cotangents, needs, packed
         )
-    dtype = dtype_of(given)
-    some = given["q"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    dtype, device, lead = call_of(given, "q")
     size_d = given["q"].shape[-1]
     size_e = given["v"].shape[-1]
-    S_first = (
-        states["S"].to(dtype)
-        if states.get("S") is not None
-        else torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-    )
-    M_first = (
-        states["M"].to(dtype)
-        if states.get("M") is not None
-        else torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-    )
-    last_dS = final_cotangents.get("S")
-    dS_last = (
-        torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-        if last_dS is None
-        else last_dS.to(dtype)
-    )
-    last_dM = final_cotangents.get("M")
-    dM_last = (
-        torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-        if last_dM is None
-        else last_dM.to(dtype)
-    )
+    S_first = or_zeros(states.get("S"), (*lead[:2], size_d, size_e), dtype, device)
+    M_first = or_zeros(states.get("M"), (*lead[:2], size_d, size_e), dtype, device)
+    dS_last = or_zeros(final_cotangents.get("S"), (*lead[:2], size_d, size_e), dtype, device)
+    dM_last = or_zeros(final_cotangents.get("M"), (*lead[:2], size_d, size_e), dtype, device)
     log_alpha = steps_first(given["alpha"], dtype)
     alpha = log_alpha.exp()
     log_mu = steps_first(given["mu"], dtype)
     mu = log_mu.exp()
     beta = steps_first(given["beta"], dtype)
     q = steps_first(given["q"], dtype)
-    do = cotangents.get("o")
-    do = (
-        torch.zeros(lead[0], lead[1], lead[2], size_e, dtype=dtype, device=device)
-        if do is None
-        else steps_first(do, dtype)
-    )
+    do = steps_or_zeros(cotangents.get("o"), (*lead, size_e), dtype, device)
     k = steps_first(given["k"], dtype)
     p = steps_first(given["p"], dtype)
     eta = steps_first(given["eta"], dtype)
-    t22 = (q * k).sum(-1)
-    # w: dM.prev.row.3cb68fc052_t - beta_t ((q_t^T k_t) do_t + dS.prev.row.3cb68fc052_t)
-    w, dS_edges, dM_edges, dS_first, dM_first = in_segments(
+    t17 = (q * k).sum(-1)
+    # (50) p_2: dM_t^+^T k_t - beta_t (dS_t^+^T k_t + (q_t^T k_t) do_t)
+    p_2, dS_C, dM_C, dS_first, dM_first = in_segments(
         _backward_sweep_1,
         (
             alpha, mu, -beta * mu, q * alpha[..., None], do, -k * beta[..., None],
-            p * eta[..., None], k, -t22[..., None] * do * beta[..., None],
+            p * eta[..., None], k, -t17[..., None] * do * beta[..., None],
             -q * beta[..., None] * mu[..., None],
         ),
-        (dS_last, dM_last), lead, -1, CHUNK, dtype, device, size_d, size_e,
+        (dS_last, dM_last), lead, -1, CHUNK, dtype, device,
     )
-    t25 = -beta * mu
-    t26 = q * alpha[..., None]
-    t27 = p * eta[..., None]
-    t28 = -q * beta[..., None] * mu[..., None]
-    w_2 = saved["138bab744b"]
-    # y: dM_(t-1) w_{2,t}
-    # y_2: dS_(t-1) w_{2,t}
+    t20 = -beta * mu
+    t21 = q * alpha[..., None]
+    t22 = p * eta[..., None]
+    t23 = -q * beta[..., None] * mu[..., None]
+    w = saved["138bab744b"]
+    # (53) y: dM_t^+ w_t
+    # (54) y_2: dS_t^+ w_t
     y, y_2, dS_first, dM_first = in_segments(
-        _backward_sweep_2, (alpha, mu, t25, t26, do, t27, w, t28, w_2), (dS_last, dM_last), lead,
-        -1, CHUNK, dtype, device, size_d, size_e,
+        _backward_sweep_2, (alpha, mu, t20, t21, do, t22, p_2, t23, w), (dS_last, dM_last), lead,
+        -1, CHUNK, dtype, device,
     )
-    # y_3: M_t do_t
-    # y_4: M_(t-1) do_t
-    # y_5: S_(t-1) do_t
-    # y_6: S_(t-1) w_t
-    y_3, y_4, y_5, y_6, S_edges, M_edges, S_end, M_end = in_segments(
+    # (55) y_3: M_t do_t
+    # (56) y_4: M_{t-1} do_t
+    # (57) y_5: S_{t-1} do_t
+    # (58) y_6: S_{t-1} p_t
+    y_3, y_4, y_5, y_6, S_0, M_0, S_end, M_end = in_segments(
         _backward_sweep_3,
-        (alpha, t25, mu, -k * eta[..., None], w_2, k * eta[..., None] * beta[..., None], do, w),
-        (S_first, M_first), lead, 1, CHUNK, dtype, device, size_d, size_e,
+        (alpha, t20, mu, -k * eta[..., None], w, k * eta[..., None] * beta[..., None], do, p_2),
+        (S_first, M_first), lead, 1, CHUNK, dtype, device,
     )
-    # pairing_M_dS, pairing_S_dS, pairing_M_dM: <S_(t-1), dS_t>, <M_(t-1), dM_t> at each step, with the scalars that multiply the state
-    (pairing_M_dS, pairing_S_dS, pairing_M_dM) = in_parts(
-        _backward_unroll_4, (alpha, mu, t25, p, k, w, w_2, eta, -eta, do, q, eta * beta),
-        (S_edges, M_edges, dS_edges, dM_edges), lead, CHUNK, dtype, device, size_d, size_e,
+    # paired_M_dS: <dS_t^+, M_{t-1}>
+    # paired_S_dS: <S_{t-1}, dS_t^+>
+    # paired_M_dM: <M_{t-1}, dM_t^+>
+    (paired_M_dS, paired_S_dS, paired_M_dM) = in_parts(
+        _backward_state_adjoint_4, (alpha, mu, t20, p, k, p_2, w, eta, -eta, do, q, eta * beta),
+        (S_0, M_0, dS_C, dM_C), lead, CHUNK, dtype, device,
     )
     gradients = {}
     gradients["q"] = from_steps((-beta[..., None] * y_3 + alpha[..., None] * y_5), lead, 1, given["q"].dtype)
-    t42 = (w_2 * do).sum(-1)
-    t43 = -eta[..., None] * (-(q * t42[..., None] + y_2) * beta[..., None] + y)
-    gradients["k"] = from_steps(t43, lead, 1, given["k"].dtype)
+    t39 = (w * do).sum(-1)
+    t40 = -eta[..., None] * (-(q * t39[..., None] + y_2) * beta[..., None] + y)
+    gradients["k"] = from_steps(t40, lead, 1, given["k"].dtype)
     gradients["p"] = from_steps(eta[..., None] * y_6, lead, 1, given["p"].dtype)
-    gradients["v"] = from_steps(-w * eta[..., None], lead, 1, given["v"].dtype)
-    t47 = (k * y_2).sum(-1)
-    t48 = (q * y_4).sum(-1)
-    t49 = t22 * eta * t42 + eta * t47 - pairing_M_dS * mu - t48 * mu
-    gradients["beta"] = from_steps(t49, lead, 0, given["beta"].dtype)
-    t51 = (w * w_2).sum(-1)
-    gradients["eta"] = from_steps(-t51, lead, 0, given["eta"].dtype)
-    t53 = (q * y_5).sum(-1)
-    gradients["alpha"] = from_steps((alpha * pairing_S_dS + alpha * t53), lead, 0, given["alpha"].dtype)
-    t55 = -t48 * beta * mu - beta * pairing_M_dS * mu + pairing_M_dM * mu
-    gradients["mu"] = from_steps(t55, lead, 0, given["mu"].dtype)
+    gradients["v"] = from_steps(-p_2 * eta[..., None], lead, 1, given["v"].dtype)
+    t44 = (k * y_2).sum(-1)
+    t45 = (q * y_4).sum(-1)
+    gradients["beta"] = from_steps(
+        (t17 * eta * t39 + eta * t44 - paired_M_dS * mu - t45 * mu), lead, 0, given["beta"].dtype
+    )
+    t47 = (p_2 * w).sum(-1)
+    gradients["eta"] = from_steps(-t47, lead, 0, given["eta"].dtype)
+    t49 = (q * y_5).sum(-1)
+    gradients["alpha"] = from_steps((alpha * paired_S_dS + alpha * t49), lead, 0, given["alpha"].dtype)
+    t51 = -t45 * beta * mu - beta * paired_M_dS * mu + paired_M_dM * mu
+    gradients["mu"] = from_steps(t51, lead, 0, given["mu"].dtype)
     return gradients, {"S": dS_first, "M": dM_first}
 
 
-def _forward_states_1_chunks(s1, s2, s3, s4, s5, s6, s7, lead, size, dtype, device, size_d, size_e):
-    """What each chunk, walked forwards, makes of S, M: linear parts, then local parts."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2_kept = to_chunks(s2, lead, size, 0, 1.0)
-    x3 = to_chunks(s3, lead, size, 0)
-    x4_kept = to_chunks(s4, lead, size, 0, 1.0)
-    x5 = to_chunks(s5, lead, size, 1)
-    x6 = to_chunks(s6, lead, size, 1)
-    x7 = to_chunks(s7, lead, size, 1)
+def _forward_states_1_chunks(v, alpha, x, mu, x2, x3, x4, lead, size, dtype, device, size_d, size_e):
+    """The map of each chunk, forwards in time, for S, M: linear parts, then local parts."""
+    alpha_or_1 = to_chunks(alpha, lead, size, 0, 1.0)
+    mu_or_1 = to_chunks(mu, lead, size, 0, 1.0)
+    v, x, x2, x3, x4 = chunks_of(lead, size, v, x, x2, x3, x4)
     valid = to_chunks(torch.ones((1, 1, lead[2]), dtype=dtype, device=device), lead, size, 0)
-    count = x1.shape[2]
-    mix_1 = Mix((((0, 0), x2_kept), ((0, 1), x3), ((1, 1), x4_kept)), 2, 1, valid)
-    a1 = mix_1.outgoing(0, 0)
-    a2 = x6 @ x5.mT
-    a3 = mix_1.mask(0, 0, False)
-    a4 = mix_1.mask(0, 1, False)
-    a5 = x6 @ x7.mT
-    a6 = triangular_inverse((a2 * a3 + a4 * a5), 1)
-    a7 = mix_1.incoming(0, 0, False)
-    a8 = a6 @ (x6 * a7[..., :, None])
-    a9 = x5.mT @ (a1[..., :, None] * a8)
-    a10 = mix_1.outgoing(0, 1)
-    a11 = x7.mT @ (a10[..., :, None] * a8)
-    a12 = mix_1.all(0, 0)
-    a13 = torch.eye(size_d, dtype=dtype, device=device)
-    a14 = mix_1.all(0, 1)
-    a15 = mix_1.incoming(0, 1, False)
-    a16 = a6 @ (a15[..., :, None] * x6)
-    a17 = x7.mT @ (a10[..., :, None] * a16)
-    a18 = x5.mT @ (a1[..., :, None] * a16)
-    a19 = mix_1.outgoing(1, 1)
-    a20 = x7.mT @ (a19[..., :, None] * a8)
-    a21 = x7.mT @ (a19[..., :, None] * a16)
-    a22 = mix_1.all(1, 1)
-    a23 = a6 @ x1
-    a24 = x5.mT @ (a1[..., :, None] * a23)
-    a25 = (a10[..., :, None] * x7).mT @ a23
-    a26 = (a19[..., :, None] * x7).mT @ a23
+    count = v.shape[2]
+    mix_1 = Mix((((0, 0), alpha_or_1), ((0, 1), x), ((1, 1), mu_or_1)), 2, 1, valid)
+    weights = mix_1.outgoing(0, 0)
+    prod = x3 @ x2.mT
+    weights2 = mix_1.mask(0, 0, False)
+    weights3 = mix_1.mask(0, 1, False)
+    prod2 = x3 @ x4.mT
+    inverse = triangular_inverse((prod * weights2 + weights3 * prod2), 1)
+    weights4 = mix_1.incoming(0, 0, False)
+    prod3 = inverse @ (x3 * weights4[..., :, None])
+    prod4 = x2.mT @ (weights[..., :, None] * prod3)
+    weights5 = mix_1.outgoing(0, 1)
+    prod5 = x4.mT @ (weights5[..., :, None] * prod3)
+    weights6 = mix_1.all(0, 0)
+    t = torch.eye(size_d, dtype=dtype, device=device)
+    weights7 = mix_1.all(0, 1)
+    weights8 = mix_1.incoming(0, 1, False)
+    prod6 = inverse @ (weights8[..., :, None] * x3)
+    prod7 = x4.mT @ (weights5[..., :, None] * prod6)
+    prod8 = x2.mT @ (weights[..., :, None] * prod6)
+    weights9 = mix_1.outgoing(1, 1)
+    prod9 = x4.mT @ (weights9[..., :, None] * prod3)
+    prod10 = x4.mT @ (weights9[..., :, None] * prod6)
+    weights10 = mix_1.all(1, 1)
+    prod11 = inverse @ v
+    prod12 = x2.mT @ (weights[..., :, None] * prod11)
+    prod13 = (weights5[..., :, None] * x4).mT @ prod11
+    prod14 = (weights9[..., :, None] * x4).mT @ prod11
     return (
-        over_chunks((a9 + a11 + a12[..., None, None] * a13), (lead[0], lead[1], count, size_d, size_d), dtype, device),
-        over_chunks((a14[..., None, None] * a13 + a17 + a18), (lead[0], lead[1], count, size_d, size_d), dtype, device),
-        over_chunks(a20, (lead[0], lead[1], count, size_d, size_d), dtype, device),
-        over_chunks((a21 + a22[..., None, None] * a13), (lead[0], lead[1], count, size_d, size_d), dtype, device),
-        over_chunks((a24 + a25), (lead[0], lead[1], count, size_d, size_e), dtype, device),
-        over_chunks(a26, (lead[0], lead[1], count, size_d, size_e), dtype, device),
+        over_chunks((prod4 + prod5 + weights6[..., None, None] * t), (*lead[:2], count, size_d, size_d), dtype, device),
+        over_chunks((weights7[..., None, None] * t + prod7 + prod8), (*lead[:2], count, size_d, size_d), dtype, device),
+        over_chunks(prod9, (*lead[:2], count, size_d, size_d), dtype, device),
+        over_chunks((prod10 + weights10[..., None, None] * t), (*lead[:2], count, size_d, size_d), dtype, device),
+        over_chunks((prod12 + prod13), (*lead[:2], count, size_d, size_e), dtype, device),
+        over_chunks(prod14, (*lead[:2], count, size_d, size_e), dtype, device),
     )
 
 
-def _forward_states_1_law(later, earlier):
+def _forward_states_1_composed(later, earlier):
     """The map of two segments from the map of each."""
-    a0 = (later[1]) @ (earlier[2].mT).mT
-    a1 = (later[0]) @ (earlier[0].mT).mT
-    a2 = (later[0]) @ (earlier[1].mT).mT
-    a3 = (later[1]) @ (earlier[3].mT).mT
-    a4 = (later[2]) @ (earlier[0].mT).mT
-    a5 = (later[3]) @ (earlier[2].mT).mT
-    a6 = (later[3]) @ (earlier[3].mT).mT
-    a7 = (later[2]) @ (earlier[1].mT).mT
-    a8 = (later[1]) @ (earlier[5])
-    a9 = (later[0]) @ (earlier[4])
-    a10 = (later[2]) @ (earlier[4])
-    a11 = (later[3]) @ (earlier[5])
+    a0 = later[1] @ earlier[2].mT.mT
+    a1 = later[0] @ earlier[0].mT.mT
+    a2 = later[0] @ earlier[1].mT.mT
+    a3 = later[1] @ earlier[3].mT.mT
+    a4 = later[2] @ earlier[0].mT.mT
+    a5 = later[3] @ earlier[2].mT.mT
+    a6 = later[3] @ earlier[3].mT.mT
+    a7 = later[2] @ earlier[1].mT.mT
+    a8 = later[1] @ earlier[5]
+    a9 = later[0] @ earlier[4]
+    a10 = later[2] @ earlier[4]
+    a11 = later[3] @ earlier[5]
     return ((a0 + a1), (a2 + a3), (a4 + a5), (a6 + a7), (later[4] + a8 + a9), (later[5] + a10 + a11))
 
 
-def _forward_states_1_apply(parts, states):
+def _forward_states_1_applied(parts, states):
     """The states that leave a segment, from those that enter it."""
-    a0 = (parts[0]) @ (states[0])
-    a1 = (parts[1]) @ (states[1])
-    a2 = (parts[3]) @ (states[1])
-    a3 = (parts[2]) @ (states[0])
+    a0 = parts[0] @ states[0]
+    a1 = parts[1] @ states[1]
+    a2 = parts[3] @ states[1]
+    a3 = parts[2] @ states[0]
     return ((a0 + a1 + parts[4]), (a2 + a3 + parts[5]))
 
 
 def torch_forward_states(given, states, constants, exchange):
-    """The states that enter this part of a sequence, by what comes before it."""
-    dtype = dtype_of(given)
-    some = given["q"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    """The states that enter this segment of a sequence, by what comes before it."""
+    dtype, device, lead = call_of(given, "q")
     size_d = given["q"].shape[-1]
     size_e = given["v"].shape[-1]
-    S_first = (
-        states["S"].to(dtype)
-        if states.get("S") is not None
-        else torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-    )
-    M_first = (
-        states["M"].to(dtype)
-        if states.get("M") is not None
-        else torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-    )
+    S_first = or_zeros(states.get("S"), (*lead[:2], size_d, size_e), dtype, device)
+    M_first = or_zeros(states.get("M"), (*lead[:2], size_d, size_e), dtype, device)
     v = steps_first(given["v"], dtype)
     log_alpha = steps_first(given["alpha"], dtype)
     alpha = log_alpha.exp()
@@ -719,141 +658,114 @@ def torch_forward_states(given, states, constants, exchange):
     k = steps_first(given["k"], dtype)
     eta = steps_first(given["eta"], dtype)
     p = steps_first(given["p"], dtype)
-    map_3 = in_pieces(
-        _forward_states_1_chunks, _forward_states_1_law,
+    map_3 = map_of_segment(
+        _forward_states_1_chunks, _forward_states_1_composed,
         (v, alpha, -beta * mu, mu, k * eta[..., None] * beta[..., None], -p, -k * eta[..., None]),
         lead, 1, CHUNK, dtype, device, size_d, size_e,
     )
     # what enters, of S, M
     ((S_first, M_first),) = exchange(
-        (Segment(("S", "M"), _forward_states_1_law, _forward_states_1_apply, map_3[:4], map_3[4:], (S_first, M_first)),)
+        (
+            Segment(
+                ("S", "M"), _forward_states_1_composed, _forward_states_1_applied, map_3[:4],
+                map_3[4:], (S_first, M_first),
+            ),
+        )
     )
     return {"S": S_first, "M": M_first}
 
 
-def _backward_states_1_chunks(s1, s2, s3, s4, s5, s6, s7, s8, s9, s10, lead, size, dtype, device, size_d, size_e):
-    """What each chunk, walked backwards, makes of dS, dM: linear parts, then local parts."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2_kept = to_chunks(s2, lead, size, 0, 1.0)
-    x3_kept = to_chunks(s3, lead, size, 0, 1.0)
-    x4 = to_chunks(s4, lead, size, 0)
-    x5 = to_chunks(s5, lead, size, 1)
-    x6 = to_chunks(s6, lead, size, 1)
-    x7 = to_chunks(s7, lead, size, 1)
-    x8 = to_chunks(s8, lead, size, 1)
-    x9 = to_chunks(s9, lead, size, 1)
-    x10 = to_chunks(s10, lead, size, 1)
+def _backward_states_1_chunks(x, alpha, mu, x2, x3, k, x4, do, x5, x6, lead, size, dtype, device, size_d, size_e):
+    """The map of each chunk, backwards in time, for dS, dM: linear parts, then local parts."""
+    alpha_or_1 = to_chunks(alpha, lead, size, 0, 1.0)
+    mu_or_1 = to_chunks(mu, lead, size, 0, 1.0)
+    x, x2, x3, k, x4, do, x5, x6 = chunks_of(lead, size, x, x2, x3, k, x4, do, x5, x6)
     valid = to_chunks(torch.ones((1, 1, lead[2]), dtype=dtype, device=device), lead, size, 0)
-    count = x1.shape[2]
-    mix_1 = Mix((((0, 0), x2_kept), ((1, 1), x3_kept), ((1, 0), x4)), 2, -1, valid)
-    a1 = mix_1.all(0, 0)
-    a2 = torch.eye(size_d, dtype=dtype, device=device)
-    a3 = mix_1.outgoing(0, 0)
-    a4 = mix_1.incoming(0, 0, False)
-    a5 = mix_1.incoming(1, 0, False)
-    a6 = x5 @ x7.mT
-    a7 = mix_1.mask(0, 0, False)
-    a8 = x6 @ x7.mT
-    a9 = mix_1.mask(1, 0, False)
-    a10 = triangular_inverse((a6 * a7 + a8 * a9), -1)
-    a11 = a10 @ (x5 * a4[..., :, None] + x6 * a5[..., :, None])
-    a12 = x7.mT @ (a3[..., :, None] * a11)
-    a13 = mix_1.incoming(1, 1, False)
-    a14 = a10 @ (x6 * a13[..., :, None])
-    a15 = (a3[..., :, None] * x7).mT @ a14
-    a16 = mix_1.outgoing(1, 0)
-    a17 = x7.mT @ (a16[..., :, None] * a11)
-    a18 = mix_1.all(1, 0)
-    a19 = (a16[..., :, None] * x7).mT @ a14
-    a20 = mix_1.all(1, 1)
-    a21 = x6 @ x9.mT
-    a22 = mix_1.mask(1, 1, False)
-    a23 = (a21 * a22) @ x8
-    a24 = x5 @ x10.mT
-    a25 = (a7 * a24) @ x8
-    a26 = x6 @ x10.mT
-    a27 = (a26 * a9) @ x8
-    a28 = a10 @ (x1 + a23 + a25 + a27)
-    a29 = (a3[..., :, None] * x7).mT @ a28
-    a30 = (a3[..., :, None] * x10).mT @ x8
-    a31 = mix_1.outgoing(1, 1)
-    a32 = (a31[..., :, None] * x9).mT @ x8
-    a33 = (a16[..., :, None] * x10).mT @ x8
-    a34 = (a16[..., :, None] * x7).mT @ a28
+    count = x.shape[2]
+    mix_1 = Mix((((0, 0), alpha_or_1), ((1, 1), mu_or_1), ((1, 0), x2)), 2, -1, valid)
+    weights = mix_1.all(0, 0)
+    t = torch.eye(size_d, dtype=dtype, device=device)
+    weights2 = mix_1.outgoing(0, 0)
+    weights3 = mix_1.incoming(0, 0, False)
+    weights4 = mix_1.incoming(1, 0, False)
+    prod = x3 @ x4.mT
+    weights5 = mix_1.mask(0, 0, False)
+    prod2 = k @ x4.mT
+    weights6 = mix_1.mask(1, 0, False)
+    inverse = triangular_inverse((prod * weights5 + prod2 * weights6), -1)
+    prod3 = inverse @ (x3 * weights3[..., :, None] + k * weights4[..., :, None])
+    prod4 = x4.mT @ (weights2[..., :, None] * prod3)
+    weights7 = mix_1.incoming(1, 1, False)
+    prod5 = inverse @ (k * weights7[..., :, None])
+    prod6 = (weights2[..., :, None] * x4).mT @ prod5
+    weights8 = mix_1.outgoing(1, 0)
+    prod7 = x4.mT @ (weights8[..., :, None] * prod3)
+    weights9 = mix_1.all(1, 0)
+    prod8 = (weights8[..., :, None] * x4).mT @ prod5
+    weights10 = mix_1.all(1, 1)
+    prod9 = k @ x5.mT
+    weights11 = mix_1.mask(1, 1, False)
+    prod10 = (prod9 * weights11) @ do
+    prod11 = x3 @ x6.mT
+    prod12 = (weights5 * prod11) @ do
+    prod13 = k @ x6.mT
+    prod14 = (prod13 * weights6) @ do
+    prod15 = inverse @ (x + prod10 + prod12 + prod14)
+    prod16 = (weights2[..., :, None] * x4).mT @ prod15
+    prod17 = (weights2[..., :, None] * x6).mT @ do
+    weights12 = mix_1.outgoing(1, 1)
+    prod18 = (weights12[..., :, None] * x5).mT @ do
+    prod19 = (weights8[..., :, None] * x6).mT @ do
+    prod20 = (weights8[..., :, None] * x4).mT @ prod15
     return (
-        over_chunks((a1[..., None, None] * a2 + a12), (lead[0], lead[1], count, size_d, size_d), dtype, device),
-        over_chunks(a15, (lead[0], lead[1], count, size_d, size_d), dtype, device),
-        over_chunks((a17 + a18[..., None, None] * a2), (lead[0], lead[1], count, size_d, size_d), dtype, device),
-        over_chunks((a19 + a2 * a20[..., None, None]), (lead[0], lead[1], count, size_d, size_d), dtype, device),
-        over_chunks((a29 + a30), (lead[0], lead[1], count, size_d, size_e), dtype, device),
-        over_chunks((a32 + a33 + a34), (lead[0], lead[1], count, size_d, size_e), dtype, device),
+        over_chunks((weights[..., None, None] * t + prod4), (*lead[:2], count, size_d, size_d), dtype, device),
+        over_chunks(prod6, (*lead[:2], count, size_d, size_d), dtype, device),
+        over_chunks((prod7 + weights9[..., None, None] * t), (*lead[:2], count, size_d, size_d), dtype, device),
+        over_chunks((prod8 + t * weights10[..., None, None]), (*lead[:2], count, size_d, size_d), dtype, device),
+        over_chunks((prod16 + prod17), (*lead[:2], count, size_d, size_e), dtype, device),
+        over_chunks((prod18 + prod19 + prod20), (*lead[:2], count, size_d, size_e), dtype, device),
     )
 
 
-def _backward_states_1_law(later, earlier):
+def _backward_states_1_composed(later, earlier):
     """The map of two segments from the map of each."""
-    a0 = (later[0]) @ (earlier[0].mT).mT
-    a1 = (later[1]) @ (earlier[2].mT).mT
-    a2 = (later[1]) @ (earlier[3].mT).mT
-    a3 = (later[0]) @ (earlier[1].mT).mT
-    a4 = (later[2]) @ (earlier[0].mT).mT
-    a5 = (later[3]) @ (earlier[2].mT).mT
-    a6 = (later[2]) @ (earlier[1].mT).mT
-    a7 = (later[3]) @ (earlier[3].mT).mT
-    a8 = (later[1]) @ (earlier[5])
-    a9 = (later[0]) @ (earlier[4])
-    a10 = (later[2]) @ (earlier[4])
-    a11 = (later[3]) @ (earlier[5])
+    a0 = later[0] @ earlier[0].mT.mT
+    a1 = later[1] @ earlier[2].mT.mT
+    a2 = later[1] @ earlier[3].mT.mT
+    a3 = later[0] @ earlier[1].mT.mT
+    a4 = later[2] @ earlier[0].mT.mT
+    a5 = later[3] @ earlier[2].mT.mT
+    a6 = later[2] @ earlier[1].mT.mT
+    a7 = later[3] @ earlier[3].mT.mT
+    a8 = later[1] @ earlier[5]
+    a9 = later[0] @ earlier[4]
+    a10 = later[2] @ earlier[4]
+    a11 = later[3] @ earlier[5]
     return ((a0 + a1), (a2 + a3), (a4 + a5), (a6 + a7), (later[4] + a8 + a9), (a10 + a11 + later[5]))
 
 
-def _backward_states_1_apply(parts, states):
+def _backward_states_1_applied(parts, states):
     """The states that leave a segment, from those that enter it."""
-    a0 = (parts[1]) @ (states[1])
-    a1 = (parts[0]) @ (states[0])
-    a2 = (parts[3]) @ (states[1])
-    a3 = (parts[2]) @ (states[0])
+    a0 = parts[1] @ states[1]
+    a1 = parts[0] @ states[0]
+    a2 = parts[3] @ states[1]
+    a3 = parts[2] @ states[0]
     return ((a0 + a1 + parts[4]), (parts[5] + a2 + a3))
 
 
 def torch_backward_states(given, states, constants, saved, cotangents, final_cotangents, exchange):
-    """The gradients of the states that leave this part of a sequence, by what comes after it."""
-    dtype = dtype_of(given)
-    some = given["q"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    """The gradients of the states that leave this segment of a sequence, by what comes after it."""
+    dtype, device, lead = call_of(given, "q")
     size_d = given["q"].shape[-1]
     size_e = given["v"].shape[-1]
-    S_first = (
-        states["S"].to(dtype)
-        if states.get("S") is not None
-        else torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-    )
-    M_first = (
-        states["M"].to(dtype)
-        if states.get("M") is not None
-        else torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-    )
-    last_dS = final_cotangents.get("S")
-    dS_last = (
-        torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-        if last_dS is None
-        else last_dS.to(dtype)
-    )
-    last_dM = final_cotangents.get("M")
-    dM_last = (
-        torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-        if last_dM is None
-        else last_dM.to(dtype)
-    )
+    S_first = or_zeros(states.get("S"), (*lead[:2], size_d, size_e), dtype, device)
+    M_first = or_zeros(states.get("M"), (*lead[:2], size_d, size_e), dtype, device)
+    dS_last = or_zeros(final_cotangents.get("S"), (*lead[:2], size_d, size_e), dtype, device)
+    dM_last = or_zeros(final_cotangents.get("M"), (*lead[:2], size_d, size_e), dtype, device)
     q = steps_first(given["q"], dtype)
     k = steps_first(given["k"], dtype)
-    t13 = (q * k).sum(-1)
-    do = cotangents.get("o")
-    do = (
-        torch.zeros(lead[0], lead[1], lead[2], size_e, dtype=dtype, device=device)
-        if do is None
-        else steps_first(do, dtype)
-    )
+    t9 = (q * k).sum(-1)
+    do = steps_or_zeros(cotangents.get("o"), (*lead, size_e), dtype, device)
     beta = steps_first(given["beta"], dtype)
     log_alpha = steps_first(given["alpha"], dtype)
     alpha = log_alpha.exp()
@@ -861,10 +773,10 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
     mu = log_mu.exp()
     p = steps_first(given["p"], dtype)
     eta = steps_first(given["eta"], dtype)
-    map_3 = in_pieces(
-        _backward_states_1_chunks, _backward_states_1_law,
+    map_3 = map_of_segment(
+        _backward_states_1_chunks, _backward_states_1_composed,
         (
-            -t13[..., None] * do * beta[..., None], alpha, mu, -beta * mu, -k * beta[..., None], k,
+            -t9[..., None] * do * beta[..., None], alpha, mu, -beta * mu, -k * beta[..., None], k,
             p * eta[..., None], do, -q * beta[..., None] * mu[..., None], q * alpha[..., None],
         ),
         lead, -1, CHUNK, dtype, device, size_d, size_e,
@@ -873,7 +785,8 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
     ((dS_last, dM_last),) = exchange(
         (
             Segment(
-                ("S", "M"), _backward_states_1_law, _backward_states_1_apply, map_3[:4], map_3[4:], (dS_last, dM_last)
+                ("S", "M"), _backward_states_1_composed, _backward_states_1_applied, map_3[:4],
+                map_3[4:], (dS_last, dM_last),
             ),
         )
     )
@@ -1058,7 +971,7 @@ def forward_sweep_1(
     C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
-    """A walk forwards over chunks, carrying a tile of S, M."""
+    """An inter-chunk sweep forwards in time, which carries a tile of S, M."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
     sh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
     h = sh % H
@@ -1146,7 +1059,7 @@ def forward_sweep_1(
         p4 = tl.dot(w.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix1 w
         t2 = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p6 = tl.dot(p4.to(DT), tl.trans(t2.to(DT)), input_precision="tf32x3")  # matrix2 p4
-        y = (weight3_each[None, :] * p5) + (-p6)  # diag(weight.0.mix_{in.1.(1, 1).True}) q M - matrix2 p4
+        y = (weight3_each[None, :] * p5) + (-p6)  # (45) diag(weight3) q M - matrix2 p4
         t3 = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p8 = tl.dot(p4.to(DT), tl.trans(t3.to(DT)), input_precision="tf32x3")  # matrix3 p4
         t4 = tl.load(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
@@ -1172,16 +1085,16 @@ def forward_sweep_1(
             p10 = tl.dot(
                 ((eta * beta * weight6_each)[None, :] * p4).to(DT), k[n_d].to(DT),
                 ((weight4_whole * M[n_d]) + (weight5_whole * S[n_d])), input_precision="tf32x3",
-            )  # ... + k^T diag(eta . beta . weight.0.mix_{out.1.(0, 0).False}) p4
+            )  # ... + k^T diag(eta . beta . weight6) p4
             p11 = tl.dot(
                 (-(eta * weight7_each)[None, :] * p4).to(DT), k[n_d].to(DT), p10, input_precision="tf32x3"
-            )  # ... + -k^T diag(eta . weight.0.mix_{out.1.(0, 1).False}) p4
+            )  # ... + -k^T diag(eta . weight7) p4
             p12 = tl.dot(
                 (-(eta * weight8_each)[None, :] * p4).to(DT), k[n_d].to(DT),
                 (weight3_whole * M[n_d]), input_precision="tf32x3",
-            )  # ... + -k^T diag(eta . weight.0.mix_{out.1.(1, 1).False}) p4
-            S_next = p11  # weight.0.mix_{in.1.(0, 1).True} M + weight.0.mix_{in.1.(0, 0).True} S + k^T diag(eta . beta . weight.0.mix_{out.1.(0, 0).False}) p4 - k^T diag(eta . weight.0.mix_{out.1.(0, 1).False}) p4
-            M_next = p12  # weight.0.mix_{in.1.(1, 1).True} M - k^T diag(eta . weight.0.mix_{out.1.(1, 1).False}) p4
+            )  # ... + -k^T diag(eta . weight8) p4
+            S_next = p11  # (47) weight4 M + weight5 S + k^T diag(eta . beta . weight6) p4 - k^T diag(eta . weight7) p4
+            M_next = p12  # (48) weight3 M - k^T diag(eta . weight8) p4
             S_slice2 = S_next
             M_slice2 = M_next
             M_next2 = M_next2 + (M_slice2,)
@@ -1702,7 +1615,7 @@ def backward_sweep_1(
     BLOCK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """A walk backwards over chunks, carrying a tile of dS, dM."""
+    """An inter-chunk sweep backwards in time, which carries a tile of dS, dM."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
     sh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
     h = sh % H
@@ -1810,7 +1723,7 @@ def backward_sweep_1(
             p7_slice = tl.dot(
                 ((alpha * weight5_each)[None, :] * do_each.to(tl.float32)).to(DT), q_slice.to(DT),
                 (weight4_whole * dS[n_d]), input_precision="tf32x3",
-            )  # ... + q^T diag(alpha . weight.0.mix_{out.1.(0, 0).False}) do
+            )  # ... + q^T diag(alpha . weight5) do
             p8_slice = tl.load(
                 p_p + t0 * p_t + i[:, None] * p_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
@@ -1863,21 +1776,21 @@ def backward_sweep_1(
         for n_d in tl.static_range((D + block_d - 1) // block_d):
             p9 = tl.dot(
                 ((eta * weight5_each)[None, :] * p6).to(DT), p8[n_d].to(DT), p7[n_d], input_precision="tf32x3"
-            )  # ... + p^T diag(eta . weight.0.mix_{out.1.(0, 0).False}) p6
+            )  # ... + p^T diag(eta . weight5) p6
             p10 = tl.dot(
                 ((eta * weight8_each)[None, :] * p6).to(DT), p8[n_d].to(DT),
                 ((weight6_whole * dM[n_d]) + (weight7_whole * dS[n_d])), input_precision="tf32x3",
-            )  # ... + p^T diag(eta . weight.0.mix_{out.1.(1, 0).False}) p6
+            )  # ... + p^T diag(eta . weight8) p6
             p11 = tl.dot(
                 (-(beta * mu * weight9_each)[None, :] * do_each.to(tl.float32)).to(DT),
                 q[n_d].to(DT), p10, input_precision="tf32x3",
-            )  # ... + -q^T diag(mu . beta . weight.0.mix_{out.1.(1, 1).False}) do
+            )  # ... + -q^T diag(mu . beta . weight9) do
             p12 = tl.dot(
                 ((alpha * weight8_each)[None, :] * do_each.to(tl.float32)).to(DT), q[n_d].to(DT),
                 p11, input_precision="tf32x3",
-            )  # ... + q^T diag(alpha . weight.0.mix_{out.1.(1, 0).False}) do
-            dS_next = p9  # weight.0.mix_{in.1.(0, 0).True} dS + q^T diag(alpha . weight.0.mix_{out.1.(0, 0).False}) do + p^T diag(eta . weight.0.mix_{out.1.(0, 0).False}) p6
-            dM_next = p12  # weight.0.mix_{in.1.(1, 1).True} dM + weight.0.mix_{in.1.(1, 0).True} dS + q^T diag(alpha . weight.0.mix_{out.1.(1, 0).False}) do + p^T diag(eta . weight.0.mix_{out.1.(1, 0).False}) p6 - q^T diag(mu . beta . weight.0.mix_{out.1.(1, 1).False}) do
+            )  # ... + q^T diag(alpha . weight8) do
+            dS_next = p9  # (51) weight4 dS + q^T diag(alpha . weight5) do + p^T diag(eta . weight5) p6
+            dM_next = p12  # (52) weight6 dM + weight7 dS + q^T diag(alpha . weight8) do + p^T diag(eta . weight8) p6 - q^T diag(mu . beta . weight9) do
             dS_slice2 = dS_next
             dM_slice2 = dM_next
             dM_next2 = dM_next2 + (dM_slice2,)
@@ -1983,7 +1896,7 @@ def backward_sweep_2(
     READ: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """A walk backwards over chunks, carrying a tile of dS, dM."""
+    """An inter-chunk sweep backwards in time, which carries a tile of dS, dM."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
     sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
     h = sh % H
@@ -2083,7 +1996,7 @@ def backward_sweep_2(
             p9 = tl.dot(
                 ((alpha * weight5_each)[None, :] * q_each.to(tl.float32)).to(DT), do.to(DT),
                 (weight4_whole * dS[n_e]), input_precision="tf32x3",
-            )  # ... + q^T diag(alpha . weight.0.mix_{out.1.(0, 0).False}) do
+            )  # ... + q^T diag(alpha . weight5) do
             write2 = tl.load(
                 write2_p + t0 * write2_t + i[:, None] * write2_t + e[n_e][None, :],
                 mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
@@ -2091,21 +2004,21 @@ def backward_sweep_2(
             p10 = tl.dot(
                 ((eta * weight5_each)[None, :] * p4_each.to(tl.float32)).to(DT), write2.to(DT), p9,
                 input_precision="tf32x3",
-            )  # ... + p^T diag(eta . weight.0.mix_{out.1.(0, 0).False}) write2
+            )  # ... + p^T diag(eta . weight5) write2
             p11 = tl.dot(
                 ((eta * weight8_each)[None, :] * p4_each.to(tl.float32)).to(DT), write2.to(DT),
                 ((weight6_whole * dM[n_e]) + (weight7_whole * dS[n_e])), input_precision="tf32x3",
-            )  # ... + p^T diag(eta . weight.0.mix_{out.1.(1, 0).False}) write2
+            )  # ... + p^T diag(eta . weight8) write2
             p12 = tl.dot(
                 (-(beta * mu * weight9_each)[None, :] * q_each.to(tl.float32)).to(DT), do.to(DT),
                 p11, input_precision="tf32x3",
-            )  # ... + -q^T diag(mu . beta . weight.0.mix_{out.1.(1, 1).False}) do
+            )  # ... + -q^T diag(mu . beta . weight9) do
             p13 = tl.dot(
                 ((alpha * weight8_each)[None, :] * q_each.to(tl.float32)).to(DT), do.to(DT), p12,
                 input_precision="tf32x3",
-            )  # ... + q^T diag(alpha . weight.0.mix_{out.1.(1, 0).False}) do
-            dS_next = p10  # weight.0.mix_{in.1.(0, 0).True} dS + q^T diag(alpha . weight.0.mix_{out.1.(0, 0).False}) do + p^T diag(eta . weight.0.mix_{out.1.(0, 0).False}) write2
-            dM_next = p13  # weight.0.mix_{in.1.(1, 1).True} dM + weight.0.mix_{in.1.(1, 0).True} dS + q^T diag(alpha . weight.0.mix_{out.1.(1, 0).False}) do + p^T diag(eta . weight.0.mix_{out.1.(1, 0).False}) write2 - q^T diag(mu . beta . weight.0.mix_{out.1.(1, 1).False}) do
+            )  # ... + q^T diag(alpha . weight8) do
+            dS_next = p10  # (51) weight4 dS + q^T diag(alpha . weight5) do + p^T diag(eta . weight5) write2
+            dM_next = p13  # (52) weight6 dM + weight7 dS + q^T diag(alpha . weight8) do + p^T diag(eta . weight8) write2 - q^T diag(mu . beta . weight9) do
             dS_slice2 = dS_next
             dM_slice2 = dM_next
             dM_next2 = dM_next2 + (dM_slice2,)
@@ -2157,7 +2070,7 @@ def backward_sweep_3(
     BLOCK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """A walk forwards over chunks, carrying a tile of S, M."""
+    """An inter-chunk sweep forwards in time, which carries a tile of S, M."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
     sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
     h = sh % H
@@ -2251,17 +2164,17 @@ def backward_sweep_3(
             p3 = tl.dot(
                 (-(weight16_each * eta)[None, :] * k_each.to(tl.float32)).to(DT), write1.to(DT),
                 ((weight14_whole * S[n_e]) + (weight15_whole * M[n_e])), input_precision="tf32x3",
-            )  # ... + -k^T diag(eta . weight.1.mix_{out.1.(0, 1).False}) write1
+            )  # ... + -k^T diag(eta . weight16) write1
             p4 = tl.dot(
                 ((eta * beta * weight17_each)[None, :] * k_each.to(tl.float32)).to(DT),
                 write1.to(DT), p3, input_precision="tf32x3",
-            )  # ... + k^T diag(eta . beta . weight.1.mix_{out.1.(0, 0).False}) write1
+            )  # ... + k^T diag(eta . beta . weight17) write1
             p5 = tl.dot(
                 (-(weight18_each * eta)[None, :] * k_each.to(tl.float32)).to(DT), write1.to(DT),
                 (weight13_whole * M[n_e]), input_precision="tf32x3",
-            )  # ... + -k^T diag(eta . weight.1.mix_{out.1.(1, 1).False}) write1
-            S_next = p4  # weight.1.mix_{in.1.(0, 0).True} S + weight.1.mix_{in.1.(0, 1).True} M + k^T diag(eta . beta . weight.1.mix_{out.1.(0, 0).False}) write1 - k^T diag(eta . weight.1.mix_{out.1.(0, 1).False}) write1
-            M_next = p5  # weight.1.mix_{in.1.(1, 1).True} M - k^T diag(eta . weight.1.mix_{out.1.(1, 1).False}) write1
+            )  # ... + -k^T diag(eta . weight18) write1
+            S_next = p4  # (47) weight14 S + weight15 M + k^T diag(eta . beta . weight17) write1 - k^T diag(eta . weight16) write1
+            M_next = p5  # (48) weight13 M - k^T diag(eta . weight18) write1
             S_slice2 = S_next
             M_slice2 = M_next
             M_next2 = M_next2 + (M_slice2,)
@@ -2270,9 +2183,7 @@ def backward_sweep_3(
         S = S_next2
         t = tl.load(matrix8 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p = tl.dot(k.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix8 k
-        y = (-p) + (
-            (beta * weight13_each)[None, :] * p2
-        )  # diag(beta . weight.1.mix_{in.1.(1, 1).True}) do M^T - matrix8 k
+        y = (-p) + ((beta * weight13_each)[None, :] * p2)  # (55) diag(beta . weight13) do M^T - matrix8 k
         if YIELD:
             tl.store(
                 dq_2_out + step * D + i[None, :] * (H * D) + d[:, None], (-y), mask=d_ok[:, None] & i_ok[None, :]
@@ -2300,7 +2211,7 @@ def backward_sweep_4(
     C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
-    """A walk forwards over chunks, carrying a tile of S, M."""
+    """An inter-chunk sweep forwards in time, which carries a tile of S, M."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
     sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
     h = sh % H
@@ -2384,17 +2295,17 @@ def backward_sweep_4(
             p3 = tl.dot(
                 (-(weight16_each * eta)[None, :] * k_each.to(tl.float32)).to(DT), write1.to(DT),
                 ((weight14_whole * S[n_e]) + (weight15_whole * M[n_e])), input_precision="tf32x3",
-            )  # ... + -k^T diag(eta . weight.1.mix_{out.1.(0, 1).False}) write1
+            )  # ... + -k^T diag(eta . weight16) write1
             p4 = tl.dot(
                 ((eta * beta * weight17_each)[None, :] * k_each.to(tl.float32)).to(DT),
                 write1.to(DT), p3, input_precision="tf32x3",
-            )  # ... + k^T diag(eta . beta . weight.1.mix_{out.1.(0, 0).False}) write1
+            )  # ... + k^T diag(eta . beta . weight17) write1
             p5 = tl.dot(
                 (-(weight18_each * eta)[None, :] * k_each.to(tl.float32)).to(DT), write1.to(DT),
                 (weight13_whole * M[n_e]), input_precision="tf32x3",
-            )  # ... + -k^T diag(eta . weight.1.mix_{out.1.(1, 1).False}) write1
-            S_next = p4  # weight.1.mix_{in.1.(0, 0).True} S + weight.1.mix_{in.1.(0, 1).True} M + k^T diag(eta . beta . weight.1.mix_{out.1.(0, 0).False}) write1 - k^T diag(eta . weight.1.mix_{out.1.(0, 1).False}) write1
-            M_next = p5  # weight.1.mix_{in.1.(1, 1).True} M - k^T diag(eta . weight.1.mix_{out.1.(1, 1).False}) write1
+            )  # ... + -k^T diag(eta . weight18) write1
+            S_next = p4  # (47) weight14 S + weight15 M + k^T diag(eta . beta . weight17) write1 - k^T diag(eta . weight16) write1
+            M_next = p5  # (48) weight13 M - k^T diag(eta . weight18) write1
             S_slice2 = S_next
             M_slice2 = M_next
             M_next2 = M_next2 + (M_slice2,)
@@ -2403,7 +2314,7 @@ def backward_sweep_4(
         S = S_next2
         t = tl.load(matrix9 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p2 = tl.dot(k.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix9 k
-        y = (weight10_each[None, :] * p) + (-p2)  # diag(weight.1.mix_{in.1.(1, 1).False}) do M^T - matrix9 k
+        y = (weight10_each[None, :] * p) + (-p2)  # (56) diag(weight10) do M^T - matrix9 k
         mu = tl.exp(tl.load(mu_by_head + at + i, mask=i_ok, other=0.0))
         if YIELD:
             tl.store(
@@ -2449,7 +2360,7 @@ def backward_sweep_5(
     C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
-    """A walk forwards over chunks, carrying a tile of S, M."""
+    """An inter-chunk sweep forwards in time, which carries a tile of S, M."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
     sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
     h = sh % H
@@ -2547,17 +2458,17 @@ def backward_sweep_5(
             p5 = tl.dot(
                 (-(weight16_each * eta)[None, :] * k_each.to(tl.float32)).to(DT), write1.to(DT),
                 ((weight14_whole * S[n_e]) + (weight15_whole * M[n_e])), input_precision="tf32x3",
-            )  # ... + -k^T diag(eta . weight.1.mix_{out.1.(0, 1).False}) write1
+            )  # ... + -k^T diag(eta . weight16) write1
             p6 = tl.dot(
                 ((eta * beta * weight17_each)[None, :] * k_each.to(tl.float32)).to(DT),
                 write1.to(DT), p5, input_precision="tf32x3",
-            )  # ... + k^T diag(eta . beta . weight.1.mix_{out.1.(0, 0).False}) write1
+            )  # ... + k^T diag(eta . beta . weight17) write1
             p7 = tl.dot(
                 (-(weight18_each * eta)[None, :] * k_each.to(tl.float32)).to(DT), write1.to(DT),
                 (weight13_whole * M[n_e]), input_precision="tf32x3",
-            )  # ... + -k^T diag(eta . weight.1.mix_{out.1.(1, 1).False}) write1
-            S_next = p6  # weight.1.mix_{in.1.(0, 0).True} S + weight.1.mix_{in.1.(0, 1).True} M + k^T diag(eta . beta . weight.1.mix_{out.1.(0, 0).False}) write1 - k^T diag(eta . weight.1.mix_{out.1.(0, 1).False}) write1
-            M_next = p7  # weight.1.mix_{in.1.(1, 1).True} M - k^T diag(eta . weight.1.mix_{out.1.(1, 1).False}) write1
+            )  # ... + -k^T diag(eta . weight18) write1
+            S_next = p6  # (47) weight14 S + weight15 M + k^T diag(eta . beta . weight17) write1 - k^T diag(eta . weight16) write1
+            M_next = p7  # (48) weight13 M - k^T diag(eta . weight18) write1
             S_slice2 = S_next
             M_slice2 = M_next
             M_next2 = M_next2 + (M_slice2,)
@@ -2605,7 +2516,7 @@ def backward_sweep_6(
     C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
-    """A walk forwards over chunks, carrying a tile of S, M."""
+    """An inter-chunk sweep forwards in time, which carries a tile of S, M."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
     sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
     h = sh % H
@@ -2685,17 +2596,17 @@ def backward_sweep_6(
             p5 = tl.dot(
                 (-(weight16_each * eta)[None, :] * k_each.to(tl.float32)).to(DT), write1.to(DT),
                 ((weight14_whole * S[n_e]) + (weight15_whole * M[n_e])), input_precision="tf32x3",
-            )  # ... + -k^T diag(eta . weight.1.mix_{out.1.(0, 1).False}) write1
+            )  # ... + -k^T diag(eta . weight16) write1
             p6 = tl.dot(
                 ((eta * beta * weight17_each)[None, :] * k_each.to(tl.float32)).to(DT),
                 write1.to(DT), p5, input_precision="tf32x3",
-            )  # ... + k^T diag(eta . beta . weight.1.mix_{out.1.(0, 0).False}) write1
+            )  # ... + k^T diag(eta . beta . weight17) write1
             p7 = tl.dot(
                 (-(weight18_each * eta)[None, :] * k_each.to(tl.float32)).to(DT), write1.to(DT),
                 (weight13_whole * M[n_e]), input_precision="tf32x3",
-            )  # ... + -k^T diag(eta . weight.1.mix_{out.1.(1, 1).False}) write1
-            S_next = p6  # weight.1.mix_{in.1.(0, 0).True} S + weight.1.mix_{in.1.(0, 1).True} M + k^T diag(eta . beta . weight.1.mix_{out.1.(0, 0).False}) write1 - k^T diag(eta . weight.1.mix_{out.1.(0, 1).False}) write1
-            M_next = p7  # weight.1.mix_{in.1.(1, 1).True} M - k^T diag(eta . weight.1.mix_{out.1.(1, 1).False}) write1
+            )  # ... + -k^T diag(eta . weight18) write1
+            S_next = p6  # (47) weight14 S + weight15 M + k^T diag(eta . beta . weight17) write1 - k^T diag(eta . weight16) write1
+            M_next = p7  # (48) weight13 M - k^T diag(eta . weight18) write1
             S_slice2 = S_next
             M_slice2 = M_next
             M_next2 = M_next2 + (M_slice2,)
@@ -2728,7 +2639,7 @@ def backward_unroll_1(
     CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """Products of the states and their gradients at each step, for all blocks at once."""
+    """State-adjoint products at each step, of all intervals at once."""
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
     d_ok = d < D
@@ -2760,33 +2671,33 @@ def backward_unroll_1(
     write1 = tl.load(
         write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
     )
-    p3 = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # (9e3bc115ea) (138bab744b)^T
+    p3 = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # (write2) (write1)^T
     eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
     x = tl.where(i_ok, (-eta), 0.0)  # -eta
     alpha = tl.exp(tl.load(alpha_by_head + at + i, mask=i_ok, other=0.0))
     x2 = tl.where(i_ok, alpha, 0.0)  # alpha
     do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-    p4 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # (do) (138bab744b)^T
+    p4 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # (do) (write1)^T
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     p5 = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # (q) (k)^T
     p6 = tl.dot(
         t2.to(DT),
         tl.trans(((eta[:, None] * x[None, :] * (p2 * p3)) + (x2[:, None] * x[None, :] * (p4 * p5))).to(DT)),
         input_precision="tf32x3",
-    )  # matrix24 (diag((-eta)) (((k) (p)^T) . ((138bab744b) (9e3bc115ea)^T)) diag((eta)) + diag((-eta)) (((138bab744b) (do)^T) . ((k) (q)^T)) diag((alpha)))
+    )  # matrix24 (diag((-eta)) (((k) (p)^T) . ((write1) (write2)^T)) diag((eta)) + diag((-eta)) (((write1) (do)^T) . ((k) (q)^T)) diag((alpha)))
     s = tl.sum(
         (t.to(tl.float32) * p6), axis=1
-    )  # ((matrix24 (diag((-eta)) (((k) (p)^T) . ((138bab744b) (9e3bc115ea)^T)) diag((eta)) + diag((-eta)) (((138bab744b) (do)^T) . ((k) (q)^T)) diag((alpha)))) . matrix23) 1
+    )  # ((matrix24 (diag((-eta)) (((k) (p)^T) . ((write1) (write2)^T)) diag((eta)) + diag((-eta)) (((write1) (do)^T) . ((k) (q)^T)) diag((alpha)))) . matrix23) 1
     tl.store(M_dS_own_out + at + i, s, mask=i_ok)  # M.dS.own
     t3 = tl.load(matrix25 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
     p7 = tl.dot(
         t3.to(DT),
         tl.trans(((eta[:, None] * x[None, :] * (p2 * p3)) + (x2[:, None] * x[None, :] * (p4 * p5))).to(DT)),
         input_precision="tf32x3",
-    )  # matrix25 (diag((-eta)) (((k) (p)^T) . ((138bab744b) (9e3bc115ea)^T)) diag((eta)) + diag((-eta)) (((138bab744b) (do)^T) . ((k) (q)^T)) diag((alpha)))
+    )  # matrix25 (diag((-eta)) (((k) (p)^T) . ((write1) (write2)^T)) diag((eta)) + diag((-eta)) (((write1) (do)^T) . ((k) (q)^T)) diag((alpha)))
     s2 = tl.sum(
         (p7 * t.to(tl.float32)), axis=1
-    )  # ((matrix25 (diag((-eta)) (((k) (p)^T) . ((138bab744b) (9e3bc115ea)^T)) diag((eta)) + diag((-eta)) (((138bab744b) (do)^T) . ((k) (q)^T)) diag((alpha)))) . matrix23) 1
+    )  # ((matrix25 (diag((-eta)) (((k) (p)^T) . ((write1) (write2)^T)) diag((eta)) + diag((-eta)) (((write1) (do)^T) . ((k) (q)^T)) diag((alpha)))) . matrix23) 1
     t4 = tl.load(matrix26 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
     beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
     x3 = tl.where(i_ok, (eta * beta), 0.0)  # eta beta
@@ -2794,24 +2705,24 @@ def backward_unroll_1(
         t4.to(DT),
         tl.trans(((x2[:, None] * x3[None, :] * (p4 * p5)) + (eta[:, None] * x3[None, :] * (p2 * p3))).to(DT)),
         input_precision="tf32x3",
-    )  # matrix26 (diag((eta beta)) (((138bab744b) (do)^T) . ((k) (q)^T)) diag((alpha)) + diag((eta beta)) (((k) (p)^T) . ((138bab744b) (9e3bc115ea)^T)) diag((eta)))
+    )  # matrix26 (diag((eta beta)) (((write1) (do)^T) . ((k) (q)^T)) diag((alpha)) + diag((eta beta)) (((k) (p)^T) . ((write1) (write2)^T)) diag((eta)))
     s3 = tl.sum(
         (p8 * t.to(tl.float32)), axis=1
-    )  # ((matrix26 (diag((eta beta)) (((138bab744b) (do)^T) . ((k) (q)^T)) diag((alpha)) + diag((eta beta)) (((k) (p)^T) . ((138bab744b) (9e3bc115ea)^T)) diag((eta)))) . matrix23) 1
+    )  # ((matrix26 (diag((eta beta)) (((write1) (do)^T) . ((k) (q)^T)) diag((alpha)) + diag((eta beta)) (((k) (p)^T) . ((write1) (write2)^T)) diag((eta)))) . matrix23) 1
     tl.store(S_dS_own_out + at + i, (s2 + s3), mask=i_ok)  # S.dS.own
     p9 = tl.dot(
         t2.to(DT), tl.trans((x[None, :] * (p4 * p5)).to(DT)), input_precision="tf32x3"
-    )  # matrix24 diag((-eta)) (((do) (138bab744b)^T) . ((q) (k)^T))^T
+    )  # matrix24 diag((-eta)) (((do) (write1)^T) . ((q) (k)^T))^T
     t5 = tl.load(matrix27 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
     mu = tl.exp(tl.load(mu_by_head + at + i, mask=i_ok, other=0.0))
     x4 = tl.where(i_ok, (-(beta * mu)), 0.0)  # -mu beta
     s4 = tl.sum(
         (x4[None, :] * (p9 * t5.to(tl.float32))), axis=1
-    )  # ((matrix24 diag((-eta)) (((do) (138bab744b)^T) . ((q) (k)^T))^T) . matrix27) (-mu beta)
+    )  # ((matrix24 diag((-eta)) (((do) (write1)^T) . ((q) (k)^T))^T) . matrix27) (-mu beta)
     t6 = tl.load(matrix28 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
     s5 = tl.sum(
         (t6.to(tl.float32) * p6), axis=1
-    )  # ((matrix24 (diag((-eta)) (((k) (p)^T) . ((138bab744b) (9e3bc115ea)^T)) diag((eta)) + diag((-eta)) (((138bab744b) (do)^T) . ((k) (q)^T)) diag((alpha)))) . matrix28) 1
+    )  # ((matrix24 (diag((-eta)) (((k) (p)^T) . ((write1) (write2)^T)) diag((eta)) + diag((-eta)) (((write1) (do)^T) . ((k) (q)^T)) diag((alpha)))) . matrix28) 1
     tl.store(M_dM_own_out + at + i, (s4 + s5), mask=i_ok)  # M.dM.own
 
 
@@ -2828,7 +2739,7 @@ def backward_unroll_2(
     CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """Products of the states and their gradients at each step, for all blocks at once."""
+    """State-adjoint products at each step, of all intervals at once."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
@@ -2873,10 +2784,10 @@ def backward_unroll_2(
     write2 = tl.load(
         write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
     )
-    s3 = tl.sum((p3 * write2.to(tl.float32)), axis=1)  # (((p) M) . (9e3bc115ea)) 1
+    s3 = tl.sum((p3 * write2.to(tl.float32)), axis=1)  # (((p) M) . (write2)) 1
     s4 = tl.sum(
         (((s2 * x) + (eta * s3))[None, :] * t.to(tl.float32)), axis=1
-    )  # matrix23 ((alpha) . ((((q) M) . (do)) 1) + (eta) . ((((p) M) . (9e3bc115ea)) 1))
+    )  # matrix23 ((alpha) . ((((q) M) . (do)) 1) + (eta) . ((((p) M) . (write2)) 1))
     s5 = tl.load(
         dS_borders + (bh * chunks + c) * D * E + d[:, None] * E + e[None, :],
         mask=d_ok[:, None] & e_ok[None, :], other=0.0,
@@ -2889,16 +2800,16 @@ def backward_unroll_2(
     write1 = tl.load(
         write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
     )
-    s8 = tl.sum((p4 * write1.to(tl.float32)), axis=1)  # (((k) dS) . (138bab744b)) 1
+    s8 = tl.sum((p4 * write1.to(tl.float32)), axis=1)  # (((k) dS) . (write1)) 1
     x2 = tl.where(i_ok, (-eta), 0.0)  # -eta
-    s9 = tl.sum(((s8 * x2)[None, :] * t2.to(tl.float32)), axis=1)  # matrix24 ((-eta) . ((((k) dS) . (138bab744b)) 1))
+    s9 = tl.sum(((s8 * x2)[None, :] * t2.to(tl.float32)), axis=1)  # matrix24 ((-eta) . ((((k) dS) . (write1)) 1))
     tl.store(
         M_dS_out + (bh * tl.cdiv(E, block_e) + tile) * T + t0 + i,
         ((s4 * weight19_each) + (s7 * (weight20_each * weight19_each)) + (weight20_each * s9)),
         mask=i_ok,
     )  # M.dS
     t3 = tl.load(matrix25 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-    s10 = tl.sum(((s8 * x2)[None, :] * t3.to(tl.float32)), axis=1)  # matrix25 ((-eta) . ((((k) dS) . (138bab744b)) 1))
+    s10 = tl.sum(((s8 * x2)[None, :] * t3.to(tl.float32)), axis=1)  # matrix25 ((-eta) . ((((k) dS) . (write1)) 1))
     s11 = tl.load(
         S_borders + (bh * chunks + c) * D * E + d[:, None] * E + e[None, :],
         mask=d_ok[:, None] & e_ok[None, :], other=0.0,
@@ -2908,16 +2819,14 @@ def backward_unroll_2(
     t4 = tl.load(matrix26 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
     beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
     x3 = tl.where(i_ok, (eta * beta), 0.0)  # eta beta
-    s14 = tl.sum(
-        ((x3 * s8)[None, :] * t4.to(tl.float32)), axis=1
-    )  # matrix26 ((eta beta) . ((((k) dS) . (138bab744b)) 1))
+    s14 = tl.sum(((x3 * s8)[None, :] * t4.to(tl.float32)), axis=1)  # matrix26 ((eta beta) . ((((k) dS) . (write1)) 1))
     p5 = tl.dot(q.to(DT), s11.to(DT), input_precision="tf32x3")  # (q) S
     s15 = tl.sum((p5 * do.to(tl.float32)), axis=1)  # (((q) S) . (do)) 1
     p6 = tl.dot(p2.to(DT), s11.to(DT), input_precision="tf32x3")  # (p) S
-    s16 = tl.sum((p6 * write2.to(tl.float32)), axis=1)  # (((p) S) . (9e3bc115ea)) 1
+    s16 = tl.sum((p6 * write2.to(tl.float32)), axis=1)  # (((p) S) . (write2)) 1
     s17 = tl.sum(
         (((x * s15) + (eta * s16))[None, :] * t.to(tl.float32)), axis=1
-    )  # matrix23 ((eta) . ((((p) S) . (9e3bc115ea)) 1) + (alpha) . ((((q) S) . (do)) 1))
+    )  # matrix23 ((eta) . ((((p) S) . (write2)) 1) + (alpha) . ((((q) S) . (do)) 1))
     tl.store(
         S_dS_out + (bh * tl.cdiv(E, block_e) + tile) * T + t0 + i,
         (
@@ -2935,14 +2844,14 @@ def backward_unroll_2(
         mask=d_ok[:, None] & e_ok[None, :], other=0.0,
     )  # dM
     p7 = tl.dot(k.to(DT), s18.to(DT), input_precision="tf32x3")  # (k) dM
-    s19 = tl.sum((p7 * write1.to(tl.float32)), axis=1)  # (((k) dM) . (138bab744b)) 1
-    s20 = tl.sum(((s19 * x2)[None, :] * t2.to(tl.float32)), axis=1)  # matrix24 ((-eta) . ((((k) dM) . (138bab744b)) 1))
+    s19 = tl.sum((p7 * write1.to(tl.float32)), axis=1)  # (((k) dM) . (write1)) 1
+    s20 = tl.sum(((s19 * x2)[None, :] * t2.to(tl.float32)), axis=1)  # matrix24 ((-eta) . ((((k) dM) . (write1)) 1))
     s21 = tl.sum((s.to(tl.float32) * s18.to(tl.float32)), axis=0)  # (M . dM)^T 1
     s22 = tl.sum(s21, axis=0)  # <M, dM>
     t5 = tl.load(matrix28 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
     s23 = tl.sum(
         (((s2 * x) + (eta * s3))[None, :] * t5.to(tl.float32)), axis=1
-    )  # matrix28 ((alpha) . ((((q) M) . (do)) 1) + (eta) . ((((p) M) . (9e3bc115ea)) 1))
+    )  # matrix28 ((alpha) . ((((q) M) . (do)) 1) + (eta) . ((((p) M) . (write2)) 1))
     t6 = tl.load(matrix27 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
     mu = tl.exp(tl.load(mu_by_head + at + i, mask=i_ok, other=0.0))
     x4 = tl.where(i_ok, (-(beta * mu)), 0.0)  # -mu beta
@@ -4027,7 +3936,7 @@ def steps_kernel(
     else:
         row = batch
     entry, begin, count = batch, tl.cast(0, tl.int64), tl.cast(steps, tl.int64)
-    if starts_at is not None:  # packed: a program walks one sequence, whose place it reads
+    if starts_at is not None:  # packed: a program has one sequence, whose place it reads
         entry, begin = tl.cast(0, tl.int64), tl.cast(tl.load(starts_at + batch), tl.int64)
         count = tl.load(starts_at + batch + 1) - begin
     if counts_at is not None:

@@ -6,108 +6,114 @@ family: chunk-parallel
 """
 
 # The recurrence
-#     A_t = forget_t A_{t-1} + rate_t k_t^2
-#     off_t = log(1e-6 + A_t) - center
-#     key_t = exp((-0.405465108108164 off_t) . (1 + |off_t|)^(-1)) . k_t
-#     S_t = g_t S_{t-1} + beta_t key_t (v_t - g_t S_{t-1}^T k_t)^T
-#     o_t = S_t^T q_t
+#     (1) A_t = forget_t A_{t-1} + rate_t k_t^2
+#     (2) off_t = log(1e-6 + A_t) - center
+#     (3) key_t = exp((-0.405465108108164 off_t) . (1 + |off_t|)^(-1)) . k_t
+#     (4) S_t = g_t S_{t-1} + beta_t key_t (v_t - g_t S_{t-1}^T k_t)^T
+#     (5) o_t = S_t^T q_t
 #
 # Its adjoint
-#     m_{1,t} = dS_t (v_t - g_t S_{t-1}^T k_t)
-#     m_{2,t} = -0.405465108108164 log(1e-6 + A_t)
-#     m_{3,t} = exp((-0.405465108108164 off_t) . (1 + |off_t|)^(-1))
-#     m_{4,t} = dA_t + (doff_t - 0.405465108108164 beta_t ((1 + |off_t|)^(-1) . key_t . m_{1,t})) . (1e-6 + A_t)^(-1)
-#     doff_t = -beta_t ((1 + |off_t|)^(-2) . (-0.405465108108164 off_t) . sign(off_t) . key_t . m_{1,t})
-#     dA_t = forget_{t+1} m_{4,t+1}
-#     dS_t = g_{t+1} dS_{t+1} - g_{t+1} beta_{t+1} k_{t+1} key_{t+1}^T dS_{t+1} + q_t do_t^T
-#     dq_t = S_t do_t
-#     dk_t = 2 rate_t (k_t . m_{4,t}) + beta_t (m_{3,t} . m_{1,t}) - g_t beta_t S_{t-1} dS_t^T key_t
-#     dv_t = beta_t dS_t^T key_t
-#     dbeta_t = (v_t - g_t S_{t-1}^T k_t)^T dS_t^T key_t
-#     drate_t = k_t^T (k_t . m_{4,t})
-#     dlog g_t = g_t <S_{t-1}, dS_t> - g_t beta_t key_t^T dS_t S_{t-1}^T k_t
-#     dlog forget_t = forget_t A_{t-1}^T m_{4,t}
-#     dcenter = sum_t (0.405465108108164 beta_t (1 + |off_t|)^(-1)^T (key_t . m_{1,t}) + beta_t (1 + |off_t|)^(-2)^T
-#         ((-0.405465108108164 off_t) . sign(off_t) . key_t . m_{1,t}))
-#     dA_0 = forget_1 m_{4,1}
-#     dS_0 = g_1 dS_1 - g_1 beta_1 k_1 key_1^T dS_1
+#     (6) m_{1,t} = dS_t (v_t - g_t S_{t-1}^T k_t)
+#     (7) m_{2,t} = -0.405465108108164 log(1e-6 + A_t)
+#     (8) m_{3,t} = exp((-0.405465108108164 off_t) . (1 + |off_t|)^(-1))
+#     (9) m_{4,t} = dA_t + (doff_t - 0.405465108108164 beta_t ((1 + |off_t|)^(-1) . key_t . m_{1,t})) . (1e-6 +
+#         A_t)^(-1)
+#     (10) doff_t = -beta_t ((1 + |off_t|)^(-2) . (-0.405465108108164 off_t) . sign(off_t) . key_t . m_{1,t})
+#     (11) dA_t = forget_{t+1} m_{4,t+1}
+#     (12) dS_t = g_{t+1} dS_{t+1} - g_{t+1} beta_{t+1} k_{t+1} key_{t+1}^T dS_{t+1} + q_t do_t^T
+#     (13) dq_t = S_t do_t
+#     (14) dk_t = 2 rate_t (k_t . m_{4,t}) + beta_t (m_{3,t} . m_{1,t}) - g_t beta_t S_{t-1} dS_t^T key_t
+#     (15) dv_t = beta_t dS_t^T key_t
+#     (16) dbeta_t = (v_t - g_t S_{t-1}^T k_t)^T dS_t^T key_t
+#     (17) drate_t = k_t^T (k_t . m_{4,t})
+#     (18) dlog g_t = g_t <S_{t-1}, dS_t> - g_t beta_t key_t^T dS_t S_{t-1}^T k_t
+#     (19) dlog forget_t = forget_t A_{t-1}^T m_{4,t}
+#     (20) dcenter = sum_t (0.405465108108164 beta_t (1 + |off_t|)^(-1)^T (key_t . m_{1,t}) + beta_t (1 +
+#         |off_t|)^(-2)^T ((-0.405465108108164 off_t) . sign(off_t) . key_t . m_{1,t}))
+#     (21) dA_0 = forget_1 m_{4,1}
+#     (22) dS_0 = g_1 dS_1 - g_1 beta_1 k_1 key_1^T dS_1
 #
 # Read-write form
-#     A_t = forget_t A_{t-1} + rate_t k_t^2
-#     S_t = g_t S_{t-1} + beta_t key_t w_t^T
-#     w_t = v_t - g_t S_{t-1}^T k_t
-#     o_t = S_t^T q_t
+#     (23) A_t = forget_t A_{t-1} + rate_t k_t^2
+#     (24) S_t = g_t S_{t-1} + beta_t key_t w_t^T
+#     (25) w_t = v_t - g_t S_{t-1}^T k_t
+#     (26) o_t = S_t^T q_t
 #
 # Read-write form of the adjoint
 # dS_t^+ is the part of dS_t that comes from later steps.
-#     dS_t = dS_t^+ + q_t do_t^T
-#     dS_{t-1}^+ = g_t dS_t - g_t beta_t k_t p_t^T
-#     p_t = dS_t^T key_t
-#     dA_t' = dA_t + (-0.405465108108164 beta_t ((1 + |off_t|)^(-1) . key_t . (dS_t w_t)) - beta_t ((1 +
+#     (27) dS_t = dS_t^+ + q_t do_t^T
+#     (28) dS_{t-1}^+ = g_t dS_t - g_t beta_t k_t p_t^T
+#     (29) p_t = dS_t^T key_t
+#     (30) dA_t' = dA_t + (-0.405465108108164 beta_t ((1 + |off_t|)^(-1) . key_t . (dS_t w_t)) - beta_t ((1 +
 #         |off_t|)^(-2) . (-0.405465108108164 off_t) . sign(off_t) . key_t . (dS_t w_t))) . (1e-6 + forget_t A_{t-1}
 #         + rate_t k_t^2)^(-1)
-#     dA_{t-1} = forget_t dA_t'
-#     dq_t = S_t do_t
-#     dk_t = beta_t (exp((-0.405465108108164 off_t) . (1 + |off_t|)^(-1)) . (dS_t w_t)) + 2 rate_t (dA_t' . k_t) -
-#         g_t beta_t S_{t-1} p_t
-#     dv_t = beta_t p_t
-#     dbeta_t = w_t^T p_t
-#     drate_t = dA_t'^T (k_t . k_t)
-#     dlog g_t = g_t <S_{t-1}, dS_t> - g_t beta_t k_t^T S_{t-1} p_t
-#     dlog forget_t = forget_t A_{t-1}^T dA_t'
-#     dcenter = sum_t (beta_t (1 + |off_t|)^(-2)^T ((-0.405465108108164 off_t) . sign(off_t) . key_t . (dS_t w_t)) +
-#         0.405465108108164 beta_t (1 + |off_t|)^(-1)^T (key_t . (dS_t w_t)))
-#     g_t <S_{t-1}, dS_t> = <S_n, dS_n^+> + sum_{s >= t} (q_s^T S_s do_s - beta_s key_s^T dS_s w_s) - sum_{s > t} g_s
-#         beta_s k_s^T S_{s-1} p_s
+#     (31) dA_{t-1} = forget_t dA_t'
+#     (32) dq_t = S_t do_t
+#     (33) dk_t = beta_t (exp((-0.405465108108164 off_t) . (1 + |off_t|)^(-1)) . (dS_t w_t)) + 2 rate_t (dA_t' . k_t)
+#         - g_t beta_t S_{t-1} p_t
+#     (34) dv_t = beta_t p_t
+#     (35) dbeta_t = w_t^T p_t
+#     (36) drate_t = dA_t'^T (k_t . k_t)
+#     (37) dlog g_t = g_t <S_{t-1}, dS_t> - g_t beta_t k_t^T S_{t-1} p_t
+#     (38) dlog forget_t = forget_t A_{t-1}^T dA_t'
+#     (39) dcenter = sum_t (beta_t (1 + |off_t|)^(-2)^T ((-0.405465108108164 off_t) . sign(off_t) . key_t . (dS_t
+#         w_t)) + 0.405465108108164 beta_t (1 + |off_t|)^(-1)^T (key_t . (dS_t w_t)))
+#     (40) g_t <S_{t-1}, dS_t> = <S_n, dS_n^+> + sum_{s >= t} (q_s^T S_s do_s - beta_s key_s^T dS_s w_s) - sum_{s >
+#         t} g_s beta_s k_s^T S_{s-1} p_s
 #
 # Products of decays in a chunk
 # i, j and s run over the steps of the chunk.
-#     M_{ij} = prod_{j < s < i} forget_s  for j < i, else 0
-#     f_i = prod_{s < i} forget_s
-#     b_j = prod_{s > j} forget_s
-#     x_i = prod_{s <= i} forget_s
-#     x_C = prod_s forget_s
-#     N_{ij} = prod_{j < s < i} g_s  for j < i, else 0
-#     l_i = prod_{s < i} g_s
-#     c_i = prod_{s <= i} g_s
-#     D_{ij} = prod_{j < s <= i} g_s  for j <= i, else 0
-#     c_C = prod_s g_s
-#     r_j = prod_{s > j} g_s
-#     Z_{ij} = prod_{j < s <= i} forget_s  for j <= i, else 0
+#     (41) M_{ij} = prod_{j < s < i} forget_s  for j < i, else 0
+#     (42) f_i = prod_{s < i} forget_s
+#     (43) b_j = prod_{s > j} forget_s
+#     (44) x_i = prod_{s <= i} forget_s
+#     (45) x_C = prod_s forget_s
+#     (46) N_{ij} = prod_{j < s < i} g_s  for j < i, else 0
+#     (47) l_i = prod_{s < i} g_s
+#     (48) c_i = prod_{s <= i} g_s
+#     (49) D_{ij} = prod_{j < s <= i} g_s  for j <= i, else 0
+#     (50) c_C = prod_s g_s
+#     (51) r_j = prod_{s > j} g_s
+#     (52) Z_{ij} = prod_{j < s <= i} forget_s  for j <= i, else 0
 #
 # Over a chunk of C steps, forward
 # Sweep 1 goes from the first chunk to the last.
-#     Y_1 = f A_0^T + M diag(rate) K^2   (row t: A_{t-1})
-#     A_C = x_C A_0 + K^T^2 (rate . b)
+#     (53) Y_1 = f A_0^T + M diag(rate) K^2   (row t: A_{t-1})
+#     (54) A_C = x_C A_0 + K^T^2 (rate . b)
 # Sweep 2 goes from the first chunk to the last.
-#     T_1 = -diag(g) ((K key^T) . N) diag(beta)
-#     W = (I - T_1)^-1 (V - diag(g . l) K S_0)
-#     O = diag(c) Q S_0 + ((Q key^T) . D) diag(beta) W
-#     S_C = c_C S_0 + key^T diag(beta . r) W
+#     (55) T_1 = -diag(g) ((K key^T) . N) diag(beta)
+#     (56) W = (I - T_1)^-1 (V - diag(g . l) K S_0)
+#     (57) O = diag(c) Q S_0 + ((Q key^T) . D) diag(beta) W
+#     (58) S_C = c_C S_0 + key^T diag(beta . r) W
 #
 # Over a chunk of C steps, backward
 # Sweep 1 goes from the first chunk to the last.
-#     Y_2 = f A_0^T + M diag(rate) K^2   (row t: A_{t-1})
+#     (59) Y_2 = f A_0^T + M diag(rate) K^2   (row t: A_{t-1})
 # Sweep 2 goes from the last chunk to the first.
-#     T_2 = -((key K^T) . N^T) diag(g . beta)
-#     P = (I - T_2)^-1 (diag(r) key dS_C + ((key Q^T) . D^T) dO)
-#     dS_0 = c_C dS_C + Q^T diag(c) dO - K^T diag(g . beta . l) P
+#     (60) T_2 = -((key K^T) . N^T) diag(g . beta)
+#     (61) P = (I - T_2)^-1 (diag(r) key dS_C + ((key Q^T) . D^T) dO)
+#     (62) dS_0 = c_C dS_C + Q^T diag(c) dO - K^T diag(g . beta . l) P
 # Sweep 3 goes from the last chunk to the first.
-#     Y_3 = diag(r) W dS_C^T + ((W dO^T) . D^T) Q - (N^T . (W P^T)) diag(g . beta) K   (row t: dS_t w_t)
+#     (63) Y_3 = diag(r) W dS_C^T + ((W dO^T) . D^T) Q - (N^T . (W P^T)) diag(g . beta) K   (row t: dS_t w_t)
 # Sweep 4 goes from the last chunk to the first.
-#     drate = b . (K^2 dA_C) + ((K^2 ((-0.405465108108164 diag(beta) ((1 + |off|)^(-1) . key . Y_3) - diag(beta) ((1
-#         + |off|)^(-2) . sign(off) . (-0.405465108108164 off) . key . Y_3)) . (1e-6 + diag(forget) Y_2 + diag(rate)
-#         K^2)^(-1))^T) . Z^T) 1
-#     dA_0 = x_C dA_C + ((-0.405465108108164 diag(beta) ((1 + |off|)^(-1) . key . Y_3) - diag(beta) ((1 + |off|)^(-2)
-#         . (-0.405465108108164 off) . sign(off) . key . Y_3)) . (1e-6 + diag(forget) Y_2 + diag(rate) K^2)^(-1))^T x
+#     (64) drate = b . (K^2 dA_C) + ((K^2 ((-0.405465108108164 diag(beta) ((1 + |off|)^(-1) . key . Y_3) - diag(beta)
+#         ((1 + |off|)^(-2) . sign(off) . (-0.405465108108164 off) . key . Y_3)) . (1e-6 + diag(forget) Y_2 +
+#         diag(rate) K^2)^(-1))^T) . Z^T) 1
+#     (65) dA_0 = x_C dA_C + ((-0.405465108108164 diag(beta) ((1 + |off|)^(-1) . key . Y_3) - diag(beta) ((1 +
+#         |off|)^(-2) . (-0.405465108108164 off) . sign(off) . key . Y_3)) . (1e-6 + diag(forget) Y_2 + diag(rate)
+#         K^2)^(-1))^T x
 # Sweep 5 goes from the last chunk to the first.
-#     Y_4 = b dA_C^T + Z^T ((-0.405465108108164 diag(beta) ((1 + |off|)^(-1) . key . Y_3) - diag(beta) ((1 +
+#     (66) Y_4 = b dA_C^T + Z^T ((-0.405465108108164 diag(beta) ((1 + |off|)^(-1) . key . Y_3) - diag(beta) ((1 +
 #         |off|)^(-2) . sign(off) . (-0.405465108108164 off) . key . Y_3)) . (1e-6 + diag(forget) Y_2 + diag(rate)
 #         K^2)^(-1))   (row t: dA_t')
 # Sweep 6 goes from the first chunk to the last.
-#     dQ = diag(c) dO S_0^T + ((dO W^T) . D) diag(beta) key
-#     Y_5 = diag(l) P S_0^T + (N . (P W^T)) diag(beta) key   (row t: S_{t-1} p_t)
-#     S_C = c_C S_0 + key^T diag(beta . r) W
+#     (67) dQ = diag(c) dO S_0^T + ((dO W^T) . D) diag(beta) key
+#     (68) Y_5 = diag(l) P S_0^T + (N . (P W^T)) diag(beta) key   (row t: S_{t-1} p_t)
+#     (69) S_C = c_C S_0 + key^T diag(beta . r) W
+#
+# In code, products of decays are called by what lies at their ends: m (in torch, decays) is from a write to a read,
+#     since from what enters the chunk to a read, until from a write to what leaves it, kept from what enters to what
+#     leaves. Statements cite the formulas above by their numbers.
 
 import torch
 import triton
@@ -135,65 +141,58 @@ from chunkform.runtime.op.decode import Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK, dtype_of, from_chunks, from_heads, from_steps, in_parts, in_segments, per_head,
-    steps_first, to_chunks,
+    CHUNK, call_of, chunks_of, dtype_of, from_chunks, from_heads, from_steps, in_parts, in_segments,
+    or_zeros, per_head, steps_first, steps_or_zeros,
 )
 from chunkform.runtime.torch_form.decays import decay_all, decay_in, decay_mask, decay_out, triangular_inverse
-from chunkform.runtime.torch_form.segment_maps import PIECE, Segment, in_pieces, over_chunks
+from chunkform.runtime.torch_form.segment_maps import LONG_CHUNK, Segment, map_of_segment, over_chunks
 
 
-def _forward_sweep_1(s1, s2, A_0, lead, size, dtype, device, size_d, size_e):
-    """A walk forwards over chunks, carrying A."""
-    x1 = to_chunks(s1, lead, size, 0)
-    x2 = to_chunks(s2, lead, size, 1)
-    a0 = decay_out(x1, True, 1)
-    a1 = torch.einsum("...a,...ab->...b", a0, x2)
-    a2 = decay_all(x1)
-    a3 = decay_mask(x1, False, True, False, 1)
-    a4 = a3 @ x2
-    a5 = decay_in(x1, False, 1)
-    A_now = A_0
-    A_in = []
-    count = x1.shape[2]
+def _forward_sweep_1(log_forget, x, A, lead, size):
+    """An inter-chunk sweep forwards in time, which carries A."""
+    log_forget, x = chunks_of(lead, size, log_forget, x)
+    until = decay_out(log_forget, True, 1)
+    prod = torch.einsum("...a,...ab->...b", until, x)
+    kept = decay_all(log_forget)
+    decays = decay_mask(log_forget, False, True, False, 1)
+    prod2 = decays @ x
+    since = decay_in(log_forget, False, 1)
+    A_0 = []
+    count = log_forget.shape[2]
     for n in range(count):
-        A_in.append(A_now)
-        A_now = a1[:, :, n] + A_now * (a2[:, :, n])[..., None]
-    A_in = torch.stack(A_in, 2)
-    return from_chunks((a4 + a5[..., :, None] * A_in[..., None, :]), lead, 1), A_now
+        A_0.append(A)
+        A = prod[:, :, n] + A * kept[:, :, n][..., None]
+    A_0 = torch.stack(A_0, 2)
+    return from_chunks((prod2 + since[..., :, None] * A_0[..., None, :]), lead, 1), A
 
 
-def _forward_sweep_2(s1, s2, s3, s4, s5, S_0, lead, size, dtype, device, size_d, size_e):
-    """A walk forwards over chunks, carrying S."""
-    x1 = to_chunks(s1, lead, size, 0)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    x5 = to_chunks(s5, lead, size, 1)
-    a0 = decay_all(x1)
-    a1 = decay_out(x1, True, 1)
-    a2 = x2 @ x3.mT
-    a3 = decay_mask(x1, False, True, False, 1)
-    a4 = triangular_inverse(a2 * a3, 1)
-    a5 = decay_in(x1, False, 1)
-    a6 = decay_in(x1, True, 1)
-    a7 = decay_mask(x1, True, True, True, 1)
-    a8 = x5 @ x3.mT
-    S_now = S_0
-    S_in = []
-    b1_all = []
-    count = x1.shape[2]
+def _forward_sweep_2(log_g, x, x2, v, q, S, lead, size):
+    """An inter-chunk sweep forwards in time, which carries S."""
+    log_g, x, x2, v, q = chunks_of(lead, size, log_g, x, x2, v, q)
+    kept = decay_all(log_g)
+    until = decay_out(log_g, True, 1)
+    prod = x @ x2.mT
+    decays = decay_mask(log_g, False, True, False, 1)
+    inverse = triangular_inverse(prod * decays, 1)
+    since = decay_in(log_g, False, 1)
+    since2 = decay_in(log_g, True, 1)
+    decays2 = decay_mask(log_g, True, True, True, 1)
+    prod6 = q @ x2.mT
+    S_0 = []
+    prod3_all = []
+    count = log_g.shape[2]
     for n in range(count):
-        S_in.append(S_now)
-        b0 = (x2[:, :, n]) @ S_now
-        b1 = (a4[:, :, n]) @ (x4[:, :, n] + (a5[:, :, n])[..., :, None] * b0)
-        b2 = (x3[:, :, n]).mT @ ((a1[:, :, n])[..., :, None] * b1)
-        b1_all.append(b1)
-        S_now = S_now * (a0[:, :, n])[..., None, None] + b2
-    S_in = torch.stack(S_in, 2)
-    b1 = torch.stack(b1_all, 2)
-    c0 = x5 @ S_in
-    c1 = (a7 * a8) @ b1
-    return from_chunks(b1, lead, 1), from_chunks((c0 * a6[..., :, None] + c1), lead, 1), S_now
+        S_0.append(S)
+        prod2 = x[:, :, n] @ S
+        prod3 = inverse[:, :, n] @ (v[:, :, n] + since[:, :, n][..., :, None] * prod2)
+        prod4 = x2[:, :, n].mT @ (until[:, :, n][..., :, None] * prod3)
+        prod3_all.append(prod3)
+        S = S * kept[:, :, n][..., None, None] + prod4
+    S_0 = torch.stack(S_0, 2)
+    prod3 = torch.stack(prod3_all, 2)
+    prod5 = q @ S_0
+    prod7 = (decays2 * prod6) @ prod3
+    return from_chunks(prod3, lead, 1), from_chunks((prod5 * since2[..., :, None] + prod7), lead, 1), S
 
 
 def torch_forward(given, states, constants, packed=None):
@@ -201,254 +200,207 @@ def torch_forward(given, states, constants, packed=None):
     if packed is not None:
         per_step = ["q", "k", "v", "beta", "rate", "g", "forget"]
         return forward_by_length(torch_forward, per_step, given, states, constants, packed)
-    dtype = dtype_of(given)
-    some = given["q"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    dtype, device, lead = call_of(given, "q")
     size_d = given["q"].shape[-1]
     size_e = given["v"].shape[-1]
-    A_first = (
-        states["A"].to(dtype)
-        if states.get("A") is not None
-        else torch.zeros(lead[0], lead[1], size_d, dtype=dtype, device=device)
-    )
-    S_first = (
-        states["S"].to(dtype)
-        if states.get("S") is not None
-        else torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-    )
+    A_first = or_zeros(states.get("A"), (*lead[:2], size_d), dtype, device)
+    S_first = or_zeros(states.get("S"), (*lead[:2], size_d, size_e), dtype, device)
     log_forget = steps_first(given["forget"], dtype)
     k = steps_first(given["k"], dtype)
     rate = steps_first(given["rate"], dtype)
-    # y: A_(t-1) 1
-    y, A_last = in_segments(
-        _forward_sweep_1, (log_forget, k.square() * rate[..., None]), (A_first,), lead, 1, CHUNK,
-        dtype, device, size_d, size_e,
-    )
+    # (53) y: A_{t-1}
+    y, A_last = in_segments(_forward_sweep_1, (log_forget, k.square() * rate[..., None]), (A_first,), lead, 1, CHUNK)
     log_g = steps_first(given["g"], dtype)
     g = log_g.exp()
     center = per_head(given["center"], dtype)
-    t15 = k.square()
-    t16 = t15 * rate[..., None]
+    t13 = k.square()
+    t14 = t13 * rate[..., None]
     forget = log_forget.exp()
-    t18 = torch.log((1e-06 + t16 + forget[..., None] * y))
-    t19 = (1.0 + torch.abs(((-center)[..., None] + t18))).reciprocal()
-    t20 = -0.405465108108164 * t18 + (0.405465108108164 * center)[..., None]
+    t16 = torch.log((1e-06 + t14 + forget[..., None] * y))
+    t17 = (1.0 + torch.abs(((-center)[..., None] + t16))).reciprocal()
+    t18 = -0.405465108108164 * t16 + (0.405465108108164 * center)[..., None]
     beta = steps_first(given["beta"], dtype)
     v = steps_first(given["v"], dtype)
     q = steps_first(given["q"], dtype)
-    # w: v_t - g_t S.prev.row.3cb68fc052_t
-    # y_2: S_t^T q_t
-    w, y_2, S_last = in_segments(
+    # (56) w: v_t - g_t S_{t-1}^T k_t
+    # (57) o: S_t^T q_t
+    w, o, S_last = in_segments(
         _forward_sweep_2,
-        (log_g, -k * g[..., None], k * torch.exp(t19 * t20) * beta[..., None], v, q), (S_first,),
-        lead, 1, CHUNK, dtype, device, size_d, size_e,
+        (log_g, -k * g[..., None], k * torch.exp(t17 * t18) * beta[..., None], v, q), (S_first,),
+        lead, 1, CHUNK,
     )
-    return {"o": from_steps(y_2, lead, 1, given["q"].dtype)}, {"A": A_last, "S": S_last}, {"a8c81a3feb": w}
+    return {"o": from_steps(o, lead, 1, given["q"].dtype)}, {"A": A_last, "S": S_last}, {"a8c81a3feb": w}
 
 
-def _backward_sweep_1(s1, s2, A_0, lead, size, dtype, device, size_d, size_e):
-    """A walk forwards over chunks, carrying A."""
-    x1 = to_chunks(s1, lead, size, 0)
-    x2 = to_chunks(s2, lead, size, 1)
-    a0 = decay_out(x1, True, 1)
-    a1 = torch.einsum("...a,...ab->...b", a0, x2)
-    a2 = decay_all(x1)
-    a3 = decay_mask(x1, False, True, False, 1)
-    a4 = a3 @ x2
-    a5 = decay_in(x1, False, 1)
-    A_now = A_0
-    A_in = []
-    count = x1.shape[2]
+def _backward_sweep_1(log_forget, x, A, lead, size):
+    """An inter-chunk sweep forwards in time, which carries A."""
+    log_forget, x = chunks_of(lead, size, log_forget, x)
+    until = decay_out(log_forget, True, 1)
+    prod = torch.einsum("...a,...ab->...b", until, x)
+    kept = decay_all(log_forget)
+    decays = decay_mask(log_forget, False, True, False, 1)
+    prod2 = decays @ x
+    since = decay_in(log_forget, False, 1)
+    A_0 = []
+    count = log_forget.shape[2]
     for n in range(count):
-        A_in.append(A_now)
-        A_now = a1[:, :, n] + A_now * (a2[:, :, n])[..., None]
-    A_in = torch.stack(A_in, 2)
-    return from_chunks((a4 + a5[..., :, None] * A_in[..., None, :]), lead, 1), A_now
+        A_0.append(A)
+        A = prod[:, :, n] + A * kept[:, :, n][..., None]
+    A_0 = torch.stack(A_0, 2)
+    return from_chunks((prod2 + since[..., :, None] * A_0[..., None, :]), lead, 1), A
 
 
-def _backward_sweep_2(s1, s2, s3, s4, s5, dS_0, lead, size, dtype, device, size_d, size_e):
-    """A walk backwards over chunks, carrying dS."""
-    x1 = to_chunks(s1, lead, size, 0)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    x5 = to_chunks(s5, lead, size, 1)
-    a0 = decay_all(x1)
-    a1 = decay_out(x1, False, -1)
-    a2 = (a1[..., :, None] * x2).mT @ x3
-    a3 = decay_out(x1, True, -1)
-    a4 = x5 @ x4.mT
-    a5 = decay_mask(x1, False, True, False, -1)
-    a6 = triangular_inverse(a4 * a5, -1)
-    a7 = decay_in(x1, False, -1)
-    a8 = x5 @ x2.mT
-    a9 = decay_mask(x1, False, False, True, -1)
-    a10 = (a8 * a9) @ x3
-    dS_now = dS_0
-    dS_in = []
-    b1_all = []
-    count = x1.shape[2]
+def _backward_sweep_2(log_g, q, do, x, x2, dS, lead, size):
+    """An inter-chunk sweep backwards in time, which carries dS."""
+    log_g, q, do, x, x2 = chunks_of(lead, size, log_g, q, do, x, x2)
+    kept = decay_all(log_g)
+    until = decay_out(log_g, False, -1)
+    prod = (until[..., :, None] * q).mT @ do
+    until2 = decay_out(log_g, True, -1)
+    prod2 = x2 @ x.mT
+    decays = decay_mask(log_g, False, True, False, -1)
+    inverse = triangular_inverse(prod2 * decays, -1)
+    since = decay_in(log_g, False, -1)
+    prod4 = x2 @ q.mT
+    decays2 = decay_mask(log_g, False, False, True, -1)
+    prod5 = (prod4 * decays2) @ do
+    dS_C = []
+    prod6_all = []
+    count = log_g.shape[2]
     for n in range(count - 1, -1, -1):
-        dS_in.append(dS_now)
-        b0 = (x5[:, :, n]) @ dS_now
-        b1 = (a6[:, :, n]) @ (b0 * (a7[:, :, n])[..., :, None] + a10[:, :, n])
-        b2 = ((a3[:, :, n])[..., :, None] * x4[:, :, n]).mT @ b1
-        b3 = dS_now * (a0[:, :, n])[..., None, None] + a2[:, :, n] + b2
-        b1_all.append(b1)
-        dS_now = b3
-    dS_in = torch.stack(dS_in[::-1], 2)
-    b1 = torch.stack(b1_all[::-1], 2)
-    return from_chunks(b1, lead, 1), dS_in, dS_now
+        dS_C.append(dS)
+        prod3 = x2[:, :, n] @ dS
+        prod6 = inverse[:, :, n] @ (prod3 * since[:, :, n][..., :, None] + prod5[:, :, n])
+        prod7 = (until2[:, :, n][..., :, None] * x[:, :, n]).mT @ prod6
+        t = dS * kept[:, :, n][..., None, None] + prod[:, :, n] + prod7
+        prod6_all.append(prod6)
+        dS = t
+    dS_C = torch.stack(dS_C[::-1], 2)
+    prod6 = torch.stack(prod6_all[::-1], 2)
+    return from_chunks(prod6, lead, 1), dS_C, dS
 
 
-def _backward_sweep_3(s1, s2, s3, s4, s5, s6, dS_0, lead, size, dtype, device, size_d, size_e):
-    """A walk backwards over chunks, carrying dS."""
-    x1 = to_chunks(s1, lead, size, 0)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    x5 = to_chunks(s5, lead, size, 1)
-    x6 = to_chunks(s6, lead, size, 1)
-    a0 = decay_all(x1)
-    a1 = decay_out(x1, False, -1)
-    a2 = (a1[..., :, None] * x2).mT @ x3
-    a3 = decay_out(x1, True, -1)
-    a4 = x5.mT @ (a3[..., :, None] * x4)
-    a5 = decay_in(x1, False, -1)
-    a6 = x6 @ x4.mT
-    a7 = decay_mask(x1, False, True, False, -1)
-    a8 = (a6 * a7) @ x5
-    a9 = x6 @ x3.mT
-    a10 = decay_mask(x1, False, False, True, -1)
-    a11 = (a9 * a10) @ x2
-    dS_now = dS_0
-    dS_in = []
-    count = x1.shape[2]
+def _backward_sweep_3(log_g, q, do, p, x, x2, dS, lead, size):
+    """An inter-chunk sweep backwards in time, which carries dS."""
+    log_g, q, do, p, x, x2 = chunks_of(lead, size, log_g, q, do, p, x, x2)
+    kept = decay_all(log_g)
+    until = decay_out(log_g, False, -1)
+    prod = (until[..., :, None] * q).mT @ do
+    until2 = decay_out(log_g, True, -1)
+    prod2 = x.mT @ (until2[..., :, None] * p)
+    since = decay_in(log_g, False, -1)
+    prod4 = x2 @ p.mT
+    decays = decay_mask(log_g, False, True, False, -1)
+    prod5 = (prod4 * decays) @ x
+    prod6 = x2 @ do.mT
+    decays2 = decay_mask(log_g, False, False, True, -1)
+    prod7 = (prod6 * decays2) @ q
+    dS_C = []
+    count = log_g.shape[2]
     for n in range(count - 1, -1, -1):
-        dS_in.append(dS_now)
-        b0 = dS_now * (a0[:, :, n])[..., None, None] + a2[:, :, n] + a4[:, :, n]
-        dS_now = b0
-    dS_in = torch.stack(dS_in[::-1], 2)
-    c0 = x6 @ dS_in.mT
-    return from_chunks((c0 * a5[..., :, None] + a8 + a11), lead, 1), dS_now
+        dS_C.append(dS)
+        t = dS * kept[:, :, n][..., None, None] + prod[:, :, n] + prod2[:, :, n]
+        dS = t
+    dS_C = torch.stack(dS_C[::-1], 2)
+    prod3 = x2 @ dS_C.mT
+    return from_chunks((prod3 * since[..., :, None] + prod5 + prod7), lead, 1), dS
 
 
-def _backward_sweep_4(s1, s2, s3, dA_0, lead, size, dtype, device, size_d, size_e):
-    """A walk backwards over chunks, carrying dA."""
-    x1 = to_chunks(s1, lead, size, 0)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    a0 = decay_out(x1, False, -1)
-    a1 = torch.einsum("...a,...ab->...b", a0, x2)
-    a2 = decay_all(x1)
-    a3 = decay_in(x1, False, -1)
-    a4 = decay_mask(x1, False, False, True, -1)
-    a5 = x3 @ x2.mT
-    a6 = (a4 * a5).sum(-1)
-    dA_now = dA_0
-    dA_in = []
-    count = x1.shape[2]
+def _backward_sweep_4(log_forget, x, x2, dA, lead, size):
+    """An inter-chunk sweep backwards in time, which carries dA."""
+    log_forget, x, x2 = chunks_of(lead, size, log_forget, x, x2)
+    until = decay_out(log_forget, False, -1)
+    prod = torch.einsum("...a,...ab->...b", until, x)
+    kept = decay_all(log_forget)
+    since = decay_in(log_forget, False, -1)
+    decays = decay_mask(log_forget, False, False, True, -1)
+    prod3 = x2 @ x.mT
+    prod4 = (decays * prod3).sum(-1)
+    dA_C = []
+    count = log_forget.shape[2]
     for n in range(count - 1, -1, -1):
-        dA_in.append(dA_now)
-        dA_now = a1[:, :, n] + (a2[:, :, n])[..., None] * dA_now
-    dA_in = torch.stack(dA_in[::-1], 2)
-    c0 = torch.einsum("...b,...ab->...a", dA_in, x3)
-    return from_chunks((c0 * a3 + a6), lead, 0), dA_now
+        dA_C.append(dA)
+        dA = prod[:, :, n] + kept[:, :, n][..., None] * dA
+    dA_C = torch.stack(dA_C[::-1], 2)
+    prod2 = torch.einsum("...b,...ab->...a", dA_C, x2)
+    return from_chunks((prod2 * since + prod4), lead, 0), dA
 
 
-def _backward_sweep_5(s1, s2, dA_0, lead, size, dtype, device, size_d, size_e):
-    """A walk backwards over chunks, carrying dA."""
-    x1 = to_chunks(s1, lead, size, 0)
-    x2 = to_chunks(s2, lead, size, 1)
-    a0 = decay_out(x1, False, -1)
-    a1 = torch.einsum("...a,...ab->...b", a0, x2)
-    a2 = decay_all(x1)
-    a3 = decay_mask(x1, False, False, True, -1)
-    a4 = a3 @ x2
-    a5 = decay_in(x1, False, -1)
-    dA_now = dA_0
-    dA_in = []
-    count = x1.shape[2]
+def _backward_sweep_5(log_forget, x, dA, lead, size):
+    """An inter-chunk sweep backwards in time, which carries dA."""
+    log_forget, x = chunks_of(lead, size, log_forget, x)
+    until = decay_out(log_forget, False, -1)
+    prod = torch.einsum("...a,...ab->...b", until, x)
+    kept = decay_all(log_forget)
+    decays = decay_mask(log_forget, False, False, True, -1)
+    prod2 = decays @ x
+    since = decay_in(log_forget, False, -1)
+    dA_C = []
+    count = log_forget.shape[2]
     for n in range(count - 1, -1, -1):
-        dA_in.append(dA_now)
-        dA_now = a1[:, :, n] + (a2[:, :, n])[..., None] * dA_now
-    dA_in = torch.stack(dA_in[::-1], 2)
-    return from_chunks((a4 + dA_in[..., None, :] * a5[..., :, None]), lead, 1), dA_now
+        dA_C.append(dA)
+        dA = prod[:, :, n] + kept[:, :, n][..., None] * dA
+    dA_C = torch.stack(dA_C[::-1], 2)
+    return from_chunks((prod2 + dA_C[..., None, :] * since[..., :, None]), lead, 1), dA
 
 
-def _backward_sweep_6(s1, s2, s3, s4, s5, S_0, lead, size, dtype, device, size_d, size_e):
-    """A walk forwards over chunks, carrying S."""
-    x1 = to_chunks(s1, lead, size, 0)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    x5 = to_chunks(s5, lead, size, 1)
-    a0 = decay_all(x1)
-    a1 = decay_out(x1, True, 1)
-    a2 = (a1[..., :, None] * x2).mT @ x3
-    a3 = decay_in(x1, True, 1)
-    a4 = decay_mask(x1, True, True, True, 1)
-    a5 = x4 @ x3.mT
-    a6 = (a4 * a5) @ x2
-    a7 = x5 @ x3.mT
-    a8 = decay_mask(x1, False, True, False, 1)
-    a9 = (a7 * a8) @ x2
-    a10 = decay_in(x1, False, 1)
-    S_now = S_0
-    S_in = []
-    count = x1.shape[2]
+def _backward_sweep_6(log_g, x, w, do, p, S, lead, size):
+    """An inter-chunk sweep forwards in time, which carries S."""
+    log_g, x, w, do, p = chunks_of(lead, size, log_g, x, w, do, p)
+    kept = decay_all(log_g)
+    until = decay_out(log_g, True, 1)
+    prod = (until[..., :, None] * x).mT @ w
+    since = decay_in(log_g, True, 1)
+    decays = decay_mask(log_g, True, True, True, 1)
+    prod3 = do @ w.mT
+    prod4 = (decays * prod3) @ x
+    prod5 = p @ w.mT
+    decays2 = decay_mask(log_g, False, True, False, 1)
+    prod6 = (prod5 * decays2) @ x
+    since2 = decay_in(log_g, False, 1)
+    S_0 = []
+    count = log_g.shape[2]
     for n in range(count):
-        S_in.append(S_now)
-        S_now = S_now * (a0[:, :, n])[..., None, None] + a2[:, :, n]
-    S_in = torch.stack(S_in, 2)
-    c0 = x4 @ S_in.mT
-    c1 = x5 @ S_in.mT
+        S_0.append(S)
+        S = S * kept[:, :, n][..., None, None] + prod[:, :, n]
+    S_0 = torch.stack(S_0, 2)
+    prod2 = do @ S_0.mT
+    prod7 = p @ S_0.mT
     return (
-        from_chunks((c0 * a3[..., :, None] + a6), lead, 1),
-        from_chunks((a9 + a10[..., :, None] * c1), lead, 1), S_in, S_now,
+        from_chunks((prod2 * since[..., :, None] + prod4), lead, 1),
+        from_chunks((prod6 + since2[..., :, None] * prod7), lead, 1), S_0, S,
     )
 
 
-def _backward_unroll_7(
-    s1, s2, s3, s4, s5, s6, s7, s8, s9, s10, S_edges, dS_edges, lead, size, dtype, device, size_d, size_e
-):
-    """Products of the states and their gradients at each step, from the states at the borders of chunks."""
-    x1 = to_chunks(s1, lead, size, 0)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 0)
-    x5 = to_chunks(s5, lead, size, 0)
-    x6 = to_chunks(s6, lead, size, 1)
-    x7 = to_chunks(s7, lead, size, 1)
-    x8 = to_chunks(s8, lead, size, 1)
-    x9 = to_chunks(s9, lead, size, 1)
-    x10 = to_chunks(s10, lead, size, 0)
-    a0 = x2 @ dS_edges
-    a1 = (a0 * x3).sum(-1)
-    a2 = decay_mask(x5, False, True, False, 1)
-    a3 = torch.einsum("...b,...ab->...a", a1 * x4, a2)
-    a4 = decay_in(x5, False, -1)
-    a5 = decay_mask(x5, False, False, True, -1)
-    a6 = x6 @ x2.mT
-    a7 = x7 @ x3.mT
-    a8 = a2 @ (x4[..., None, :] * a6 * a7).mT
-    a9 = (a5 * a8).sum(-1)
-    a10 = decay_in(x5, False, 1)
-    a11 = x8 @ S_edges
-    a12 = (a11 * x9).sum(-1)
-    a13 = decay_mask(x5, False, True, False, -1)
-    a14 = torch.einsum("...ab,...b->...a", a12[..., None, :] * a13, x10)
-    a15 = x6 @ S_edges
-    a16 = (x7 * a15).sum(-1)
-    a17 = torch.einsum("...b,...ab->...a", a16, a5)
-    a18 = x9 @ x3.mT
-    a19 = x8 @ x2.mT
-    a20 = a2 @ (x4[..., None, :] * a18 * a19).mT
-    a21 = torch.einsum("...ab,...b->...a", a20 * a13, x10)
-    a22 = (S_edges * dS_edges).sum(-2)
-    a23 = (a22).sum(-1)
-    a24 = a3 * a4 + a9 + a10 * a14 + a10 * a17 + a21 + a10 * a23[..., None] * a4
-    return (from_chunks(x1 * a24, lead, 0),)
+def _backward_state_adjoint_7(g, x, w, beta, log_g, q, do, k, p, x2, S_0, dS_C, lead, size):
+    """State-adjoint products at each step, from the states at chunk boundaries and their gradients."""
+    g, x, w, beta, log_g, q, do, k, p, x2 = chunks_of(lead, size, g, x, w, beta, log_g, q, do, k, p, x2)
+    prod = x @ dS_C
+    prod2 = (prod * w).sum(-1)
+    decays = decay_mask(log_g, False, True, False, 1)
+    prod3 = torch.einsum("...b,...ab->...a", prod2 * beta, decays)
+    since = decay_in(log_g, False, -1)
+    decays2 = decay_mask(log_g, False, False, True, -1)
+    prod4 = q @ x.mT
+    prod5 = do @ w.mT
+    prod6 = decays @ (beta[..., None, :] * prod4 * prod5).mT
+    prod7 = (decays2 * prod6).sum(-1)
+    since2 = decay_in(log_g, False, 1)
+    prod8 = k @ S_0
+    prod9 = (prod8 * p).sum(-1)
+    decays3 = decay_mask(log_g, False, True, False, -1)
+    prod10 = torch.einsum("...ab,...b->...a", prod9[..., None, :] * decays3, x2)
+    prod11 = q @ S_0
+    prod12 = (do * prod11).sum(-1)
+    prod13 = torch.einsum("...b,...ab->...a", prod12, decays2)
+    prod14 = p @ w.mT
+    prod15 = k @ x.mT
+    prod16 = decays @ (beta[..., None, :] * prod14 * prod15).mT
+    prod17 = torch.einsum("...ab,...b->...a", prod16 * decays3, x2)
+    prod18 = (S_0 * dS_C).sum(-2)
+    prod19 = (prod18).sum(-1)
+    t = prod3 * since + prod7 + since2 * prod10 + since2 * prod13 + prod17 + since2 * prod19[..., None] * since
+    return (from_chunks(g * t, lead, 0),)
 
 
 def torch_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
@@ -458,500 +410,400 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
         return backward_by_length(
             torch_backward, per_step, given, states, constants, saved, cotangents, final_cotangents, needs, packed
         )
-    dtype = dtype_of(given)
-    some = given["q"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    dtype, device, lead = call_of(given, "q")
     size_d = given["q"].shape[-1]
     size_e = given["v"].shape[-1]
-    A_first = (
-        states["A"].to(dtype)
-        if states.get("A") is not None
-        else torch.zeros(lead[0], lead[1], size_d, dtype=dtype, device=device)
-    )
-    S_first = (
-        states["S"].to(dtype)
-        if states.get("S") is not None
-        else torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-    )
-    last_dA = final_cotangents.get("A")
-    dA_last = (
-        torch.zeros(lead[0], lead[1], size_d, dtype=dtype, device=device) if last_dA is None else last_dA.to(dtype)
-    )
-    last_dS = final_cotangents.get("S")
-    dS_last = (
-        torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-        if last_dS is None
-        else last_dS.to(dtype)
-    )
+    A_first = or_zeros(states.get("A"), (*lead[:2], size_d), dtype, device)
+    S_first = or_zeros(states.get("S"), (*lead[:2], size_d, size_e), dtype, device)
+    dA_last = or_zeros(final_cotangents.get("A"), (*lead[:2], size_d), dtype, device)
+    dS_last = or_zeros(final_cotangents.get("S"), (*lead[:2], size_d, size_e), dtype, device)
     log_forget = steps_first(given["forget"], dtype)
     k = steps_first(given["k"], dtype)
     rate = steps_first(given["rate"], dtype)
-    # y: A_(t-1) 1
-    y, A_end = in_segments(
-        _backward_sweep_1, (log_forget, k.square() * rate[..., None]), (A_first,), lead, 1, CHUNK,
-        dtype, device, size_d, size_e,
-    )
+    # (53) y: A_{t-1}
+    y, A_end = in_segments(_backward_sweep_1, (log_forget, k.square() * rate[..., None]), (A_first,), lead, 1, CHUNK)
     log_g = steps_first(given["g"], dtype)
     q = steps_first(given["q"], dtype)
-    do = cotangents.get("o")
-    do = (
-        torch.zeros(lead[0], lead[1], lead[2], size_e, dtype=dtype, device=device)
-        if do is None
-        else steps_first(do, dtype)
-    )
+    do = steps_or_zeros(cotangents.get("o"), (*lead, size_e), dtype, device)
     beta = steps_first(given["beta"], dtype)
     g = log_g.exp()
     center = per_head(given["center"], dtype)
-    t23 = k.square()
-    t24 = t23 * rate[..., None]
+    t18 = k.square()
+    t19 = t18 * rate[..., None]
     forget = log_forget.exp()
-    t26 = torch.log((1e-06 + t24 + forget[..., None] * y))
-    t27 = (1.0 + torch.abs(((-center)[..., None] + t26))).reciprocal()
-    t28 = -0.405465108108164 * t26 + (0.405465108108164 * center)[..., None]
-    # w: dS.mid.row.5bb1590052_t
-    w, dS_edges, dS_first = in_segments(
+    t21 = torch.log((1e-06 + t19 + forget[..., None] * y))
+    t22 = (1.0 + torch.abs(((-center)[..., None] + t21))).reciprocal()
+    t23 = -0.405465108108164 * t21 + (0.405465108108164 * center)[..., None]
+    # (61) p: dS_t^T (exp((0.405465108108164 center - 0.405465108108164 log(1e-6 + forget_t A_{t-1} + rate_t k_t^2)) . (1 + |log(1e-6 + forget_t A_{t-1} + rate_t k_t^2) - center|)^(-1)) . k_t)
+    p, dS_C, dS_first = in_segments(
         _backward_sweep_2,
-        (log_g, q, do, -k * beta[..., None] * g[..., None], k * torch.exp(t27 * t28)), (dS_last,),
-        lead, -1, CHUNK, dtype, device, size_d, size_e,
+        (log_g, q, do, -k * beta[..., None] * g[..., None], k * torch.exp(t22 * t23)), (dS_last,),
+        lead, -1, CHUNK,
     )
-    t31 = -k * beta[..., None] * g[..., None]
-    w_2 = saved["a8c81a3feb"]
-    # y_2: dS_t w_{2,t}
-    y_2, dS_first = in_segments(
-        _backward_sweep_3, (log_g, q, do, w, t31, w_2), (dS_last,), lead, -1, CHUNK, dtype, device, size_d, size_e
+    t26 = -k * beta[..., None] * g[..., None]
+    w = saved["a8c81a3feb"]
+    # (63) y_2: dS_t w_t
+    y_2, dS_first = in_segments(_backward_sweep_3, (log_g, q, do, p, t26, w), (dS_last,), lead, -1, CHUNK)
+    t30 = forget[..., None] * y
+    t31 = 1e-06 + t19 + t30
+    t32 = -center
+    t33 = t32[..., None] + t21
+    t34 = torch.abs(t33)
+    t35 = 1.0 + t34
+    t36 = t22 * t23
+    t37 = torch.exp(t36)
+    t38 = -(t35**-2) * k * t37 * beta[..., None] * y_2 * torch.sign(t33) * t23
+    t39 = t38 - 0.405465108108164 * k * t37 * t22 * beta[..., None] * y_2
+    # (64) drate: dA_t'^T (k_t . k_t)
+    drate, dA_first = in_segments(
+        _backward_sweep_4, (log_forget, t31.reciprocal() * t39, t18), (dA_last,), lead, -1, CHUNK
     )
-    t35 = forget[..., None] * y
-    t36 = 1e-06 + t24 + t35
-    t37 = -center
-    t38 = t37[..., None] + t26
-    t39 = torch.abs(t38)
-    t40 = 1.0 + t39
-    t41 = t27 * t28
-    t42 = torch.exp(t41)
-    t43 = -(t40**-2) * k * t42 * beta[..., None] * y_2 * torch.sign(t38) * t28
-    t44 = t43 - 0.405465108108164 * k * t42 * t27 * beta[..., None] * y_2
-    # y_3: dA_t k_t^2
-    y_3, dA_first = in_segments(
-        _backward_sweep_4, (log_forget, t36.reciprocal() * t44, t23), (dA_last,), lead, -1, CHUNK,
-        dtype, device, size_d, size_e,
+    t42 = t31.reciprocal()
+    t43 = t42 * t39
+    # (66) y_3: dA_t'
+    y_3, dA_first = in_segments(_backward_sweep_5, (log_forget, t43), (dA_last,), lead, -1, CHUNK)
+    # (67) dq: S_t do_t
+    # (68) y_4: S_{t-1} p_t
+    dq, y_4, S_0, S_end = in_segments(
+        _backward_sweep_6, (log_g, k * t37 * beta[..., None], w, do, p), (S_first,), lead, 1, CHUNK
     )
-    t47 = t36.reciprocal()
-    t48 = t47 * t44
-    # y_4: dA_t 1
-    y_4, dA_first = in_segments(
-        _backward_sweep_5, (log_forget, t48), (dA_last,), lead, -1, CHUNK, dtype, device, size_d, size_e
-    )
-    # y_5: S_t do_t
-    # y_6: S_(t-1) w_t
-    y_5, y_6, S_edges, S_end = in_segments(
-        _backward_sweep_6, (log_g, k * t42 * beta[..., None], w_2, do, w), (S_first,), lead, 1,
-        CHUNK, dtype, device, size_d, size_e,
-    )
-    t54 = k * t42
-    # pairing_S: <S_(t-1), dS_t> at each step, with the scalars that multiply the state
-    (pairing_S,) = in_parts(
-        _backward_unroll_7, (g, t54, w_2, beta, log_g, q, do, k, w, -beta * g), (S_edges, dS_edges),
-        lead, CHUNK, dtype, device, size_d, size_e,
+    t49 = k * t37
+    # paired_S: g_t <S_{t-1}, dS_t>
+    (paired_S,) = in_parts(
+        _backward_state_adjoint_7, (g, t49, w, beta, log_g, q, do, k, p, -beta * g), (S_0, dS_C), lead, CHUNK
     )
     gradients = {}
-    gradients["q"] = from_steps(y_5, lead, 1, given["q"].dtype)
-    t59 = -y_6 * beta[..., None] * g[..., None] + 2.0 * k * rate[..., None] * y_4 + t42 * beta[..., None] * y_2
-    gradients["k"] = from_steps(t59, lead, 1, given["k"].dtype)
-    gradients["v"] = from_steps(beta[..., None] * w, lead, 1, given["v"].dtype)
-    t62 = (w_2 * w).sum(-1)
-    gradients["beta"] = from_steps(t62, lead, 0, given["beta"].dtype)
-    gradients["rate"] = from_steps(y_3, lead, 0, given["rate"].dtype)
-    t65 = (k * y_6).sum(-1)
-    gradients["g"] = from_steps((-t65 * beta * g + pairing_S), lead, 0, given["g"].dtype)
-    t67 = (y * y_4).sum(-1)
-    gradients["forget"] = from_steps(forget * t67, lead, 0, given["forget"].dtype)
-    t69 = (k * t42 * t27 * y_2).sum(-1)
-    t70 = t40**-2
-    t71 = torch.sign(t38)
-    t72 = (t70 * k * t42 * y_2 * t71 * t28).sum(-1)
-    gradients["center"] = from_heads((0.405465108108164 * t69 * beta + t72 * beta), lead, 0, given["center"].dtype)
+    gradients["q"] = from_steps(dq, lead, 1, given["q"].dtype)
+    t54 = -y_4 * beta[..., None] * g[..., None] + 2.0 * k * rate[..., None] * y_3 + t37 * beta[..., None] * y_2
+    gradients["k"] = from_steps(t54, lead, 1, given["k"].dtype)
+    gradients["v"] = from_steps(beta[..., None] * p, lead, 1, given["v"].dtype)
+    t57 = (w * p).sum(-1)
+    gradients["beta"] = from_steps(t57, lead, 0, given["beta"].dtype)
+    gradients["rate"] = from_steps(drate, lead, 0, given["rate"].dtype)
+    t60 = (k * y_4).sum(-1)
+    gradients["g"] = from_steps((-t60 * beta * g + paired_S), lead, 0, given["g"].dtype)
+    t62 = (y * y_3).sum(-1)
+    gradients["forget"] = from_steps(forget * t62, lead, 0, given["forget"].dtype)
+    t64 = (k * t37 * t22 * y_2).sum(-1)
+    t65 = t35**-2
+    t66 = torch.sign(t33)
+    t67 = (t65 * k * t37 * y_2 * t66 * t23).sum(-1)
+    gradients["center"] = from_heads((0.405465108108164 * t64 * beta + t67 * beta), lead, 0, given["center"].dtype)
     return gradients, {"A": dA_first, "S": dS_first}
 
 
-def _forward_states_1_chunks(s1, s2, lead, size, dtype, device, size_d, size_e):
-    """What each chunk, walked forwards, makes of A: linear parts, then local parts."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 0)
-    count = x1.shape[2]
-    a0 = decay_all(x2)
-    a1 = decay_out(x2, True, 1)
-    a2 = torch.einsum("...a,...ab->...b", a1, x1)
+def _forward_states_1_chunks(x, log_forget, lead, size, dtype, device, size_d):
+    """The map of each chunk, forwards in time, for A: linear parts, then local parts."""
+    x, log_forget = chunks_of(lead, size, x, log_forget)
+    count = x.shape[2]
+    kept = decay_all(log_forget)
+    until = decay_out(log_forget, True, 1)
+    prod = torch.einsum("...a,...ab->...b", until, x)
     return (
-        over_chunks(a0, (lead[0], lead[1], count), dtype, device),
-        over_chunks(a2, (lead[0], lead[1], count, size_d), dtype, device),
+        over_chunks(kept, (*lead[:2], count), dtype, device),
+        over_chunks(prod, (*lead[:2], count, size_d), dtype, device),
     )
 
 
-def _forward_states_1_law(later, earlier):
+def _forward_states_1_composed(later, earlier):
     """The map of two segments from the map of each."""
-    return (later[0] * earlier[0], (earlier[1] * (later[0])[..., None] + later[1]))
+    return (later[0] * earlier[0], (earlier[1] * later[0][..., None] + later[1]))
 
 
-def _forward_states_1_apply(parts, states):
+def _forward_states_1_applied(parts, states):
     """The states that leave a segment, from those that enter it."""
-    return ((states[0] * (parts[0])[..., None] + parts[1]),)
+    return ((states[0] * parts[0][..., None] + parts[1]),)
 
 
-def _forward_states_sweep_4(s1, s2, A_0, lead, size, dtype, device, size_d, size_e):
-    """A walk forwards over chunks, carrying A."""
-    x1 = to_chunks(s1, lead, size, 0)
-    x2 = to_chunks(s2, lead, size, 1)
-    a0 = decay_out(x1, True, 1)
-    a1 = torch.einsum("...a,...ab->...b", a0, x2)
-    a2 = decay_all(x1)
-    a3 = decay_mask(x1, False, True, False, 1)
-    a4 = a3 @ x2
-    a5 = decay_in(x1, False, 1)
-    A_now = A_0
-    A_in = []
-    count = x1.shape[2]
+def _forward_states_sweep_4(log_forget, x, A, lead, size):
+    """An inter-chunk sweep forwards in time, which carries A."""
+    log_forget, x = chunks_of(lead, size, log_forget, x)
+    until = decay_out(log_forget, True, 1)
+    prod = torch.einsum("...a,...ab->...b", until, x)
+    kept = decay_all(log_forget)
+    decays = decay_mask(log_forget, False, True, False, 1)
+    prod2 = decays @ x
+    since = decay_in(log_forget, False, 1)
+    A_0 = []
+    count = log_forget.shape[2]
     for n in range(count):
-        A_in.append(A_now)
-        A_now = a1[:, :, n] + A_now * (a2[:, :, n])[..., None]
-    A_in = torch.stack(A_in, 2)
-    return from_chunks((a4 + a5[..., :, None] * A_in[..., None, :]), lead, 1), A_now
+        A_0.append(A)
+        A = prod[:, :, n] + A * kept[:, :, n][..., None]
+    A_0 = torch.stack(A_0, 2)
+    return from_chunks((prod2 + since[..., :, None] * A_0[..., None, :]), lead, 1), A
 
 
-def _forward_states_2_chunks(s1, s2, s3, s4, lead, size, dtype, device, size_d, size_e):
-    """What each chunk, walked forwards, makes of S: linear parts, then local parts."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 0)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    count = x1.shape[2]
-    a0 = decay_all(x2)
-    a1 = torch.eye(size_d, dtype=dtype, device=device)
-    a2 = decay_out(x2, True, 1)
-    a3 = x4 @ x3.mT
-    a4 = decay_mask(x2, False, True, False, 1)
-    a5 = triangular_inverse(a3 * a4, 1)
-    a6 = decay_in(x2, False, 1)
-    a7 = a5 @ (a6[..., :, None] * x4)
-    a8 = (a2[..., :, None] * x3).mT @ a7
-    a9 = a5 @ x1
-    a10 = x3.mT @ (a2[..., :, None] * a9)
+def _forward_states_2_chunks(v, log_g, x, x2, lead, size, dtype, device, size_d, size_e):
+    """The map of each chunk, forwards in time, for S: linear parts, then local parts."""
+    v, log_g, x, x2 = chunks_of(lead, size, v, log_g, x, x2)
+    count = v.shape[2]
+    kept = decay_all(log_g)
+    t = torch.eye(size_d, dtype=dtype, device=device)
+    until = decay_out(log_g, True, 1)
+    prod = x2 @ x.mT
+    decays = decay_mask(log_g, False, True, False, 1)
+    inverse = triangular_inverse(prod * decays, 1)
+    since = decay_in(log_g, False, 1)
+    prod2 = inverse @ (since[..., :, None] * x2)
+    prod3 = (until[..., :, None] * x).mT @ prod2
+    prod4 = inverse @ v
+    prod5 = x.mT @ (until[..., :, None] * prod4)
     return (
-        over_chunks((a0[..., None, None] * a1 + a8), (lead[0], lead[1], count, size_d, size_d), dtype, device),
-        over_chunks(a10, (lead[0], lead[1], count, size_d, size_e), dtype, device),
+        over_chunks((kept[..., None, None] * t + prod3), (*lead[:2], count, size_d, size_d), dtype, device),
+        over_chunks(prod5, (*lead[:2], count, size_d, size_e), dtype, device),
     )
 
 
-def _forward_states_2_law(later, earlier):
+def _forward_states_2_composed(later, earlier):
     """The map of two segments from the map of each."""
-    a0 = (later[0]) @ (earlier[0].mT).mT
-    a1 = (later[0]) @ (earlier[1])
+    a0 = later[0] @ earlier[0].mT.mT
+    a1 = later[0] @ earlier[1]
     return (a0, (later[1] + a1))
 
 
-def _forward_states_2_apply(parts, states):
+def _forward_states_2_applied(parts, states):
     """The states that leave a segment, from those that enter it."""
-    a0 = (parts[0]) @ (states[0])
+    a0 = parts[0] @ states[0]
     return ((a0 + parts[1]),)
 
 
 def torch_forward_states(given, states, constants, exchange):
-    """The states that enter this part of a sequence, by what comes before it."""
-    dtype = dtype_of(given)
-    some = given["q"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    """The states that enter this segment of a sequence, by what comes before it."""
+    dtype, device, lead = call_of(given, "q")
     size_d = given["q"].shape[-1]
     size_e = given["v"].shape[-1]
-    A_first = (
-        states["A"].to(dtype)
-        if states.get("A") is not None
-        else torch.zeros(lead[0], lead[1], size_d, dtype=dtype, device=device)
-    )
-    S_first = (
-        states["S"].to(dtype)
-        if states.get("S") is not None
-        else torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-    )
+    A_first = or_zeros(states.get("A"), (*lead[:2], size_d), dtype, device)
+    S_first = or_zeros(states.get("S"), (*lead[:2], size_d, size_e), dtype, device)
     k = steps_first(given["k"], dtype)
     rate = steps_first(given["rate"], dtype)
     log_forget = steps_first(given["forget"], dtype)
-    map_3 = in_pieces(
-        _forward_states_1_chunks, _forward_states_1_law, (k.square() * rate[..., None], log_forget),
-        lead, 1, PIECE, dtype, device, size_d, size_e,
+    map_3 = map_of_segment(
+        _forward_states_1_chunks, _forward_states_1_composed,
+        (k.square() * rate[..., None], log_forget), lead, 1, LONG_CHUNK, dtype, device, size_d,
     )
     # what enters, of A
     ((A_first,),) = exchange(
-        (Segment(("A",), _forward_states_1_law, _forward_states_1_apply, map_3[:1], map_3[1:], (A_first,)),)
+        (Segment(("A",), _forward_states_1_composed, _forward_states_1_applied, map_3[:1], map_3[1:], (A_first,)),)
     )
-    t13 = k.square()
-    t14 = t13 * rate[..., None]
-    # y: A_(t-1) 1
-    y, A_last = in_segments(
-        _forward_states_sweep_4, (log_forget, t14), (A_first,), lead, 1, CHUNK, dtype, device, size_d, size_e
-    )
+    t11 = k.square()
+    t12 = t11 * rate[..., None]
+    # (53) y: A_{t-1}
+    y, A_last = in_segments(_forward_states_sweep_4, (log_forget, t12), (A_first,), lead, 1, CHUNK)
     v = steps_first(given["v"], dtype)
     log_g = steps_first(given["g"], dtype)
     center = per_head(given["center"], dtype)
     forget = log_forget.exp()
-    t21 = torch.log((1e-06 + t14 + forget[..., None] * y))
-    t22 = (1.0 + torch.abs(((-center)[..., None] + t21))).reciprocal()
-    t23 = -0.405465108108164 * t21 + (0.405465108108164 * center)[..., None]
+    t19 = torch.log((1e-06 + t12 + forget[..., None] * y))
+    t20 = (1.0 + torch.abs(((-center)[..., None] + t19))).reciprocal()
+    t21 = -0.405465108108164 * t19 + (0.405465108108164 * center)[..., None]
     beta = steps_first(given["beta"], dtype)
     g = log_g.exp()
-    map_7 = in_pieces(
-        _forward_states_2_chunks, _forward_states_2_law,
-        (v, log_g, k * torch.exp(t22 * t23) * beta[..., None], -k * g[..., None]), lead, 1, CHUNK,
+    map_7 = map_of_segment(
+        _forward_states_2_chunks, _forward_states_2_composed,
+        (v, log_g, k * torch.exp(t20 * t21) * beta[..., None], -k * g[..., None]), lead, 1, CHUNK,
         dtype, device, size_d, size_e,
     )
     # what enters, of S
     ((S_first,),) = exchange(
-        (Segment(("S",), _forward_states_2_law, _forward_states_2_apply, map_7[:1], map_7[1:], (S_first,)),)
+        (Segment(("S",), _forward_states_2_composed, _forward_states_2_applied, map_7[:1], map_7[1:], (S_first,)),)
     )
     return {"A": A_first, "S": S_first}
 
 
-def _backward_states_sweep_1(s1, s2, A_0, lead, size, dtype, device, size_d, size_e):
-    """A walk forwards over chunks, carrying A."""
-    x1 = to_chunks(s1, lead, size, 0)
-    x2 = to_chunks(s2, lead, size, 1)
-    a0 = decay_out(x1, True, 1)
-    a1 = torch.einsum("...a,...ab->...b", a0, x2)
-    a2 = decay_all(x1)
-    a3 = decay_mask(x1, False, True, False, 1)
-    a4 = a3 @ x2
-    a5 = decay_in(x1, False, 1)
-    A_now = A_0
-    A_in = []
-    count = x1.shape[2]
+def _backward_states_sweep_1(log_forget, x, A, lead, size):
+    """An inter-chunk sweep forwards in time, which carries A."""
+    log_forget, x = chunks_of(lead, size, log_forget, x)
+    until = decay_out(log_forget, True, 1)
+    prod = torch.einsum("...a,...ab->...b", until, x)
+    kept = decay_all(log_forget)
+    decays = decay_mask(log_forget, False, True, False, 1)
+    prod2 = decays @ x
+    since = decay_in(log_forget, False, 1)
+    A_0 = []
+    count = log_forget.shape[2]
     for n in range(count):
-        A_in.append(A_now)
-        A_now = a1[:, :, n] + A_now * (a2[:, :, n])[..., None]
-    A_in = torch.stack(A_in, 2)
-    return from_chunks((a4 + a5[..., :, None] * A_in[..., None, :]), lead, 1), A_now
+        A_0.append(A)
+        A = prod[:, :, n] + A * kept[:, :, n][..., None]
+    A_0 = torch.stack(A_0, 2)
+    return from_chunks((prod2 + since[..., :, None] * A_0[..., None, :]), lead, 1), A
 
 
-def _backward_states_1_chunks(s1, s2, s3, s4, s5, lead, size, dtype, device, size_d, size_e):
-    """What each chunk, walked backwards, makes of dS: linear parts, then local parts."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 0)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    x5 = to_chunks(s5, lead, size, 1)
-    count = x1.shape[2]
-    a0 = decay_all(x2)
-    a1 = torch.eye(size_d, dtype=dtype, device=device)
-    a2 = decay_out(x2, True, -1)
-    a3 = x1 @ x3.mT
-    a4 = decay_mask(x2, False, True, False, -1)
-    a5 = triangular_inverse(a3 * a4, -1)
-    a6 = decay_in(x2, False, -1)
-    a7 = a5 @ (x1 * a6[..., :, None])
-    a8 = x3.mT @ (a2[..., :, None] * a7)
-    a9 = decay_out(x2, False, -1)
-    a10 = (a9[..., :, None] * x4).mT @ x5
-    a11 = x1 @ x4.mT
-    a12 = decay_mask(x2, False, False, True, -1)
-    a13 = (a11 * a12) @ x5
-    a14 = a5 @ a13
-    a15 = (a2[..., :, None] * x3).mT @ a14
+def _backward_states_1_chunks(x, log_g, x2, q, do, lead, size, dtype, device, size_d, size_e):
+    """The map of each chunk, backwards in time, for dS: linear parts, then local parts."""
+    x, log_g, x2, q, do = chunks_of(lead, size, x, log_g, x2, q, do)
+    count = x.shape[2]
+    kept = decay_all(log_g)
+    t = torch.eye(size_d, dtype=dtype, device=device)
+    until = decay_out(log_g, True, -1)
+    prod = x @ x2.mT
+    decays = decay_mask(log_g, False, True, False, -1)
+    inverse = triangular_inverse(prod * decays, -1)
+    since = decay_in(log_g, False, -1)
+    prod2 = inverse @ (x * since[..., :, None])
+    prod3 = x2.mT @ (until[..., :, None] * prod2)
+    until2 = decay_out(log_g, False, -1)
+    prod4 = (until2[..., :, None] * q).mT @ do
+    prod5 = x @ q.mT
+    decays2 = decay_mask(log_g, False, False, True, -1)
+    prod6 = (prod5 * decays2) @ do
+    prod7 = inverse @ prod6
+    prod8 = (until[..., :, None] * x2).mT @ prod7
     return (
-        over_chunks((a0[..., None, None] * a1 + a8), (lead[0], lead[1], count, size_d, size_d), dtype, device),
-        over_chunks((a10 + a15), (lead[0], lead[1], count, size_d, size_e), dtype, device),
+        over_chunks((kept[..., None, None] * t + prod3), (*lead[:2], count, size_d, size_d), dtype, device),
+        over_chunks((prod4 + prod8), (*lead[:2], count, size_d, size_e), dtype, device),
     )
 
 
-def _backward_states_1_law(later, earlier):
+def _backward_states_1_composed(later, earlier):
     """The map of two segments from the map of each."""
-    a0 = (later[0]) @ (earlier[0].mT).mT
-    a1 = (later[0]) @ (earlier[1])
+    a0 = later[0] @ earlier[0].mT.mT
+    a1 = later[0] @ earlier[1]
     return (a0, (later[1] + a1))
 
 
-def _backward_states_1_apply(parts, states):
+def _backward_states_1_applied(parts, states):
     """The states that leave a segment, from those that enter it."""
-    a0 = (parts[0]) @ (states[0])
+    a0 = parts[0] @ states[0]
     return ((a0 + parts[1]),)
 
 
-def _backward_states_sweep_5(s1, s2, s3, s4, s5, dS_0, lead, size, dtype, device, size_d, size_e):
-    """A walk backwards over chunks, carrying dS."""
-    x1 = to_chunks(s1, lead, size, 0)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    x5 = to_chunks(s5, lead, size, 1)
-    a0 = decay_all(x1)
-    a1 = decay_out(x1, False, -1)
-    a2 = (a1[..., :, None] * x2).mT @ x3
-    a3 = decay_out(x1, True, -1)
-    a4 = x5 @ x4.mT
-    a5 = decay_mask(x1, False, True, False, -1)
-    a6 = triangular_inverse(a4 * a5, -1)
-    a7 = decay_in(x1, False, -1)
-    a8 = x5 @ x2.mT
-    a9 = decay_mask(x1, False, False, True, -1)
-    a10 = (a8 * a9) @ x3
-    dS_now = dS_0
-    dS_in = []
-    b1_all = []
-    count = x1.shape[2]
+def _backward_states_sweep_5(log_g, q, do, x, x2, dS, lead, size):
+    """An inter-chunk sweep backwards in time, which carries dS."""
+    log_g, q, do, x, x2 = chunks_of(lead, size, log_g, q, do, x, x2)
+    kept = decay_all(log_g)
+    until = decay_out(log_g, False, -1)
+    prod = (until[..., :, None] * q).mT @ do
+    until2 = decay_out(log_g, True, -1)
+    prod2 = x2 @ x.mT
+    decays = decay_mask(log_g, False, True, False, -1)
+    inverse = triangular_inverse(prod2 * decays, -1)
+    since = decay_in(log_g, False, -1)
+    prod4 = x2 @ q.mT
+    decays2 = decay_mask(log_g, False, False, True, -1)
+    prod5 = (prod4 * decays2) @ do
+    prod6_all = []
+    count = log_g.shape[2]
     for n in range(count - 1, -1, -1):
-        dS_in.append(dS_now)
-        b0 = (x5[:, :, n]) @ dS_now
-        b1 = (a6[:, :, n]) @ (b0 * (a7[:, :, n])[..., :, None] + a10[:, :, n])
-        b2 = ((a3[:, :, n])[..., :, None] * x4[:, :, n]).mT @ b1
-        b3 = dS_now * (a0[:, :, n])[..., None, None] + a2[:, :, n] + b2
-        b1_all.append(b1)
-        dS_now = b3
-    b1 = torch.stack(b1_all[::-1], 2)
-    return from_chunks(b1, lead, 1), dS_now
+        prod3 = x2[:, :, n] @ dS
+        prod6 = inverse[:, :, n] @ (prod3 * since[:, :, n][..., :, None] + prod5[:, :, n])
+        prod7 = (until2[:, :, n][..., :, None] * x[:, :, n]).mT @ prod6
+        t = dS * kept[:, :, n][..., None, None] + prod[:, :, n] + prod7
+        prod6_all.append(prod6)
+        dS = t
+    prod6 = torch.stack(prod6_all[::-1], 2)
+    return from_chunks(prod6, lead, 1), dS
 
 
-def _backward_states_sweep_6(s1, s2, s3, s4, s5, s6, dS_0, lead, size, dtype, device, size_d, size_e):
-    """A walk backwards over chunks, carrying dS."""
-    x1 = to_chunks(s1, lead, size, 0)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    x5 = to_chunks(s5, lead, size, 1)
-    x6 = to_chunks(s6, lead, size, 1)
-    a0 = decay_all(x1)
-    a1 = decay_out(x1, False, -1)
-    a2 = (a1[..., :, None] * x2).mT @ x3
-    a3 = decay_out(x1, True, -1)
-    a4 = x5.mT @ (a3[..., :, None] * x4)
-    a5 = decay_in(x1, False, -1)
-    a6 = x6 @ x4.mT
-    a7 = decay_mask(x1, False, True, False, -1)
-    a8 = (a6 * a7) @ x5
-    a9 = x6 @ x3.mT
-    a10 = decay_mask(x1, False, False, True, -1)
-    a11 = (a9 * a10) @ x2
-    dS_now = dS_0
-    dS_in = []
-    count = x1.shape[2]
+def _backward_states_sweep_6(log_g, q, do, p, x, x2, dS, lead, size):
+    """An inter-chunk sweep backwards in time, which carries dS."""
+    log_g, q, do, p, x, x2 = chunks_of(lead, size, log_g, q, do, p, x, x2)
+    kept = decay_all(log_g)
+    until = decay_out(log_g, False, -1)
+    prod = (until[..., :, None] * q).mT @ do
+    until2 = decay_out(log_g, True, -1)
+    prod2 = x.mT @ (until2[..., :, None] * p)
+    since = decay_in(log_g, False, -1)
+    prod4 = x2 @ p.mT
+    decays = decay_mask(log_g, False, True, False, -1)
+    prod5 = (prod4 * decays) @ x
+    prod6 = x2 @ do.mT
+    decays2 = decay_mask(log_g, False, False, True, -1)
+    prod7 = (prod6 * decays2) @ q
+    dS_C = []
+    count = log_g.shape[2]
     for n in range(count - 1, -1, -1):
-        dS_in.append(dS_now)
-        b0 = dS_now * (a0[:, :, n])[..., None, None] + a2[:, :, n] + a4[:, :, n]
-        dS_now = b0
-    dS_in = torch.stack(dS_in[::-1], 2)
-    c0 = x6 @ dS_in.mT
-    return from_chunks((c0 * a5[..., :, None] + a8 + a11), lead, 1), dS_now
+        dS_C.append(dS)
+        t = dS * kept[:, :, n][..., None, None] + prod[:, :, n] + prod2[:, :, n]
+        dS = t
+    dS_C = torch.stack(dS_C[::-1], 2)
+    prod3 = x2 @ dS_C.mT
+    return from_chunks((prod3 * since[..., :, None] + prod5 + prod7), lead, 1), dS
 
 
-def _backward_states_2_chunks(s1, s2, lead, size, dtype, device, size_d, size_e):
-    """What each chunk, walked backwards, makes of dA: linear parts, then local parts."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 0)
-    count = x1.shape[2]
-    a0 = decay_all(x2)
-    a1 = decay_out(x2, False, -1)
-    a2 = torch.einsum("...a,...ab->...b", a1, x1)
+def _backward_states_2_chunks(x, log_forget, lead, size, dtype, device, size_d):
+    """The map of each chunk, backwards in time, for dA: linear parts, then local parts."""
+    x, log_forget = chunks_of(lead, size, x, log_forget)
+    count = x.shape[2]
+    kept = decay_all(log_forget)
+    until = decay_out(log_forget, False, -1)
+    prod = torch.einsum("...a,...ab->...b", until, x)
     return (
-        over_chunks(a0, (lead[0], lead[1], count), dtype, device),
-        over_chunks(a2, (lead[0], lead[1], count, size_d), dtype, device),
+        over_chunks(kept, (*lead[:2], count), dtype, device),
+        over_chunks(prod, (*lead[:2], count, size_d), dtype, device),
     )
 
 
-def _backward_states_2_law(later, earlier):
+def _backward_states_2_composed(later, earlier):
     """The map of two segments from the map of each."""
-    return (earlier[0] * later[0], (later[1] + (later[0])[..., None] * earlier[1]))
+    return (earlier[0] * later[0], (later[1] + later[0][..., None] * earlier[1]))
 
 
-def _backward_states_2_apply(parts, states):
+def _backward_states_2_applied(parts, states):
     """The states that leave a segment, from those that enter it."""
-    return ((parts[1] + (parts[0])[..., None] * states[0]),)
+    return ((parts[1] + parts[0][..., None] * states[0]),)
 
 
 def torch_backward_states(given, states, constants, saved, cotangents, final_cotangents, exchange):
-    """The gradients of the states that leave this part of a sequence, by what comes after it."""
-    dtype = dtype_of(given)
-    some = given["q"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    """The gradients of the states that leave this segment of a sequence, by what comes after it."""
+    dtype, device, lead = call_of(given, "q")
     size_d = given["q"].shape[-1]
     size_e = given["v"].shape[-1]
-    A_first = (
-        states["A"].to(dtype)
-        if states.get("A") is not None
-        else torch.zeros(lead[0], lead[1], size_d, dtype=dtype, device=device)
-    )
-    S_first = (
-        states["S"].to(dtype)
-        if states.get("S") is not None
-        else torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-    )
-    last_dA = final_cotangents.get("A")
-    dA_last = (
-        torch.zeros(lead[0], lead[1], size_d, dtype=dtype, device=device) if last_dA is None else last_dA.to(dtype)
-    )
-    last_dS = final_cotangents.get("S")
-    dS_last = (
-        torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-        if last_dS is None
-        else last_dS.to(dtype)
-    )
+    A_first = or_zeros(states.get("A"), (*lead[:2], size_d), dtype, device)
+    S_first = or_zeros(states.get("S"), (*lead[:2], size_d, size_e), dtype, device)
+    dA_last = or_zeros(final_cotangents.get("A"), (*lead[:2], size_d), dtype, device)
+    dS_last = or_zeros(final_cotangents.get("S"), (*lead[:2], size_d, size_e), dtype, device)
     log_forget = steps_first(given["forget"], dtype)
     k = steps_first(given["k"], dtype)
     rate = steps_first(given["rate"], dtype)
-    # y: A_(t-1) 1
+    # (53) y: A_{t-1}
     y, A_end = in_segments(
-        _backward_states_sweep_1, (log_forget, k.square() * rate[..., None]), (A_first,), lead, 1,
-        CHUNK, dtype, device, size_d, size_e,
+        _backward_states_sweep_1, (log_forget, k.square() * rate[..., None]), (A_first,), lead, 1, CHUNK
     )
     center = per_head(given["center"], dtype)
-    t17 = k.square()
-    t18 = t17 * rate[..., None]
+    t13 = k.square()
+    t14 = t13 * rate[..., None]
     forget = log_forget.exp()
-    t20 = torch.log((1e-06 + t18 + forget[..., None] * y))
-    t21 = (1.0 + torch.abs(((-center)[..., None] + t20))).reciprocal()
-    t22 = -0.405465108108164 * t20 + (0.405465108108164 * center)[..., None]
+    t16 = torch.log((1e-06 + t14 + forget[..., None] * y))
+    t17 = (1.0 + torch.abs(((-center)[..., None] + t16))).reciprocal()
+    t18 = -0.405465108108164 * t16 + (0.405465108108164 * center)[..., None]
     log_g = steps_first(given["g"], dtype)
     beta = steps_first(given["beta"], dtype)
     g = log_g.exp()
     q = steps_first(given["q"], dtype)
-    do = cotangents.get("o")
-    do = (
-        torch.zeros(lead[0], lead[1], lead[2], size_e, dtype=dtype, device=device)
-        if do is None
-        else steps_first(do, dtype)
-    )
-    map_4 = in_pieces(
-        _backward_states_1_chunks, _backward_states_1_law,
-        (k * torch.exp(t21 * t22), log_g, -k * beta[..., None] * g[..., None], q, do), lead, -1,
+    do = steps_or_zeros(cotangents.get("o"), (*lead, size_e), dtype, device)
+    map_4 = map_of_segment(
+        _backward_states_1_chunks, _backward_states_1_composed,
+        (k * torch.exp(t17 * t18), log_g, -k * beta[..., None] * g[..., None], q, do), lead, -1,
         CHUNK, dtype, device, size_d, size_e,
     )
     # what enters, of dS
     ((dS_last,),) = exchange(
-        (Segment(("S",), _backward_states_1_law, _backward_states_1_apply, map_4[:1], map_4[1:], (dS_last,)),)
+        (Segment(("S",), _backward_states_1_composed, _backward_states_1_applied, map_4[:1], map_4[1:], (dS_last,)),)
     )
-    t32 = -k * beta[..., None] * g[..., None]
-    t33 = t21 * t22
-    t34 = torch.exp(t33)
-    t35 = k * t34
-    # w: dS.mid.row.5bb1590052_t
-    w, dS_first = in_segments(
-        _backward_states_sweep_5, (log_g, q, do, t32, t35), (dS_last,), lead, -1, CHUNK, dtype, device, size_d, size_e
-    )
-    w_2 = saved["a8c81a3feb"]
-    # y_2: dS_t w_{2,t}
-    y_2, dS_first = in_segments(
-        _backward_states_sweep_6, (log_g, q, do, w, t32, w_2), (dS_last,), lead, -1, CHUNK, dtype,
-        device, size_d, size_e,
-    )
-    t41 = forget[..., None] * y
-    t42 = 1e-06 + t18 + t41
-    t43 = -center
-    t44 = t43[..., None] + t20
-    t45 = torch.abs(t44)
-    t46 = 1.0 + t45
-    t47 = -(t46**-2) * k * t34 * beta[..., None] * y_2 * torch.sign(t44) * t22
-    t48 = t47 - 0.405465108108164 * k * t34 * t21 * beta[..., None] * y_2
-    map_9 = in_pieces(
-        _backward_states_2_chunks, _backward_states_2_law, (t42.reciprocal() * t48, log_forget),
-        lead, -1, PIECE, dtype, device, size_d, size_e,
+    t27 = -k * beta[..., None] * g[..., None]
+    t28 = t17 * t18
+    t29 = torch.exp(t28)
+    t30 = k * t29
+    # (61) p: dS_t^T (exp((0.405465108108164 center - 0.405465108108164 log(1e-6 + forget_t A_{t-1} + rate_t k_t^2)) . (1 + |log(1e-6 + forget_t A_{t-1} + rate_t k_t^2) - center|)^(-1)) . k_t)
+    p, dS_first = in_segments(_backward_states_sweep_5, (log_g, q, do, t27, t30), (dS_last,), lead, -1, CHUNK)
+    w = saved["a8c81a3feb"]
+    # (63) y_2: dS_t w_t
+    y_2, dS_first = in_segments(_backward_states_sweep_6, (log_g, q, do, p, t27, w), (dS_last,), lead, -1, CHUNK)
+    t36 = forget[..., None] * y
+    t37 = 1e-06 + t14 + t36
+    t38 = -center
+    t39 = t38[..., None] + t16
+    t40 = torch.abs(t39)
+    t41 = 1.0 + t40
+    t42 = -(t41**-2) * k * t29 * beta[..., None] * y_2 * torch.sign(t39) * t18
+    t43 = t42 - 0.405465108108164 * k * t29 * t17 * beta[..., None] * y_2
+    map_9 = map_of_segment(
+        _backward_states_2_chunks, _backward_states_2_composed,
+        (t37.reciprocal() * t43, log_forget), lead, -1, LONG_CHUNK, dtype, device, size_d,
     )
     # what enters, of dA
     ((dA_last,),) = exchange(
-        (Segment(("A",), _backward_states_2_law, _backward_states_2_apply, map_9[:1], map_9[1:], (dA_last,)),)
+        (Segment(("A",), _backward_states_2_composed, _backward_states_2_applied, map_9[:1], map_9[1:], (dA_last,)),)
     )
     return {"S": dS_last, "A": dA_last}
 
@@ -965,7 +817,7 @@ def forward_sweep_1(
     STAGES: tl.constexpr, PRODUCTS: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
     EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """A walk forwards over chunks, carrying a tile of A."""
+    """An inter-chunk sweep forwards in time, which carries a tile of A."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
     sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
     h = sh % H
@@ -1023,7 +875,7 @@ def forward_sweep_1(
         until = span(forget_a_end, forget_n_end, forget_a, forget_n)
         s = tl.sum(((rate * until)[None, :] * x), axis=1)  # (k^2)^T (rate . until)
         kept = span(forget_a_end, forget_n_end, 0.0, 0)
-        A = s + (kept * A)  # kept A + (k^2)^T (rate . until)
+        A = s + (kept * A)  # (54) kept A + (k^2)^T (rate . until)
     if YIELD:
         if A_last is not None:
             if part == parts - 1:
@@ -1110,7 +962,7 @@ def forward_prepare_2(
         ahead1 = tl.load(
             ahead1_p + t0 * ahead1_t + i[:, None] * ahead1_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
         )
-        p = tl.dot(k.to(DT), tl.trans(ahead1.to(DT)), input_precision="tf32x3")  # k (aebf646f05e6)^T
+        p = tl.dot(k.to(DT), tl.trans(ahead1.to(DT)), input_precision="tf32x3")  # k (ahead1)^T
         w = -beta[None, :] * (m * p)
         x = inverse(w, C, LEVELS, DT)  # (I - T)^-1
         tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x)  # x
@@ -1120,10 +972,10 @@ def forward_prepare_2(
             log22 = log22 + (g_n[:, None] - g_n[None, :])
         m2 = power(log22, seen2)  # decays from write to read
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p2 = tl.dot(q.to(DT), tl.trans(ahead1.to(DT)), input_precision="tf32x3")  # q (aebf646f05e6)^T
+        p2 = tl.dot(q.to(DT), tl.trans(ahead1.to(DT)), input_precision="tf32x3")  # q (ahead1)^T
         tl.store(
             matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (beta[None, :] * (m2 * p2))
-        )  # ((q (aebf646f05e6)^T) . m) diag(beta)
+        )  # ((q (ahead1)^T) . m) diag(beta)
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -1137,7 +989,7 @@ def forward_sweep_2(
     PIECE: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """A walk forwards over chunks, carrying a tile of S."""
+    """An inter-chunk sweep forwards in time, which carries a tile of S."""
     tiles = tl.cdiv(E, block_e)
     if S_linear is not None:
         tiles = tl.cdiv(D, block_e) + (0 if S_last is None else tiles)
@@ -1152,7 +1004,7 @@ def forward_sweep_2(
     e_ok = e < E
     if S_linear is not None:
         column = e - (0 if S_last is None else tl.cdiv(E, block_e) * block_e)
-        column_ok = (column >= 0) & (column < D)  # of the matrix of the part's map
+        column_ok = (column >= 0) & (column < D)  # of the matrix of the segment's map
         if S_last is None:
             e_ok = tl.zeros([block_e], tl.int1)
     S = ()
@@ -1233,7 +1085,9 @@ def forward_sweep_2(
                 tl.store(
                     write1_out + step * E + i[None, :] * (H * E) + e[:, None], p2, mask=e_ok[:, None] & i_ok[None, :]
                 )
-            tl.store(o_out + step * E + i[None, :] * (H * E) + e[:, None], p4, mask=e_ok[:, None] & i_ok[None, :])  # o
+            tl.store(
+                o_out + step * E + i[None, :] * (H * E) + e[:, None], p4, mask=e_ok[:, None] & i_ok[None, :]
+            )  # (57) o
         kept = span(g_a_end, g_n_end, 0.0, 0)
         until = span(g_a_end, g_n_end, g_a, g_n)
         beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
@@ -1241,8 +1095,8 @@ def forward_sweep_2(
         for n_d in tl.static_range((D + block_d - 1) // block_d):
             p5 = tl.dot(
                 ((until * beta)[None, :] * p2).to(DT), ahead1[n_d].to(DT), (kept * S[n_d]), input_precision="tf32x3"
-            )  # ... + (aebf646f05e6)^T diag(beta . until) p2
-            S_slice2 = p5  # kept S + (aebf646f05e6)^T diag(beta . until) p2
+            )  # ... + (ahead1)^T diag(beta . until) p2
+            S_slice2 = p5  # (58) kept S + (ahead1)^T diag(beta . until) p2
             S_next = S_next + (S_slice2,)
         S = S_next
     for n_d in tl.static_range((D + block_d - 1) // block_d):
@@ -1324,7 +1178,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2,
             maxnreg=walk.registers,
         )
-        if exchange is not None:  # other parts of the sequence are elsewhere
+        if exchange is not None:  # other segments of the sequence are elsewhere
             A_coming = exchange.begin(
                 (
                     map_of_all(
@@ -1401,7 +1255,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             )
         join_pieces(late, S_ends, S_linear, 0)
         late = None
-        if exchange is not None:  # other parts of the sequence are elsewhere
+        if exchange is not None:  # other segments of the sequence are elsewhere
             S_coming = exchange.begin((map_of_all("S", S_first, S_ends, lay, parts, True, linear=S_linear, axis=0),))
     if parts > 1 or exchange is not None:
         if exchange is not None:
@@ -1522,7 +1376,7 @@ def backward_sweep_1(
     STAGES: tl.constexpr, PRODUCTS: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
     EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """A walk forwards over chunks, carrying a tile of A."""
+    """An inter-chunk sweep forwards in time, which carries a tile of A."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
     sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
     h = sh % H
@@ -1570,7 +1424,7 @@ def backward_sweep_1(
         until = span(forget_a_end, forget_n_end, forget_a, forget_n)
         s = tl.sum(((rate * until)[None, :] * x), axis=1)  # (k^2)^T (rate . until)
         kept = span(forget_a_end, forget_n_end, 0.0, 0)
-        A = s + (kept * A)  # kept A + (k^2)^T (rate . until)
+        A = s + (kept * A)  # (54) kept A + (k^2)^T (rate . until)
     if A_last is not None:
         tl.store(A_last + sh * D + d, A, mask=d_ok)
 
@@ -1653,10 +1507,10 @@ def backward_prepare_2(
         ahead1 = tl.load(
             ahead1_p + t0 * ahead1_t + i[:, None] * ahead1_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
         )
-        p = tl.dot(q.to(DT), tl.trans(ahead1.to(DT)), input_precision="tf32x3")  # q (aebf646f05e6)^T
-        tl.store(matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m * p))  # (q (aebf646f05e6)^T) . m
+        p = tl.dot(q.to(DT), tl.trans(ahead1.to(DT)), input_precision="tf32x3")  # q (ahead1)^T
+        tl.store(matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m * p))  # (q (ahead1)^T) . m
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p2 = tl.dot(ahead1.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # (aebf646f05e6) k^T
+        p2 = tl.dot(ahead1.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # (ahead1) k^T
         beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
         seen2 = i[:, None] < i[None, :]
         log22 = g_a[None, :] - g_a[:, None]
@@ -1680,7 +1534,7 @@ def backward_sweep_2(
     C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
-    """A walk backwards over chunks, carrying a tile of dS."""
+    """An inter-chunk sweep backwards in time, which carries a tile of dS."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
     sh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
     h = sh % H
@@ -1740,7 +1594,7 @@ def backward_sweep_2(
                 ahead1_p + t0 * ahead1_t + i[:, None] * ahead1_t + d[n_d][None, :],
                 mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
-            p = tl.dot(dS[n_d].to(DT), tl.trans(ahead1.to(DT)), p, input_precision="tf32x3")  # (aebf646f05e6) dS
+            p = tl.dot(dS[n_d].to(DT), tl.trans(ahead1.to(DT)), p, input_precision="tf32x3")  # (ahead1) dS
             k_slice = tl.load(
                 k_p + t0 * k_t + i[:, None] * k_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
@@ -1787,7 +1641,7 @@ def backward_sweep_2(
             p5 = tl.dot(
                 (until[None, :] * do_each.to(tl.float32)).to(DT), q.to(DT), p4, input_precision="tf32x3"
             )  # ... + q^T diag(until) do
-            dS_slice2 = p5  # kept dS + q^T diag(until) do - k^T diag(beta . until) p3
+            dS_slice2 = p5  # (62) kept dS + q^T diag(until) do - k^T diag(beta . until) p3
             dS_next = dS_next + (dS_slice2,)
         dS = dS_next
     for n_d in tl.static_range((D + block_d - 1) // block_d):
@@ -1864,7 +1718,7 @@ def backward_sweep_3(
     C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
-    """A walk backwards over chunks, carrying a tile of dS."""
+    """An inter-chunk sweep backwards in time, which carries a tile of dS."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
     sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
     h = sh % H
@@ -1968,7 +1822,7 @@ def backward_sweep_3(
             p5 = tl.dot(
                 (until[None, :] * q_each.to(tl.float32)).to(DT), do.to(DT), p4, input_precision="tf32x3"
             )  # ... + q^T diag(until) do
-            dS_slice2 = p5  # kept dS + q^T diag(until) do - k^T diag(until) dv
+            dS_slice2 = p5  # (62) kept dS + q^T diag(until) do - k^T diag(until) dv
             dS_next = dS_next + (dS_slice2,)
         dS = dS_next
         sums = tl.sum(
@@ -2442,15 +2296,13 @@ def backward_prepare_4(
         )
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         x = tl.where(i_ok[:, None] & d_ok[None, :], (k.to(tl.float32) * k.to(tl.float32)), 0.0)  # k^2
-        p = tl.dot(ahead2.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # (6c5b1b90ef60) (k^2)^T
+        p = tl.dot(ahead2.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # (ahead2) (k^2)^T
         seen = i[:, None] >= i[None, :]
         log2 = forget_a[:, None] - forget_a[None, :]
         if EXACT:
             log2 = log2 + (forget_n[:, None] - forget_n[None, :])
         m = power(log2, seen)  # decays from write to read
-        tl.store(
-            matrix9 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (p * m)
-        )  # m . ((6c5b1b90ef60) (k^2)^T)
+        tl.store(matrix9 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (p * m))  # m . ((ahead2) (k^2)^T)
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -2462,7 +2314,7 @@ def backward_sweep_4(
     STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """A walk backwards over chunks, carrying a tile of dA."""
+    """An inter-chunk sweep backwards in time, which carries a tile of dA."""
     sh = tl.program_id(0).to(tl.int64)
     h = sh % H
     b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
@@ -2520,16 +2372,16 @@ def backward_sweep_4(
                 mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
             ahead2_each = tl.where(i_ok[:, None] & d_ok[n_d][None, :], ahead2, 0.0)
-            s3 = tl.sum((until[:, None] * ahead2_each.to(tl.float32)), axis=0)  # (6c5b1b90ef60)^T until
-            dA_slice2 = s3 + (kept * dA[n_d])  # kept dA + (6c5b1b90ef60)^T until
+            s3 = tl.sum((until[:, None] * ahead2_each.to(tl.float32)), axis=0)  # (ahead2)^T until
+            dA_slice2 = s3 + (kept * dA[n_d])  # (65) kept dA + (ahead2)^T until
             dA_next = dA_next + (dA_slice2,)
         dA = dA_next
         since = span(forget_a_end, forget_n_end, forget_a, forget_n)
         t = tl.load(matrix9 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         s2 = tl.sum(tl.where(i_ok[None, :], tl.trans(t).to(tl.float32), 0.0), axis=1)  # matrix9 1
-        y = (s * since) + s2  # since . ((k^2) dA) + matrix9 1
+        y = (s * since) + s2  # (64) since . ((k^2) dA) + matrix9 1
         if YIELD:
-            tl.store(drate_out + step + i * H, y, mask=i_ok)  # drate
+            tl.store(drate_out + step + i * H, y, mask=i_ok)  # (64) drate
     for n_d in tl.static_range((D + block_d - 1) // block_d):
         if YIELD:
             if dA_last is not None:
@@ -2549,7 +2401,7 @@ def backward_sweep_5(
     STAGES: tl.constexpr, PRODUCTS: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
     EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """A walk backwards over chunks, carrying a tile of dA."""
+    """An inter-chunk sweep backwards in time, which carries a tile of dA."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
     sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
     h = sh % H
@@ -2615,7 +2467,7 @@ def backward_sweep_5(
         t = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p = tl.dot(
             ahead2.to(DT), t.to(DT), (since[None, :] * dA[:, None]), input_precision="tf32x3"
-        )  # ... + matrix3 (6c5b1b90ef60)
+        )  # ... + matrix3 (ahead2)
         forget = tl.exp(tl.load(forget_by_head + at + i, mask=i_ok, other=0.0))
         if YIELD:
             tl.store(
@@ -2638,9 +2490,9 @@ def backward_sweep_5(
                 mask=i_ok[None, :],
             )  # dlog_forget
         until = span(forget_a, forget_n, 0.0, 0)
-        s = tl.sum((until[None, :] * ahead2_each.to(tl.float32)), axis=1)  # (6c5b1b90ef60)^T until
+        s = tl.sum((until[None, :] * ahead2_each.to(tl.float32)), axis=1)  # (ahead2)^T until
         kept = span(forget_a_end, forget_n_end, 0.0, 0)
-        dA = s + (kept * dA)  # kept dA + (6c5b1b90ef60)^T until
+        dA = s + (kept * dA)  # (65) kept dA + (ahead2)^T until
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
@@ -2687,7 +2539,7 @@ def backward_prepare_6(
     ahead1 = tl.load(
         ahead1_p + t0 * ahead1_t + i[:, None] * ahead1_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
     )
-    p = tl.dot(q.to(DT), tl.trans(ahead1.to(DT)), input_precision="tf32x3")  # q (aebf646f05e6)^T
+    p = tl.dot(q.to(DT), tl.trans(ahead1.to(DT)), input_precision="tf32x3")  # q (ahead1)^T
     do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
     write1 = tl.load(
         write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
@@ -2695,7 +2547,7 @@ def backward_prepare_6(
     p2 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do write1^T
     pairs = beta[None, :] * (
         m * tl.where(i[:, None] > i[None, :], 1.0, 0.0) * p * p2
-    )  # ([order_{mask}]_{i,j} . (q (aebf646f05e6)^T) . (do write1^T) . m) diag(beta)
+    )  # ([i > j] . (q (ahead1)^T) . (do write1^T) . m) diag(beta)
     sums = tl.sum(pairs, axis=1)
     sums2 = tl.sum(tl.reshape(pairs, [2, C // 2, C]), axis=1)
     seen2 = i[:, None] > i[None, :]
@@ -2704,12 +2556,12 @@ def backward_prepare_6(
         log22 = log22 + (g_n[:, None] - g_n[None, :])
     m2 = power(log22, seen2)  # decays from write to read
     k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    p3 = tl.dot(k.to(DT), tl.trans(ahead1.to(DT)), input_precision="tf32x3")  # k (aebf646f05e6)^T
+    p3 = tl.dot(k.to(DT), tl.trans(ahead1.to(DT)), input_precision="tf32x3")  # k (ahead1)^T
     dv = tl.load(dv_p + t0 * dv_t + i[:, None] * dv_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
     p4 = tl.dot(dv.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # dv write1^T
     pairs2 = -beta[None, :] * (
         m2 * p3 * tl.where(i[:, None] > i[None, :], 1.0, 0.0) * p4
-    )  # -([order_{mask}]_{i,j} . (k (aebf646f05e6)^T) . (dv write1^T) . m) diag(beta)
+    )  # -([i > j] . (k (ahead1)^T) . (dv write1^T) . m) diag(beta)
     sums3 = tl.sum(pairs2, axis=1)
     sums4 = sums2 + tl.sum(tl.reshape(pairs2, [2, C // 2, C]), axis=1)
     tl.store(own1_out + (bh * 3 + 0) * T + t0 + i, sums, mask=i_ok)  # S: own.late, rows
@@ -2732,7 +2584,7 @@ def backward_sweep_6(
     READ: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """A walk forwards over chunks, carrying a tile of S."""
+    """An inter-chunk sweep forwards in time, which carries a tile of S."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
     sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
     h = sh % H
@@ -2830,8 +2682,8 @@ def backward_sweep_6(
             p5 = tl.dot(
                 ((until * beta)[None, :] * ahead1_each.to(tl.float32)).to(DT), write1.to(DT),
                 (kept * S[n_e]), input_precision="tf32x3",
-            )  # ... + (aebf646f05e6)^T diag(beta . until) write1
-            S_slice2 = p5  # kept S + (aebf646f05e6)^T diag(beta . until) write1
+            )  # ... + (ahead1)^T diag(beta . until) write1
+            S_slice2 = p5  # (58) kept S + (ahead1)^T diag(beta . until) write1
             S_next = S_next + (S_slice2,)
         S = S_next
         k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
@@ -2855,15 +2707,15 @@ def backward_sweep_6(
         t = tl.load(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p3 = tl.dot(
             ahead1.to(DT), tl.trans(t.to(DT)), (since[None, :] * p), input_precision="tf32x3"
-        )  # ... + matrix4 (aebf646f05e6)
+        )  # ... + matrix4 (ahead1)
         t2 = tl.load(matrix8 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p4 = tl.dot(
             ahead1.to(DT), tl.trans(t2.to(DT)), (since[None, :] * p2), input_precision="tf32x3"
-        )  # ... + matrix8 (aebf646f05e6)
+        )  # ... + matrix8 (ahead1)
         if YIELD and (READ == 0 or READ == 1):
             tl.store(
                 dq_out + step * D + i[None, :] * (H * D) + d[:, None], p3, mask=d_ok[:, None] & i_ok[None, :]
-            )  # dq
+            )  # (67) dq
             tl.store(
                 S_in_late__out
                 + ((bh * tl.cdiv(D, block_d) + tile) * WARPS + tl.arange(0, WARPS))[:, None] * T
@@ -3031,7 +2883,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
             num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
         )
-        if exchange is not None:  # other parts of the sequence are elsewhere
+        if exchange is not None:  # other segments of the sequence are elsewhere
             dS_coming = exchange.begin(
                 (map_of_all("S", dS_first, dS_ends, lay, parts, False, linear=dS_linear, axis=0),)
             )
@@ -3144,7 +2996,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 STAGES=walk.stages, C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
                 DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
             )
-            if exchange is not None:  # other parts of the sequence are elsewhere
+            if exchange is not None:  # other segments of the sequence are elsewhere
                 dA_coming = exchange.begin(
                     (
                         map_of_all(
@@ -3467,7 +3319,7 @@ def steps_kernel(
     else:
         row = batch
     entry, begin, count = batch, tl.cast(0, tl.int64), tl.cast(steps, tl.int64)
-    if starts_at is not None:  # packed: a program walks one sequence, whose place it reads
+    if starts_at is not None:  # packed: a program has one sequence, whose place it reads
         entry, begin = tl.cast(0, tl.int64), tl.cast(tl.load(starts_at + batch), tl.int64)
         count = tl.load(starts_at + batch + 1) - begin
     if counts_at is not None:

@@ -6,46 +6,47 @@ family: chunk-parallel
 """
 
 # The recurrence
-#     a_t = exp(-8 (softplus(lam) . sigmoid(gate_t)))
-#     h_t = h_{t-1} . a_t + sqrt(1 - a_t^2) . x_t . sigmoid(write_t)
-#     y_t = h_t
+#     (1) a_t = exp(-8 (softplus(lam) . sigmoid(gate_t)))
+#     (2) h_t = h_{t-1} . a_t + sqrt(1 - a_t^2) . x_t . sigmoid(write_t)
+#     (3) y_t = h_t
 #
 # Its adjoint
-#     m_{1,t} = sigmoid(write_t)
-#     m_{2,t} = sigmoid(gate_t)
-#     m_{3,t} = softplus(lam)
-#     m_{4,t} = -8 (m_{2,t} . m_{3,t})
-#     m_{5,t} = logsigmoid(8 (m_{2,t} . m_{3,t}) + log(-expm1(m_{4,t})))
-#     m_{6,t} = exp(1/2 logsigmoid(16 (m_{2,t} . m_{3,t}) + log1p(a_t) + m_{5,t}))
-#     m_{7,t} = sigmoid(-16 (m_{2,t} . m_{3,t}) - log1p(a_t) - m_{5,t})
-#     m_{8,t} = sigmoid(m_{4,t} - log(-expm1(m_{4,t})))
-#     m_{9,t} = a_t . da_t - 1/2 (dh_t . (-expm1(m_{4,t}))^(-1) . x_t . a_t . m_{1,t} . m_{8,t} . m_{7,t} . m_{6,t})
-#     da_t = h_{t-1} . dh_t + 1/2 (dh_t . (1 + a_t)^(-1) . x_t . m_{1,t} . m_{7,t} . m_{6,t})
-#     dh_t = dh_{t+1} . a_{t+1} + dy_t
-#     dx_t = dh_t . m_{1,t} . m_{6,t}
-#     dgate_t = (4 (dh_t . x_t . m_{1,t} . m_{8,t} . m_{7,t} . m_{6,t} . m_{3,t}) + 8 (dh_t . x_t . m_{1,t} . m_{7,t}
-#         . m_{6,t} . m_{3,t}) - 8 (m_{9,t} . m_{3,t})) . (1 - m_{2,t}) . m_{2,t}
-#     dwrite_t = dh_t . x_t . (1 - m_{1,t}) . m_{1,t} . m_{6,t}
-#     dlam = sum_t ((8 (dh_t . x_t . m_{1,t} . m_{7,t} . m_{2,t} . m_{6,t}) + 4 (dh_t . x_t . m_{1,t} . m_{8,t} .
-#         m_{7,t} . m_{2,t} . m_{6,t}) - 8 (m_{2,t} . m_{9,t})) . sigmoid(lam))
-#     dh_0 = dh_1 . a_1
+#     (4) m_{1,t} = sigmoid(write_t)
+#     (5) m_{2,t} = sigmoid(gate_t)
+#     (6) m_{3,t} = softplus(lam)
+#     (7) m_{4,t} = -8 (m_{2,t} . m_{3,t})
+#     (8) m_{5,t} = logsigmoid(8 (m_{2,t} . m_{3,t}) + log(-expm1(m_{4,t})))
+#     (9) m_{6,t} = exp(1/2 logsigmoid(16 (m_{2,t} . m_{3,t}) + log1p(a_t) + m_{5,t}))
+#     (10) m_{7,t} = sigmoid(-16 (m_{2,t} . m_{3,t}) - log1p(a_t) - m_{5,t})
+#     (11) m_{8,t} = sigmoid(m_{4,t} - log(-expm1(m_{4,t})))
+#     (12) m_{9,t} = a_t . da_t - 1/2 (dh_t . (-expm1(m_{4,t}))^(-1) . x_t . a_t . m_{1,t} . m_{8,t} . m_{7,t} .
+#         m_{6,t})
+#     (13) da_t = h_{t-1} . dh_t + 1/2 (dh_t . (1 + a_t)^(-1) . x_t . m_{1,t} . m_{7,t} . m_{6,t})
+#     (14) dh_t = dh_{t+1} . a_{t+1} + dy_t
+#     (15) dx_t = dh_t . m_{1,t} . m_{6,t}
+#     (16) dgate_t = (4 (dh_t . x_t . m_{1,t} . m_{8,t} . m_{7,t} . m_{6,t} . m_{3,t}) + 8 (dh_t . x_t . m_{1,t} .
+#         m_{7,t} . m_{6,t} . m_{3,t}) - 8 (m_{9,t} . m_{3,t})) . (1 - m_{2,t}) . m_{2,t}
+#     (17) dwrite_t = dh_t . x_t . (1 - m_{1,t}) . m_{1,t} . m_{6,t}
+#     (18) dlam = sum_t ((8 (dh_t . x_t . m_{1,t} . m_{7,t} . m_{2,t} . m_{6,t}) + 4 (dh_t . x_t . m_{1,t} . m_{8,t}
+#         . m_{7,t} . m_{2,t} . m_{6,t}) - 8 (m_{2,t} . m_{9,t})) . sigmoid(lam))
+#     (19) dh_0 = dh_1 . a_1
 #
 # Read-write form
-#     a_t = exp(-8 (softplus(lam) . sigmoid(gate_t)))
-#     h_t = h_{t-1} . a_t + exp(1/2 logsigmoid(16 (softplus(lam) . sigmoid(gate_t)) + log1p(a_t) + logsigmoid(8
+#     (20) a_t = exp(-8 (softplus(lam) . sigmoid(gate_t)))
+#     (21) h_t = h_{t-1} . a_t + exp(1/2 logsigmoid(16 (softplus(lam) . sigmoid(gate_t)) + log1p(a_t) + logsigmoid(8
 #         (softplus(lam) . sigmoid(gate_t)) + log(-expm1(-8 (softplus(lam) . sigmoid(gate_t))))))) . x_t .
 #         sigmoid(write_t)
-#     y_t = h_t
+#     (22) y_t = h_t
 #
 # Read-write form of the adjoint
 # dh_t^+ is the part of dh_t that comes from later steps.
-#     dh_t = dh_t^+ + dy_t
-#     dh_{t-1}^+ = dh_t . a_t
-#     dx_t = dh_t . exp(1/2 logsigmoid(16 (softplus(lam) . sigmoid(gate_t)) + log1p(a_t) + logsigmoid(8
+#     (23) dh_t = dh_t^+ + dy_t
+#     (24) dh_{t-1}^+ = dh_t . a_t
+#     (25) dx_t = dh_t . exp(1/2 logsigmoid(16 (softplus(lam) . sigmoid(gate_t)) + log1p(a_t) + logsigmoid(8
 #         (softplus(lam) . sigmoid(gate_t)) + log(-expm1(-8 (softplus(lam) . sigmoid(gate_t))))))) . sigmoid(write_t)
-#     dgate_t = (8 (dh_t . softplus(lam) . sigmoid(-16 (softplus(lam) . sigmoid(gate_t)) - log1p(a_t) - logsigmoid(8
-#         (softplus(lam) . sigmoid(gate_t)) + log(-expm1(-8 (softplus(lam) . sigmoid(gate_t)))))) . exp(1/2
-#         logsigmoid(16 (softplus(lam) . sigmoid(gate_t)) + log1p(a_t) + logsigmoid(8 (softplus(lam) .
+#     (26) dgate_t = (8 (dh_t . softplus(lam) . sigmoid(-16 (softplus(lam) . sigmoid(gate_t)) - log1p(a_t) -
+#         logsigmoid(8 (softplus(lam) . sigmoid(gate_t)) + log(-expm1(-8 (softplus(lam) . sigmoid(gate_t)))))) .
+#         exp(1/2 logsigmoid(16 (softplus(lam) . sigmoid(gate_t)) + log1p(a_t) + logsigmoid(8 (softplus(lam) .
 #         sigmoid(gate_t)) + log(-expm1(-8 (softplus(lam) . sigmoid(gate_t))))))) . x_t . sigmoid(write_t)) + 4 (dh_t
 #         . softplus(lam) . sigmoid(-16 (softplus(lam) . sigmoid(gate_t)) - log1p(a_t) - logsigmoid(8 (softplus(lam)
 #         . sigmoid(gate_t)) + log(-expm1(-8 (softplus(lam) . sigmoid(gate_t)))))) . exp(1/2 logsigmoid(16
@@ -62,10 +63,10 @@ family: chunk-parallel
 #         exp(1/2 logsigmoid(16 (softplus(lam) . sigmoid(gate_t)) + log1p(a_t) + logsigmoid(8 (softplus(lam) .
 #         sigmoid(gate_t)) + log(-expm1(-8 (softplus(lam) . sigmoid(gate_t))))))) . x_t . sigmoid(write_t))) . a_t) .
 #         softplus(lam))) . (1 - sigmoid(gate_t)) . sigmoid(gate_t)
-#     dwrite_t = dh_t . exp(1/2 logsigmoid(16 (softplus(lam) . sigmoid(gate_t)) + log1p(a_t) + logsigmoid(8
+#     (27) dwrite_t = dh_t . exp(1/2 logsigmoid(16 (softplus(lam) . sigmoid(gate_t)) + log1p(a_t) + logsigmoid(8
 #         (softplus(lam) . sigmoid(gate_t)) + log(-expm1(-8 (softplus(lam) . sigmoid(gate_t))))))) . x_t .
 #         sigmoid(write_t) . (1 - sigmoid(write_t))
-#     dlam = sum_t ((4 (dh_t . sigmoid(-16 (softplus(lam) . sigmoid(gate_t)) - log1p(a_t) - logsigmoid(8
+#     (28) dlam = sum_t ((4 (dh_t . sigmoid(-16 (softplus(lam) . sigmoid(gate_t)) - log1p(a_t) - logsigmoid(8
 #         (softplus(lam) . sigmoid(gate_t)) + log(-expm1(-8 (softplus(lam) . sigmoid(gate_t)))))) . exp(1/2
 #         logsigmoid(16 (softplus(lam) . sigmoid(gate_t)) + log1p(a_t) + logsigmoid(8 (softplus(lam) .
 #         sigmoid(gate_t)) + log(-expm1(-8 (softplus(lam) . sigmoid(gate_t))))))) . sigmoid(-8 (softplus(lam) .
@@ -87,33 +88,37 @@ family: chunk-parallel
 #
 # Products of decays in a chunk
 # i, j and s run over the steps of the chunk.
-#     G_i = prod_{s <= i} a_s
-#     M_{ij} = prod_{j < s <= i} a_s  for j <= i, else 0
-#     G_C = prod_s a_s
-#     B_j = prod_{s > j} a_s
-#     F_i = prod_{s < i} a_s
-#     N_{ij} = prod_{j < s < i} a_s  for j < i, else 0
+#     (29) G_i = prod_{s <= i} a_s
+#     (30) M_{ij} = prod_{j < s <= i} a_s  for j <= i, else 0
+#     (31) G_C = prod_s a_s
+#     (32) B_j = prod_{s > j} a_s
+#     (33) F_i = prod_{s < i} a_s
+#     (34) N_{ij} = prod_{j < s < i} a_s  for j < i, else 0
 #
 # Over a chunk of C steps, forward
 # The only sweep goes from the first chunk to the last.
-#     [P_1]_{i,d} = sum_{j} exp(1/2 logsigmoid(log1p(A_{j,d}) + 16 softplus(lam_d) sigmoid(gate_{j,d}) + logsigmoid(8
-#         softplus(lam_d) sigmoid(gate_{j,d}) + log(-expm1(-8 softplus(lam_d) sigmoid(gate_{j,d})))))) X_{j,d}
-#         sigmoid(write_{j,d}) M_{i,j,d}
-#     Y = G diag(h_0) + P_1
-#     h_C = h_0 . G_C + (exp(1/2 logsigmoid(16 sigmoid(gate) diag(softplus(lam)) + logsigmoid(log(-expm1(-8
+#     (35) [P_1]_{i,d} = sum_{j} exp(1/2 logsigmoid(log1p(A_{j,d}) + 16 softplus(lam_d) sigmoid(gate_{j,d}) +
+#         logsigmoid(8 softplus(lam_d) sigmoid(gate_{j,d}) + log(-expm1(-8 softplus(lam_d) sigmoid(gate_{j,d}))))))
+#         X_{j,d} sigmoid(write_{j,d}) M_{i,j,d}
+#     (36) Y = G diag(h_0) + P_1
+#     (37) h_C = h_0 . G_C + (exp(1/2 logsigmoid(16 sigmoid(gate) diag(softplus(lam)) + logsigmoid(log(-expm1(-8
 #         sigmoid(gate) diag(softplus(lam)))) + 8 sigmoid(gate) diag(softplus(lam))) + log1p(A))) . X .
 #         sigmoid(write) . B)^T 1
 #
 # Over a chunk of C steps, backward
 # Sweep 1 goes from the first chunk to the last.
-#     [P_2]_{i,d} = sum_{j} exp(1/2 logsigmoid(log1p(A_{j,d}) + 16 softplus(lam_d) sigmoid(gate_{j,d}) + logsigmoid(8
-#         softplus(lam_d) sigmoid(gate_{j,d}) + log(-expm1(-8 softplus(lam_d) sigmoid(gate_{j,d})))))) X_{j,d}
-#         sigmoid(write_{j,d}) N_{i,j,d}
-#     Z_1 = F diag(h_0) + P_2   (row t: h_{t-1})
+#     (38) [P_2]_{i,d} = sum_{j} exp(1/2 logsigmoid(log1p(A_{j,d}) + 16 softplus(lam_d) sigmoid(gate_{j,d}) +
+#         logsigmoid(8 softplus(lam_d) sigmoid(gate_{j,d}) + log(-expm1(-8 softplus(lam_d) sigmoid(gate_{j,d}))))))
+#         X_{j,d} sigmoid(write_{j,d}) N_{i,j,d}
+#     (39) Z_1 = F diag(h_0) + P_2   (row t: h_{t-1})
 # Sweep 2 goes from the last chunk to the first.
-#     [P_3]_{i,d} = sum_{j} dY_{j,d} M_{j,i,d}
-#     Z_2 = B diag(dh_C) + P_3   (row t: dh_t)
-#     dh_0 = G_C . dh_C + (dY . G)^T 1
+#     (40) [P_3]_{i,d} = sum_{j} dY_{j,d} M_{j,i,d}
+#     (41) Z_2 = B diag(dh_C) + P_3   (row t: dh_t)
+#     (42) dh_0 = G_C . dh_C + (dY . G)^T 1
+#
+# In code, products of decays are called by what lies at their ends: m (in torch, decays) is from a write to a read,
+#     since from what enters the chunk to a read, until from a write to what leaves it, kept from what enters to what
+#     leaves. Statements cite the formulas above by their numbers.
 
 import torch
 import triton
@@ -134,30 +139,28 @@ from chunkform.runtime.op.decode import Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK, dtype_of, from_chunks, from_heads, from_steps, in_segments, per_head, steps_first,
-    to_chunks,
+    CHUNK, call_of, chunks_of, dtype_of, from_chunks, from_heads, from_steps, in_segments, or_zeros,
+    per_head, steps_first, steps_or_zeros,
 )
 from chunkform.runtime.torch_form.decays import channel_apply, decay_all, decay_in, decay_out
-from chunkform.runtime.torch_form.segment_maps import PIECE, Segment, in_pieces, over_chunks
+from chunkform.runtime.torch_form.segment_maps import LONG_CHUNK, Segment, map_of_segment, over_chunks
 
 
-def _forward_sweep_1(s1, s2, h_0, lead, size, dtype, device, size_d):
-    """A walk forwards over chunks, carrying h."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    a0 = decay_all(x1, dim=-2)
-    a1 = decay_out(x1, True, 1, dim=-2)
-    a2 = (a1 * x2).sum(-2)
-    a3 = decay_in(x1, True, 1, dim=-2)
-    a4 = channel_apply(1.0, x2, x1, True, True, True, 1)
-    h_now = h_0
-    h_in = []
-    count = x1.shape[2]
+def _forward_sweep_1(x, x2, h, lead, size):
+    """An inter-chunk sweep forwards in time, which carries h."""
+    x, x2 = chunks_of(lead, size, x, x2)
+    kept = decay_all(x, dim=-2)
+    until = decay_out(x, True, 1, dim=-2)
+    prod = (until * x2).sum(-2)
+    since = decay_in(x, True, 1, dim=-2)
+    prod2 = channel_apply(1.0, x2, x, True, True, True, 1)
+    h_0 = []
+    count = x.shape[2]
     for n in range(count):
-        h_in.append(h_now)
-        h_now = a0[:, :, n] * h_now + a2[:, :, n]
-    h_in = torch.stack(h_in, 2)
-    return from_chunks((a3 * h_in[..., None, :] + a4), lead, 1), h_now
+        h_0.append(h)
+        h = kept[:, :, n] * h + prod[:, :, n]
+    h_0 = torch.stack(h_0, 2)
+    return from_chunks((since * h_0[..., None, :] + prod2), lead, 1), h
 
 
 def torch_forward(given, states, constants, packed=None):
@@ -165,68 +168,57 @@ def torch_forward(given, states, constants, packed=None):
     if packed is not None:
         per_step = ["x", "gate", "write"]
         return forward_by_length(torch_forward, per_step, given, states, constants, packed)
-    dtype = dtype_of(given)
-    some = given["x"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    dtype, device, lead = call_of(given, "x")
     size_d = given["x"].shape[-1]
-    h_first = (
-        states["h"].to(dtype)
-        if states.get("h") is not None
-        else torch.zeros(lead[0], lead[1], size_d, dtype=dtype, device=device)
-    )
+    h_first = or_zeros(states.get("h"), (*lead[:2], size_d), dtype, device)
     lam = per_head(given["lam"], dtype)
     gate = steps_first(given["gate"], dtype)
-    t7 = -8.0 * (-torch.nn.functional.logsigmoid(-(lam))) * torch.sigmoid(gate)
+    t5 = -8.0 * (-torch.nn.functional.logsigmoid(-(lam))) * torch.sigmoid(gate)
     x = steps_first(given["x"], dtype)
     write = steps_first(given["write"], dtype)
-    t10 = -torch.nn.functional.logsigmoid(-(lam))
-    t11 = torch.sigmoid(gate)
-    t12 = torch.nn.functional.logsigmoid((torch.log(-torch.expm1(t7)) + 8.0 * t10 * t11))
-    t13 = torch.nn.functional.logsigmoid((16.0 * t10 * t11 + torch.log1p(torch.exp(t7)) + t12))
-    # y: h_t 1
+    t8 = -torch.nn.functional.logsigmoid(-(lam))
+    t9 = torch.sigmoid(gate)
+    t10 = torch.nn.functional.logsigmoid((torch.log(-torch.expm1(t5)) + 8.0 * t8 * t9))
+    t11 = torch.nn.functional.logsigmoid((16.0 * t8 * t9 + torch.log1p(torch.exp(t5)) + t10))
+    # (36) y: h_t
     y, h_last = in_segments(
-        _forward_sweep_1, (t7, x * torch.sigmoid(write) * torch.exp(0.5 * t13)), (h_first,), lead,
-        1, CHUNK, dtype, device, size_d,
+        _forward_sweep_1, (t5, x * torch.sigmoid(write) * torch.exp(0.5 * t11)), (h_first,), lead, 1, CHUNK
     )
     return {"y": from_steps(y, lead, 1, given["x"].dtype)}, {"h": h_last}, {}
 
 
-def _backward_sweep_1(s1, s2, h_0, lead, size, dtype, device, size_d):
-    """A walk forwards over chunks, carrying h."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    a0 = decay_all(x1, dim=-2)
-    a1 = decay_out(x1, True, 1, dim=-2)
-    a2 = (a1 * x2).sum(-2)
-    a3 = decay_in(x1, False, 1, dim=-2)
-    a4 = channel_apply(1.0, x2, x1, False, True, False, 1)
-    h_now = h_0
-    h_in = []
-    count = x1.shape[2]
+def _backward_sweep_1(x, x2, h, lead, size):
+    """An inter-chunk sweep forwards in time, which carries h."""
+    x, x2 = chunks_of(lead, size, x, x2)
+    kept = decay_all(x, dim=-2)
+    until = decay_out(x, True, 1, dim=-2)
+    prod = (until * x2).sum(-2)
+    since = decay_in(x, False, 1, dim=-2)
+    prod2 = channel_apply(1.0, x2, x, False, True, False, 1)
+    h_0 = []
+    count = x.shape[2]
     for n in range(count):
-        h_in.append(h_now)
-        h_now = a0[:, :, n] * h_now + a2[:, :, n]
-    h_in = torch.stack(h_in, 2)
-    return from_chunks((a3 * h_in[..., None, :] + a4), lead, 1), h_now
+        h_0.append(h)
+        h = kept[:, :, n] * h + prod[:, :, n]
+    h_0 = torch.stack(h_0, 2)
+    return from_chunks((since * h_0[..., None, :] + prod2), lead, 1), h
 
 
-def _backward_sweep_2(s1, s2, dh_0, lead, size, dtype, device, size_d):
-    """A walk backwards over chunks, carrying dh."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    a0 = decay_out(x1, False, -1, dim=-2)
-    a1 = (a0 * x2).sum(-2)
-    a2 = decay_all(x1, dim=-2)
-    a3 = decay_in(x1, False, -1, dim=-2)
-    a4 = channel_apply(1.0, x2, x1, False, False, True, -1)
-    dh_now = dh_0
-    dh_in = []
-    count = x1.shape[2]
+def _backward_sweep_2(x, dy, dh, lead, size):
+    """An inter-chunk sweep backwards in time, which carries dh."""
+    x, dy = chunks_of(lead, size, x, dy)
+    until = decay_out(x, False, -1, dim=-2)
+    prod = (until * dy).sum(-2)
+    kept = decay_all(x, dim=-2)
+    since = decay_in(x, False, -1, dim=-2)
+    prod2 = channel_apply(1.0, dy, x, False, False, True, -1)
+    dh_C = []
+    count = x.shape[2]
     for n in range(count - 1, -1, -1):
-        dh_in.append(dh_now)
-        dh_now = a1[:, :, n] + dh_now * a2[:, :, n]
-    dh_in = torch.stack(dh_in[::-1], 2)
-    return from_chunks((dh_in[..., None, :] * a3 + a4), lead, 1), dh_now
+        dh_C.append(dh)
+        dh = prod[:, :, n] + dh * kept[:, :, n]
+    dh_C = torch.stack(dh_C[::-1], 2)
+    return from_chunks((dh_C[..., None, :] * since + prod2), lead, 1), dh
 
 
 def torch_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
@@ -236,179 +228,140 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
         return backward_by_length(
             torch_backward, per_step, given, states, constants, saved, cotangents, final_cotangents, needs, packed
         )
-    dtype = dtype_of(given)
-    some = given["x"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    dtype, device, lead = call_of(given, "x")
     size_d = given["x"].shape[-1]
-    h_first = (
-        states["h"].to(dtype)
-        if states.get("h") is not None
-        else torch.zeros(lead[0], lead[1], size_d, dtype=dtype, device=device)
-    )
-    last_dh = final_cotangents.get("h")
-    dh_last = (
-        torch.zeros(lead[0], lead[1], size_d, dtype=dtype, device=device) if last_dh is None else last_dh.to(dtype)
-    )
+    h_first = or_zeros(states.get("h"), (*lead[:2], size_d), dtype, device)
+    dh_last = or_zeros(final_cotangents.get("h"), (*lead[:2], size_d), dtype, device)
     lam = per_head(given["lam"], dtype)
     gate = steps_first(given["gate"], dtype)
-    t9 = -8.0 * (-torch.nn.functional.logsigmoid(-(lam))) * torch.sigmoid(gate)
+    t6 = -8.0 * (-torch.nn.functional.logsigmoid(-(lam))) * torch.sigmoid(gate)
     x = steps_first(given["x"], dtype)
     write = steps_first(given["write"], dtype)
-    t12 = -torch.nn.functional.logsigmoid(-(lam))
-    t13 = torch.sigmoid(gate)
-    t14 = torch.nn.functional.logsigmoid((torch.log(-torch.expm1(t9)) + 8.0 * t12 * t13))
-    t15 = torch.nn.functional.logsigmoid((16.0 * t12 * t13 + torch.log1p(torch.exp(t9)) + t14))
-    # y: h_(t-1) 1
+    t9 = -torch.nn.functional.logsigmoid(-(lam))
+    t10 = torch.sigmoid(gate)
+    t11 = torch.nn.functional.logsigmoid((torch.log(-torch.expm1(t6)) + 8.0 * t9 * t10))
+    t12 = torch.nn.functional.logsigmoid((16.0 * t9 * t10 + torch.log1p(torch.exp(t6)) + t11))
+    # (39) y: h_{t-1}
     y, h_end = in_segments(
-        _backward_sweep_1, (t9, x * torch.sigmoid(write) * torch.exp(0.5 * t15)), (h_first,), lead,
-        1, CHUNK, dtype, device, size_d,
+        _backward_sweep_1, (t6, x * torch.sigmoid(write) * torch.exp(0.5 * t12)), (h_first,), lead, 1, CHUNK
     )
-    dy = cotangents.get("y")
-    dy = (
-        torch.zeros(lead[0], lead[1], lead[2], size_d, dtype=dtype, device=device)
-        if dy is None
-        else steps_first(dy, dtype)
-    )
-    # y_2: dh_t 1
-    y_2, dh_first = in_segments(_backward_sweep_2, (t9, dy), (dh_last,), lead, -1, CHUNK, dtype, device, size_d)
+    dy = steps_or_zeros(cotangents.get("y"), (*lead, size_d), dtype, device)
+    # (41) y_2: dh_t
+    y_2, dh_first = in_segments(_backward_sweep_2, (t6, dy), (dh_last,), lead, -1, CHUNK)
     gradients = {}
-    t23 = torch.sigmoid(write)
-    t24 = 0.5 * t15
-    t25 = torch.exp(t24)
-    gradients["x"] = from_steps(y_2 * t23 * t25, lead, 1, given["x"].dtype)
-    t27 = torch.exp(t9)
-    t28 = torch.log1p(t27)
-    t29 = torch.sigmoid((-16.0 * t12 * t13 - t14 - t28))
-    t30 = 0.5 * x * t29 * y_2 * (1.0 + t27).reciprocal() * t23 * t25 + y_2 * y
-    t31 = torch.expm1(t9)
-    t32 = -t31
-    t33 = torch.log(t32)
-    t34 = torch.sigmoid((-t33 + t9))
-    t35 = -0.5 * x * t29 * y_2 * t27 * t23 * t32.reciprocal() * t25 * t34
-    t36 = (
-        8.0 * t12 * x * t29 * y_2 * t23 * t25
-        - 8.0 * t12 * (t30 * t27 + t35)
-        + 4.0 * t12 * x * t29 * y_2 * t23 * t25 * t34
+    t19 = torch.sigmoid(write)
+    t20 = 0.5 * t12
+    t21 = torch.exp(t20)
+    gradients["x"] = from_steps(y_2 * t19 * t21, lead, 1, given["x"].dtype)
+    t23 = torch.exp(t6)
+    t24 = torch.log1p(t23)
+    t25 = torch.sigmoid((-16.0 * t9 * t10 - t11 - t24))
+    t26 = 0.5 * x * t25 * y_2 * (1.0 + t23).reciprocal() * t19 * t21 + y_2 * y
+    t27 = torch.expm1(t6)
+    t28 = -t27
+    t29 = torch.log(t28)
+    t30 = torch.sigmoid((-t29 + t6))
+    t31 = -0.5 * x * t25 * y_2 * t23 * t19 * t28.reciprocal() * t21 * t30
+    t32 = (
+        8.0 * t9 * x * t25 * y_2 * t19 * t21 - 8.0 * t9 * (t26 * t23 + t31) + 4.0 * t9 * x * t25 * y_2 * t19 * t21 * t30
     )
-    gradients["gate"] = from_steps(t36 * (1.0 - t13) * t13, lead, 1, given["gate"].dtype)
-    gradients["write"] = from_steps(x * y_2 * t23 * (1.0 - t23) * t25, lead, 1, given["write"].dtype)
-    t39 = t30 * t27
-    t40 = t39 + t35
-    t41 = -8.0 * t40 * t13 + 8.0 * x * t29 * y_2 * t23 * t25 * t13 + 4.0 * x * t29 * y_2 * t23 * t25 * t34 * t13
-    gradients["lam"] = from_heads(t41 * torch.sigmoid(lam), lead, 1, given["lam"].dtype)
+    gradients["gate"] = from_steps(t32 * (1.0 - t10) * t10, lead, 1, given["gate"].dtype)
+    gradients["write"] = from_steps(x * y_2 * t19 * (1.0 - t19) * t21, lead, 1, given["write"].dtype)
+    t35 = t26 * t23
+    t36 = t35 + t31
+    t37 = -8.0 * t36 * t10 + 8.0 * x * t25 * y_2 * t19 * t21 * t10 + 4.0 * x * t25 * y_2 * t19 * t21 * t30 * t10
+    gradients["lam"] = from_heads(t37 * torch.sigmoid(lam), lead, 1, given["lam"].dtype)
     return gradients, {"h": dh_first}
 
 
-def _forward_states_1_chunks(s1, s2, lead, size, dtype, device, size_d):
-    """What each chunk, walked forwards, makes of h: linear parts, then local parts."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    count = x1.shape[2]
-    a0 = decay_all(x2, dim=-2)
-    a1 = decay_out(x2, True, 1, dim=-2)
-    a2 = (a1 * x1).sum(-2)
+def _forward_states_1_chunks(x, x2, lead, size, dtype, device, size_d):
+    """The map of each chunk, forwards in time, for h: linear parts, then local parts."""
+    x, x2 = chunks_of(lead, size, x, x2)
+    count = x.shape[2]
+    kept = decay_all(x2, dim=-2)
+    until = decay_out(x2, True, 1, dim=-2)
+    prod = (until * x).sum(-2)
     return (
-        over_chunks(a0, (lead[0], lead[1], count, size_d), dtype, device),
-        over_chunks(a2, (lead[0], lead[1], count, size_d), dtype, device),
+        over_chunks(kept, (*lead[:2], count, size_d), dtype, device),
+        over_chunks(prod, (*lead[:2], count, size_d), dtype, device),
     )
 
 
-def _forward_states_1_law(later, earlier):
+def _forward_states_1_composed(later, earlier):
     """The map of two segments from the map of each."""
     return (earlier[0] * later[0], (later[0] * earlier[1] + later[1]))
 
 
-def _forward_states_1_apply(parts, states):
+def _forward_states_1_applied(parts, states):
     """The states that leave a segment, from those that enter it."""
     return ((parts[0] * states[0] + parts[1]),)
 
 
 def torch_forward_states(given, states, constants, exchange):
-    """The states that enter this part of a sequence, by what comes before it."""
-    dtype = dtype_of(given)
-    some = given["x"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    """The states that enter this segment of a sequence, by what comes before it."""
+    dtype, device, lead = call_of(given, "x")
     size_d = given["x"].shape[-1]
-    h_first = (
-        states["h"].to(dtype)
-        if states.get("h") is not None
-        else torch.zeros(lead[0], lead[1], size_d, dtype=dtype, device=device)
-    )
+    h_first = or_zeros(states.get("h"), (*lead[:2], size_d), dtype, device)
     x = steps_first(given["x"], dtype)
     write = steps_first(given["write"], dtype)
     lam = per_head(given["lam"], dtype)
-    t8 = -torch.nn.functional.logsigmoid(-(lam))
+    t6 = -torch.nn.functional.logsigmoid(-(lam))
     gate = steps_first(given["gate"], dtype)
-    t10 = torch.sigmoid(gate)
-    t11 = -8.0 * t8 * t10
-    t12 = torch.nn.functional.logsigmoid((torch.log(-torch.expm1(t11)) + 8.0 * t8 * t10))
-    t13 = torch.nn.functional.logsigmoid((16.0 * t8 * t10 + torch.log1p(torch.exp(t11)) + t12))
-    map_3 = in_pieces(
-        _forward_states_1_chunks, _forward_states_1_law,
-        (x * torch.sigmoid(write) * torch.exp(0.5 * t13), t11), lead, 1, PIECE, dtype, device,
+    t8 = torch.sigmoid(gate)
+    t9 = -8.0 * t6 * t8
+    t10 = torch.nn.functional.logsigmoid((torch.log(-torch.expm1(t9)) + 8.0 * t6 * t8))
+    t11 = torch.nn.functional.logsigmoid((16.0 * t6 * t8 + torch.log1p(torch.exp(t9)) + t10))
+    map_3 = map_of_segment(
+        _forward_states_1_chunks, _forward_states_1_composed,
+        (x * torch.sigmoid(write) * torch.exp(0.5 * t11), t9), lead, 1, LONG_CHUNK, dtype, device,
         size_d,
     )
     # what enters, of h
     ((h_first,),) = exchange(
-        (Segment(("h",), _forward_states_1_law, _forward_states_1_apply, map_3[:1], map_3[1:], (h_first,)),)
+        (Segment(("h",), _forward_states_1_composed, _forward_states_1_applied, map_3[:1], map_3[1:], (h_first,)),)
     )
     return {"h": h_first}
 
 
-def _backward_states_1_chunks(s1, s2, lead, size, dtype, device, size_d):
-    """What each chunk, walked backwards, makes of dh: linear parts, then local parts."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    count = x1.shape[2]
-    a0 = decay_all(x2, dim=-2)
-    a1 = decay_out(x2, False, -1, dim=-2)
-    a2 = (a1 * x1).sum(-2)
+def _backward_states_1_chunks(dy, x, lead, size, dtype, device, size_d):
+    """The map of each chunk, backwards in time, for dh: linear parts, then local parts."""
+    dy, x = chunks_of(lead, size, dy, x)
+    count = dy.shape[2]
+    kept = decay_all(x, dim=-2)
+    until = decay_out(x, False, -1, dim=-2)
+    prod = (until * dy).sum(-2)
     return (
-        over_chunks(a0, (lead[0], lead[1], count, size_d), dtype, device),
-        over_chunks(a2, (lead[0], lead[1], count, size_d), dtype, device),
+        over_chunks(kept, (*lead[:2], count, size_d), dtype, device),
+        over_chunks(prod, (*lead[:2], count, size_d), dtype, device),
     )
 
 
-def _backward_states_1_law(later, earlier):
+def _backward_states_1_composed(later, earlier):
     """The map of two segments from the map of each."""
     return (later[0] * earlier[0], (later[1] + later[0] * earlier[1]))
 
 
-def _backward_states_1_apply(parts, states):
+def _backward_states_1_applied(parts, states):
     """The states that leave a segment, from those that enter it."""
     return ((states[0] * parts[0] + parts[1]),)
 
 
 def torch_backward_states(given, states, constants, saved, cotangents, final_cotangents, exchange):
-    """The gradients of the states that leave this part of a sequence, by what comes after it."""
-    dtype = dtype_of(given)
-    some = given["x"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    """The gradients of the states that leave this segment of a sequence, by what comes after it."""
+    dtype, device, lead = call_of(given, "x")
     size_d = given["x"].shape[-1]
-    h_first = (
-        states["h"].to(dtype)
-        if states.get("h") is not None
-        else torch.zeros(lead[0], lead[1], size_d, dtype=dtype, device=device)
-    )
-    last_dh = final_cotangents.get("h")
-    dh_last = (
-        torch.zeros(lead[0], lead[1], size_d, dtype=dtype, device=device) if last_dh is None else last_dh.to(dtype)
-    )
-    dy = cotangents.get("y")
-    dy = (
-        torch.zeros(lead[0], lead[1], lead[2], size_d, dtype=dtype, device=device)
-        if dy is None
-        else steps_first(dy, dtype)
-    )
+    h_first = or_zeros(states.get("h"), (*lead[:2], size_d), dtype, device)
+    dh_last = or_zeros(final_cotangents.get("h"), (*lead[:2], size_d), dtype, device)
+    dy = steps_or_zeros(cotangents.get("y"), (*lead, size_d), dtype, device)
     lam = per_head(given["lam"], dtype)
     gate = steps_first(given["gate"], dtype)
-    t11 = -8.0 * (-torch.nn.functional.logsigmoid(-(lam))) * torch.sigmoid(gate)
-    map_3 = in_pieces(
-        _backward_states_1_chunks, _backward_states_1_law, (dy, t11), lead, -1, PIECE, dtype, device, size_d
+    t7 = -8.0 * (-torch.nn.functional.logsigmoid(-(lam))) * torch.sigmoid(gate)
+    map_3 = map_of_segment(
+        _backward_states_1_chunks, _backward_states_1_composed, (dy, t7), lead, -1, LONG_CHUNK, dtype, device, size_d
     )
     # what enters, of dh
     ((dh_last,),) = exchange(
-        (Segment(("h",), _backward_states_1_law, _backward_states_1_apply, map_3[:1], map_3[1:], (dh_last,)),)
+        (Segment(("h",), _backward_states_1_composed, _backward_states_1_applied, map_3[:1], map_3[1:], (dh_last,)),)
     )
     return {"h": dh_last}
 
@@ -636,7 +589,7 @@ def backward_scan_2(
     h = sh % H
     b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
-    i = C - 1 - tl.arange(0, C)  # as steps are walked over
+    i = C - 1 - tl.arange(0, C)  # in the order of the sweep
     d = tl.program_id(0) % tl.cdiv(D, block_d) * block_d + tl.arange(0, block_d)
     d_ok = d < D
     dh = tl.zeros([block_d], tl.float32)
@@ -1173,7 +1126,7 @@ def steps_kernel(
     else:
         row = batch
     entry, begin, count = batch, tl.cast(0, tl.int64), tl.cast(steps, tl.int64)
-    if starts_at is not None:  # packed: a program walks one sequence, whose place it reads
+    if starts_at is not None:  # packed: a program has one sequence, whose place it reads
         entry, begin = tl.cast(0, tl.int64), tl.cast(tl.load(starts_at + batch), tl.int64)
         count = tl.load(starts_at + batch + 1) - begin
     if counts_at is not None:

@@ -6,57 +6,61 @@ family: chunk-parallel
 """
 
 # The recurrence
-#     o_t = (S_{t-1}^T + v_t (u . k_t)^T) q_t
-#     S_t = diag(w_t) S_{t-1} + k_t v_t^T
+#     (1) o_t = (S_{t-1}^T + v_t (u . k_t)^T) q_t
+#     (2) S_t = diag(w_t) S_{t-1} + k_t v_t^T
 #
 # Its adjoint
-#     dS_t = diag(w_{t+1}) dS_{t+1} + q_{t+1} do_{t+1}^T
-#     dq_t = (S_{t-1} + (u . k_t) v_t^T) do_t
-#     dk_t = dS_t v_t + (v_t^T do_t) (u . q_t)
-#     dv_t = dS_t^T k_t + (u^T (q_t . k_t)) do_t
-#     dlog w_t = w_t . ((S_{t-1} . dS_t) 1)
-#     du = sum_t (v_t^T do_t) (q_t . k_t)
-#     dS_0 = diag(w_1) dS_1 + q_1 do_1^T
+#     (3) dS_t = diag(w_{t+1}) dS_{t+1} + q_{t+1} do_{t+1}^T
+#     (4) dq_t = (S_{t-1} + (u . k_t) v_t^T) do_t
+#     (5) dk_t = dS_t v_t + (v_t^T do_t) (u . q_t)
+#     (6) dv_t = dS_t^T k_t + (u^T (q_t . k_t)) do_t
+#     (7) dlog w_t = w_t . ((S_{t-1} . dS_t) 1)
+#     (8) du = sum_t (v_t^T do_t) (q_t . k_t)
+#     (9) dS_0 = diag(w_1) dS_1 + q_1 do_1^T
 #
 # Read-write form
-#     S_t = diag(w_t) S_{t-1} + k_t v_t^T
-#     o_t = S_{t-1}^T q_t + (u^T (q_t . k_t)) v_t
+#     (10) S_t = diag(w_t) S_{t-1} + k_t v_t^T
+#     (11) o_t = S_{t-1}^T q_t + (u^T (q_t . k_t)) v_t
 #
 # Read-write form of the adjoint
-#     dS_{t-1} = diag(w_t) dS_t + q_t do_t^T
-#     dq_t = S_{t-1} do_t + (v_t^T do_t) (u . k_t)
-#     dk_t = dS_t v_t + (v_t^T do_t) (u . q_t)
-#     dv_t = dS_t^T k_t + (u^T (q_t . k_t)) do_t
-#     dlog w_t = w_t . ((S_{t-1} . dS_t) 1)
-#     du = sum_t (v_t^T do_t) (q_t . k_t)
-#     w_t . ((S_{t-1} . dS_t) 1) = (S_n . dS_n) 1 - sum_{s >= t} (k_s . (dS_s v_s)) + sum_{s > t} (q_s . (S_{s-1}
-#         do_s))
+#     (12) dS_{t-1} = diag(w_t) dS_t + q_t do_t^T
+#     (13) dq_t = S_{t-1} do_t + (v_t^T do_t) (u . k_t)
+#     (14) dk_t = dS_t v_t + (v_t^T do_t) (u . q_t)
+#     (15) dv_t = dS_t^T k_t + (u^T (q_t . k_t)) do_t
+#     (16) dlog w_t = w_t . ((S_{t-1} . dS_t) 1)
+#     (17) du = sum_t (v_t^T do_t) (q_t . k_t)
+#     (18) w_t . ((S_{t-1} . dS_t) 1) = (S_n . dS_n) 1 - sum_{s >= t} (k_s . (dS_s v_s)) + sum_{s > t} (q_s .
+#         (S_{s-1} do_s))
 #
 # Products of decays in a chunk
 # i, j and s run over the steps of the chunk.
-#     A_i = prod_{s < i} w_s
-#     M_{ij} = prod_{j < s < i} w_s  for j < i, else 0
-#     B_j = prod_{s > j} w_s
-#     G_i = prod_{s <= i} w_s
-#     G_C = prod_s w_s
+#     (19) A_i = prod_{s < i} w_s
+#     (20) M_{ij} = prod_{j < s < i} w_s  for j < i, else 0
+#     (21) B_j = prod_{s > j} w_s
+#     (22) G_i = prod_{s <= i} w_s
+#     (23) G_C = prod_s w_s
 #
 # Over a chunk of C steps, forward
 # The only sweep goes from the first chunk to the last.
-#     [P_1]_{i,j} = sum_{d} Q_{i,d} K_{j,d} M_{i,j,d}
-#     Y_1 = (Q . A) S_0 + P_1 V   (row t: S_{t-1}^T q_t)
-#     S_C = diag(G_C) S_0 + (K . B)^T V
+#     (24) [P_1]_{i,j} = sum_{d} Q_{i,d} K_{j,d} M_{i,j,d}
+#     (25) Y_1 = (Q . A) S_0 + P_1 V   (row t: S_{t-1}^T q_t)
+#     (26) S_C = diag(G_C) S_0 + (K . B)^T V
 #
 # Over a chunk of C steps, backward
 # Sweep 1 goes from the first chunk to the last.
-#     [P_2]_{i,d} = sum_{j} K_{j,d} [dO V^T]_{i,j} M_{i,j,d}
-#     Y_2 = (dO S_0^T) . A + P_2   (row t: S_{t-1} do_t)
+#     (27) [P_2]_{i,d} = sum_{j} K_{j,d} [dO V^T]_{i,j} M_{i,j,d}
+#     (28) Y_2 = (dO S_0^T) . A + P_2   (row t: S_{t-1} do_t)
 # Sweep 2 goes from the last chunk to the first.
-#     [P_3]_{i,j} = sum_{d} Q_{j,d} K_{i,d} M_{j,i,d}
-#     Y_3 = (K . B) dS_C + P_3 dO   (row t: dS_t^T k_t)
-#     dS_0 = diag(G_C) dS_C + (Q . A)^T dO
+#     (29) [P_3]_{i,j} = sum_{d} Q_{j,d} K_{i,d} M_{j,i,d}
+#     (30) Y_3 = (K . B) dS_C + P_3 dO   (row t: dS_t^T k_t)
+#     (31) dS_0 = diag(G_C) dS_C + (Q . A)^T dO
 # Sweep 3 goes from the last chunk to the first.
-#     [P_4]_{i,d} = sum_{j} Q_{j,d} [V dO^T]_{i,j} M_{j,i,d}
-#     Y_4 = (V dS_C^T) . B + P_4   (row t: dS_t v_t)
+#     (32) [P_4]_{i,d} = sum_{j} Q_{j,d} [V dO^T]_{i,j} M_{j,i,d}
+#     (33) Y_4 = (V dS_C^T) . B + P_4   (row t: dS_t v_t)
+#
+# In code, products of decays are called by what lies at their ends: m (in torch, decays) is from a write to a read,
+#     since from what enters the chunk to a read, until from a write to what leaves it, kept from what enters to what
+#     leaves. Statements cite the formulas above by their numbers.
 
 import torch
 import triton
@@ -81,36 +85,32 @@ from chunkform.runtime.op.decode import Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK, dtype_of, from_chunks, from_heads, from_steps, in_parts, in_segments, per_head,
-    steps_first, to_chunks,
+    CHUNK, call_of, chunks_of, dtype_of, from_chunks, from_heads, from_steps, in_parts, in_segments,
+    or_zeros, per_head, steps_first, steps_or_zeros,
 )
 from chunkform.runtime.torch_form.decays import (
     apart_mask, channel_apply, channel_product, decay_all, decay_in, decay_out, order_mask,
 )
-from chunkform.runtime.torch_form.segment_maps import PIECE, Segment, in_pieces, over_chunks
+from chunkform.runtime.torch_form.segment_maps import LONG_CHUNK, Segment, map_of_segment, over_chunks
 
 
-def _forward_sweep_1(s1, s2, s3, s4, S_0, lead, size, dtype, device, size_d, size_e):
-    """A walk forwards over chunks, carrying S."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    a0 = decay_out(x2, True, 1, dim=-2)
-    a1 = (x1 * a0).mT @ x3
-    a2 = decay_all(x2, dim=-2)
-    a3 = decay_in(x2, False, 1, dim=-2)
-    a4 = channel_product(x4, x1, x2, False, True, False, 1)
-    a5 = a4 @ x3
-    S_now = S_0
-    S_in = []
-    count = x1.shape[2]
+def _forward_sweep_1(k, log_w, v, q, S, lead, size):
+    """An inter-chunk sweep forwards in time, which carries S."""
+    k, log_w, v, q = chunks_of(lead, size, k, log_w, v, q)
+    until = decay_out(log_w, True, 1, dim=-2)
+    prod = (k * until).mT @ v
+    kept = decay_all(log_w, dim=-2)
+    since = decay_in(log_w, False, 1, dim=-2)
+    prod3 = channel_product(q, k, log_w, False, True, False, 1)
+    prod4 = prod3 @ v
+    S_0 = []
+    count = k.shape[2]
     for n in range(count):
-        S_in.append(S_now)
-        S_now = a1[:, :, n] + S_now * (a2[:, :, n])[..., :, None]
-    S_in = torch.stack(S_in, 2)
-    c0 = (x4 * a3) @ S_in
-    return from_chunks((c0 + a5), lead, 1), S_now
+        S_0.append(S)
+        S = prod[:, :, n] + S * kept[:, :, n][..., :, None]
+    S_0 = torch.stack(S_0, 2)
+    prod2 = (q * since) @ S_0
+    return from_chunks((prod2 + prod4), lead, 1), S
 
 
 def torch_forward(given, states, constants, packed=None):
@@ -118,125 +118,100 @@ def torch_forward(given, states, constants, packed=None):
     if packed is not None:
         per_step = ["q", "k", "v", "w"]
         return forward_by_length(torch_forward, per_step, given, states, constants, packed)
-    dtype = dtype_of(given)
-    some = given["q"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    dtype, device, lead = call_of(given, "q")
     size_d = given["q"].shape[-1]
     size_e = given["v"].shape[-1]
-    S_first = (
-        states["S"].to(dtype)
-        if states.get("S") is not None
-        else torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-    )
+    S_first = or_zeros(states.get("S"), (*lead[:2], size_d, size_e), dtype, device)
     k = steps_first(given["k"], dtype)
     log_w = steps_first(given["w"], dtype)
     v = steps_first(given["v"], dtype)
     q = steps_first(given["q"], dtype)
-    # y: S_(t-1)^T q_t
-    y, S_last = in_segments(
-        _forward_sweep_1, (k, log_w, v, q), (S_first,), lead, 1, CHUNK, dtype, device, size_d, size_e
-    )
+    # (25) y: S_{t-1}^T q_t
+    y, S_last = in_segments(_forward_sweep_1, (k, log_w, v, q), (S_first,), lead, 1, CHUNK)
     u = per_head(given["u"], dtype)
-    t13 = (q * u * k).sum(-1)
-    return {"o": from_steps((y + t13[..., None] * v), lead, 1, given["q"].dtype)}, {"S": S_last}, {}
+    t11 = (q * u * k).sum(-1)
+    return {"o": from_steps((y + t11[..., None] * v), lead, 1, given["q"].dtype)}, {"S": S_last}, {}
 
 
-def _backward_sweep_1(s1, s2, s3, s4, S_0, lead, size, dtype, device, size_d, size_e):
-    """A walk forwards over chunks, carrying S."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    a0 = decay_out(x2, True, 1, dim=-2)
-    a1 = (x1 * a0).mT @ x3
-    a2 = decay_all(x2, dim=-2)
-    a3 = x4 @ x3.mT
-    a4 = channel_apply(a3, x1, x2, False, True, False, 1)
-    a5 = decay_in(x2, False, 1, dim=-2)
-    S_now = S_0
-    S_in = []
-    count = x1.shape[2]
+def _backward_sweep_1(k, log_w, v, do, S, lead, size):
+    """An inter-chunk sweep forwards in time, which carries S."""
+    k, log_w, v, do = chunks_of(lead, size, k, log_w, v, do)
+    until = decay_out(log_w, True, 1, dim=-2)
+    prod = (k * until).mT @ v
+    kept = decay_all(log_w, dim=-2)
+    prod2 = do @ v.mT
+    prod3 = channel_apply(prod2, k, log_w, False, True, False, 1)
+    since = decay_in(log_w, False, 1, dim=-2)
+    S_0 = []
+    count = k.shape[2]
     for n in range(count):
-        S_in.append(S_now)
-        S_now = a1[:, :, n] + S_now * (a2[:, :, n])[..., :, None]
-    S_in = torch.stack(S_in, 2)
-    c0 = x4 @ S_in.mT
-    return from_chunks((a4 + c0 * a5), lead, 1), S_in, S_now
+        S_0.append(S)
+        S = prod[:, :, n] + S * kept[:, :, n][..., :, None]
+    S_0 = torch.stack(S_0, 2)
+    prod4 = do @ S_0.mT
+    return from_chunks((prod3 + prod4 * since), lead, 1), S_0, S
 
 
-def _backward_sweep_2(s1, s2, s3, s4, dS_0, lead, size, dtype, device, size_d, size_e):
-    """A walk backwards over chunks, carrying dS."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    a0 = decay_all(x1, dim=-2)
-    a1 = decay_out(x1, True, -1, dim=-2)
-    a2 = (a1 * x2).mT @ x3
-    a3 = channel_product(x4, x2, x1, False, True, False, -1)
-    a4 = a3 @ x3
-    a5 = decay_in(x1, False, -1, dim=-2)
-    dS_now = dS_0
-    dS_in = []
-    count = x1.shape[2]
+def _backward_sweep_2(log_w, q, do, k, dS, lead, size):
+    """An inter-chunk sweep backwards in time, which carries dS."""
+    log_w, q, do, k = chunks_of(lead, size, log_w, q, do, k)
+    kept = decay_all(log_w, dim=-2)
+    until = decay_out(log_w, True, -1, dim=-2)
+    prod = (until * q).mT @ do
+    prod2 = channel_product(k, q, log_w, False, True, False, -1)
+    prod3 = prod2 @ do
+    since = decay_in(log_w, False, -1, dim=-2)
+    dS_C = []
+    count = log_w.shape[2]
     for n in range(count - 1, -1, -1):
-        dS_in.append(dS_now)
-        dS_now = dS_now * (a0[:, :, n])[..., :, None] + a2[:, :, n]
-    dS_in = torch.stack(dS_in[::-1], 2)
-    c0 = (x4 * a5) @ dS_in
-    return from_chunks((a4 + c0), lead, 1), dS_in, dS_now
+        dS_C.append(dS)
+        dS = dS * kept[:, :, n][..., :, None] + prod[:, :, n]
+    dS_C = torch.stack(dS_C[::-1], 2)
+    prod4 = (k * since) @ dS_C
+    return from_chunks((prod3 + prod4), lead, 1), dS_C, dS
 
 
-def _backward_sweep_3(s1, s2, s3, s4, dS_0, lead, size, dtype, device, size_d, size_e):
-    """A walk backwards over chunks, carrying dS."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    a0 = decay_all(x1, dim=-2)
-    a1 = decay_out(x1, True, -1, dim=-2)
-    a2 = (a1 * x2).mT @ x3
-    a3 = x4 @ x3.mT
-    a4 = channel_apply(a3, x2, x1, False, True, False, -1)
-    a5 = decay_in(x1, False, -1, dim=-2)
-    dS_now = dS_0
-    dS_in = []
-    count = x1.shape[2]
+def _backward_sweep_3(log_w, q, do, v, dS, lead, size):
+    """An inter-chunk sweep backwards in time, which carries dS."""
+    log_w, q, do, v = chunks_of(lead, size, log_w, q, do, v)
+    kept = decay_all(log_w, dim=-2)
+    until = decay_out(log_w, True, -1, dim=-2)
+    prod = (until * q).mT @ do
+    prod2 = v @ do.mT
+    prod3 = channel_apply(prod2, q, log_w, False, True, False, -1)
+    since = decay_in(log_w, False, -1, dim=-2)
+    dS_C = []
+    count = log_w.shape[2]
     for n in range(count - 1, -1, -1):
-        dS_in.append(dS_now)
-        dS_now = dS_now * (a0[:, :, n])[..., :, None] + a2[:, :, n]
-    dS_in = torch.stack(dS_in[::-1], 2)
-    c0 = x4 @ dS_in.mT
-    return from_chunks((a4 + a5 * c0), lead, 1), dS_now
+        dS_C.append(dS)
+        dS = dS * kept[:, :, n][..., :, None] + prod[:, :, n]
+    dS_C = torch.stack(dS_C[::-1], 2)
+    prod4 = v @ dS_C.mT
+    return from_chunks((prod3 + since * prod4), lead, 1), dS
 
 
-def _backward_unroll_4(s1, s2, s3, s4, s5, s6, S_edges, dS_edges, lead, size, dtype, device, size_d, size_e):
-    """Products of the states and their gradients at each step, from the states at the borders of chunks."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    x5 = to_chunks(s5, lead, size, 1)
-    x6 = to_chunks(s6, lead, size, 1)
-    a0 = order_mask(size, True, -1, x1)
-    a1 = apart_mask(size, 2, -1, x1)
-    a2 = x3 @ x4.mT
-    a3 = channel_apply(a1 * a2, x5, x6, False, True, False, -1)
-    a4 = a0 @ (-x2 * a3)
-    a5 = decay_all(x6, dim=-2)
-    a6 = (S_edges * dS_edges).sum(-1)
-    a7 = order_mask(size, False, -1, x1)
-    a8 = apart_mask(size, 2, 1, x1)
-    a9 = x4 @ x3.mT
-    a10 = channel_apply(a8 * a9, x2, x6, False, True, False, 1)
-    a11 = x4 @ S_edges.mT
-    a12 = decay_in(x6, False, 1, dim=-2)
-    a13 = a7 @ (x5 * a10 + x5 * a11 * a12)
-    a14 = order_mask(size, False, 1, x1)
-    a15 = decay_in(x6, False, -1, dim=-2)
-    a16 = x3 @ dS_edges.mT
-    a17 = a14 @ (x2 * a15 * a16)
-    return (from_chunks((a4 + (a5 * a6)[..., None, :] + a13 + a17), lead, 1),)
+def _backward_state_adjoint_4(w, k, v, do, q, log_w, S_0, dS_C, lead, size):
+    """State-adjoint products at each step, from the states at chunk boundaries and their gradients."""
+    w, k, v, do, q, log_w = chunks_of(lead, size, w, k, v, do, q, log_w)
+    order = order_mask(size, True, -1, w)
+    order2 = apart_mask(size, 2, -1, w)
+    prod = v @ do.mT
+    prod2 = channel_apply(order2 * prod, q, log_w, False, True, False, -1)
+    prod3 = order @ (-k * prod2)
+    kept = decay_all(log_w, dim=-2)
+    prod4 = (S_0 * dS_C).sum(-1)
+    order3 = order_mask(size, False, -1, w)
+    order4 = apart_mask(size, 2, 1, w)
+    prod5 = do @ v.mT
+    prod6 = channel_apply(order4 * prod5, k, log_w, False, True, False, 1)
+    prod7 = do @ S_0.mT
+    since = decay_in(log_w, False, 1, dim=-2)
+    prod8 = order3 @ (q * prod6 + q * prod7 * since)
+    order5 = order_mask(size, False, 1, w)
+    since2 = decay_in(log_w, False, -1, dim=-2)
+    prod9 = v @ dS_C.mT
+    prod10 = order5 @ (k * since2 * prod9)
+    return (from_chunks((prod3 + (kept * prod4)[..., None, :] + prod8 + prod10), lead, 1),)
 
 
 def torch_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
@@ -246,169 +221,120 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
         return backward_by_length(
             torch_backward, per_step, given, states, constants, saved, cotangents, final_cotangents, needs, packed
         )
-    dtype = dtype_of(given)
-    some = given["q"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    dtype, device, lead = call_of(given, "q")
     size_d = given["q"].shape[-1]
     size_e = given["v"].shape[-1]
-    S_first = (
-        states["S"].to(dtype)
-        if states.get("S") is not None
-        else torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-    )
-    last_dS = final_cotangents.get("S")
-    dS_last = (
-        torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-        if last_dS is None
-        else last_dS.to(dtype)
-    )
+    S_first = or_zeros(states.get("S"), (*lead[:2], size_d, size_e), dtype, device)
+    dS_last = or_zeros(final_cotangents.get("S"), (*lead[:2], size_d, size_e), dtype, device)
     k = steps_first(given["k"], dtype)
     log_w = steps_first(given["w"], dtype)
     v = steps_first(given["v"], dtype)
-    do = cotangents.get("o")
-    do = (
-        torch.zeros(lead[0], lead[1], lead[2], size_e, dtype=dtype, device=device)
-        if do is None
-        else steps_first(do, dtype)
-    )
-    # y: S_(t-1) do_t
-    y, S_edges, S_end = in_segments(
-        _backward_sweep_1, (k, log_w, v, do), (S_first,), lead, 1, CHUNK, dtype, device, size_d, size_e
-    )
+    do = steps_or_zeros(cotangents.get("o"), (*lead, size_e), dtype, device)
+    # (28) y: S_{t-1} do_t
+    y, S_0, S_end = in_segments(_backward_sweep_1, (k, log_w, v, do), (S_first,), lead, 1, CHUNK)
     q = steps_first(given["q"], dtype)
-    # y_2: dS_(t-1)^T k_t
-    y_2, dS_edges, dS_first = in_segments(
-        _backward_sweep_2, (log_w, q, do, k), (dS_last,), lead, -1, CHUNK, dtype, device, size_d, size_e
-    )
-    # y_3: dS_(t-1) v_t
-    y_3, dS_first = in_segments(
-        _backward_sweep_3, (log_w, q, do, v), (dS_last,), lead, -1, CHUNK, dtype, device, size_d, size_e
-    )
+    # (30) y_2: dS_t^T k_t
+    y_2, dS_C, dS_first = in_segments(_backward_sweep_2, (log_w, q, do, k), (dS_last,), lead, -1, CHUNK)
+    # (33) y_3: dS_t v_t
+    y_3, dS_first = in_segments(_backward_sweep_3, (log_w, q, do, v), (dS_last,), lead, -1, CHUNK)
     w = log_w.exp()
-    # pairing_S: <S_(t-1), dS_t> at each step, with the scalars that multiply the state
-    (pairing_S,) = in_parts(
-        _backward_unroll_4, (w, k, v, do, q, log_w), (S_edges, dS_edges), lead, CHUNK, dtype, device, size_d, size_e
-    )
+    # paired_S: w_t . ((S_{t-1} . dS_t) 1)
+    (paired_S,) = in_parts(_backward_state_adjoint_4, (w, k, v, do, q, log_w), (S_0, dS_C), lead, CHUNK)
     gradients = {}
     u = per_head(given["u"], dtype)
-    t25 = (v * do).sum(-1)
-    gradients["q"] = from_steps((u * t25[..., None] * k + y), lead, 1, given["q"].dtype)
-    gradients["k"] = from_steps((y_3 + q * u * t25[..., None]), lead, 1, given["k"].dtype)
-    t28 = (q * u * k).sum(-1)
-    gradients["v"] = from_steps((y_2 + t28[..., None] * do), lead, 1, given["v"].dtype)
-    gradients["w"] = from_steps(pairing_S, lead, 1, given["w"].dtype)
-    gradients["u"] = from_heads(q * t25[..., None] * k, lead, 1, given["u"].dtype)
+    t21 = (v * do).sum(-1)
+    gradients["q"] = from_steps((u * t21[..., None] * k + y), lead, 1, given["q"].dtype)
+    gradients["k"] = from_steps((y_3 + q * u * t21[..., None]), lead, 1, given["k"].dtype)
+    t24 = (q * u * k).sum(-1)
+    gradients["v"] = from_steps((y_2 + t24[..., None] * do), lead, 1, given["v"].dtype)
+    gradients["w"] = from_steps(paired_S, lead, 1, given["w"].dtype)
+    gradients["u"] = from_heads(q * t21[..., None] * k, lead, 1, given["u"].dtype)
     return gradients, {"S": dS_first}
 
 
-def _forward_states_1_chunks(s1, s2, s3, lead, size, dtype, device, size_d, size_e):
-    """What each chunk, walked forwards, makes of S: linear parts, then local parts."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    count = x1.shape[2]
-    a0 = decay_all(x2, dim=-2)
-    a1 = decay_out(x2, True, 1, dim=-2)
-    a2 = (x1 * a1).mT @ x3
+def _forward_states_1_chunks(k, log_w, v, lead, size, dtype, device, size_d, size_e):
+    """The map of each chunk, forwards in time, for S: linear parts, then local parts."""
+    k, log_w, v = chunks_of(lead, size, k, log_w, v)
+    count = k.shape[2]
+    kept = decay_all(log_w, dim=-2)
+    until = decay_out(log_w, True, 1, dim=-2)
+    prod = (k * until).mT @ v
     return (
-        over_chunks(a0, (lead[0], lead[1], count, size_d), dtype, device),
-        over_chunks(a2, (lead[0], lead[1], count, size_d, size_e), dtype, device),
+        over_chunks(kept, (*lead[:2], count, size_d), dtype, device),
+        over_chunks(prod, (*lead[:2], count, size_d, size_e), dtype, device),
     )
 
 
-def _forward_states_1_law(later, earlier):
+def _forward_states_1_composed(later, earlier):
     """The map of two segments from the map of each."""
-    return (earlier[0] * later[0], (later[1] + earlier[1] * (later[0])[..., :, None]))
+    return (earlier[0] * later[0], (later[1] + earlier[1] * later[0][..., :, None]))
 
 
-def _forward_states_1_apply(parts, states):
+def _forward_states_1_applied(parts, states):
     """The states that leave a segment, from those that enter it."""
-    return ((states[0] * (parts[0])[..., :, None] + parts[1]),)
+    return ((states[0] * parts[0][..., :, None] + parts[1]),)
 
 
 def torch_forward_states(given, states, constants, exchange):
-    """The states that enter this part of a sequence, by what comes before it."""
-    dtype = dtype_of(given)
-    some = given["q"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    """The states that enter this segment of a sequence, by what comes before it."""
+    dtype, device, lead = call_of(given, "q")
     size_d = given["q"].shape[-1]
     size_e = given["v"].shape[-1]
-    S_first = (
-        states["S"].to(dtype)
-        if states.get("S") is not None
-        else torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-    )
+    S_first = or_zeros(states.get("S"), (*lead[:2], size_d, size_e), dtype, device)
     k = steps_first(given["k"], dtype)
     log_w = steps_first(given["w"], dtype)
     v = steps_first(given["v"], dtype)
-    map_3 = in_pieces(
-        _forward_states_1_chunks, _forward_states_1_law, (k, log_w, v), lead, 1, PIECE, dtype, device, size_d, size_e
+    map_3 = map_of_segment(
+        _forward_states_1_chunks, _forward_states_1_composed, (k, log_w, v), lead, 1, LONG_CHUNK,
+        dtype, device, size_d, size_e,
     )
     # what enters, of S
     ((S_first,),) = exchange(
-        (Segment(("S",), _forward_states_1_law, _forward_states_1_apply, map_3[:1], map_3[1:], (S_first,)),)
+        (Segment(("S",), _forward_states_1_composed, _forward_states_1_applied, map_3[:1], map_3[1:], (S_first,)),)
     )
     return {"S": S_first}
 
 
-def _backward_states_1_chunks(s1, s2, s3, lead, size, dtype, device, size_d, size_e):
-    """What each chunk, walked backwards, makes of dS: linear parts, then local parts."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    count = x1.shape[2]
-    a0 = decay_all(x2, dim=-2)
-    a1 = decay_out(x2, True, -1, dim=-2)
-    a2 = (a1 * x1).mT @ x3
+def _backward_states_1_chunks(q, log_w, do, lead, size, dtype, device, size_d, size_e):
+    """The map of each chunk, backwards in time, for dS: linear parts, then local parts."""
+    q, log_w, do = chunks_of(lead, size, q, log_w, do)
+    count = q.shape[2]
+    kept = decay_all(log_w, dim=-2)
+    until = decay_out(log_w, True, -1, dim=-2)
+    prod = (until * q).mT @ do
     return (
-        over_chunks(a0, (lead[0], lead[1], count, size_d), dtype, device),
-        over_chunks(a2, (lead[0], lead[1], count, size_d, size_e), dtype, device),
+        over_chunks(kept, (*lead[:2], count, size_d), dtype, device),
+        over_chunks(prod, (*lead[:2], count, size_d, size_e), dtype, device),
     )
 
 
-def _backward_states_1_law(later, earlier):
+def _backward_states_1_composed(later, earlier):
     """The map of two segments from the map of each."""
-    return (earlier[0] * later[0], (earlier[1] * (later[0])[..., :, None] + later[1]))
+    return (earlier[0] * later[0], (earlier[1] * later[0][..., :, None] + later[1]))
 
 
-def _backward_states_1_apply(parts, states):
+def _backward_states_1_applied(parts, states):
     """The states that leave a segment, from those that enter it."""
-    return ((states[0] * (parts[0])[..., :, None] + parts[1]),)
+    return ((states[0] * parts[0][..., :, None] + parts[1]),)
 
 
 def torch_backward_states(given, states, constants, saved, cotangents, final_cotangents, exchange):
-    """The gradients of the states that leave this part of a sequence, by what comes after it."""
-    dtype = dtype_of(given)
-    some = given["q"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    """The gradients of the states that leave this segment of a sequence, by what comes after it."""
+    dtype, device, lead = call_of(given, "q")
     size_d = given["q"].shape[-1]
     size_e = given["v"].shape[-1]
-    S_first = (
-        states["S"].to(dtype)
-        if states.get("S") is not None
-        else torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-    )
-    last_dS = final_cotangents.get("S")
-    dS_last = (
-        torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
-        if last_dS is None
-        else last_dS.to(dtype)
-    )
+    S_first = or_zeros(states.get("S"), (*lead[:2], size_d, size_e), dtype, device)
+    dS_last = or_zeros(final_cotangents.get("S"), (*lead[:2], size_d, size_e), dtype, device)
     q = steps_first(given["q"], dtype)
     log_w = steps_first(given["w"], dtype)
-    do = cotangents.get("o")
-    do = (
-        torch.zeros(lead[0], lead[1], lead[2], size_e, dtype=dtype, device=device)
-        if do is None
-        else steps_first(do, dtype)
-    )
-    map_3 = in_pieces(
-        _backward_states_1_chunks, _backward_states_1_law, (q, log_w, do), lead, -1, PIECE, dtype,
-        device, size_d, size_e,
+    do = steps_or_zeros(cotangents.get("o"), (*lead, size_e), dtype, device)
+    map_3 = map_of_segment(
+        _backward_states_1_chunks, _backward_states_1_composed, (q, log_w, do), lead, -1,
+        LONG_CHUNK, dtype, device, size_d, size_e,
     )
     # what enters, of dS
     ((dS_last,),) = exchange(
-        (Segment(("S",), _backward_states_1_law, _backward_states_1_apply, map_3[:1], map_3[1:], (dS_last,)),)
+        (Segment(("S",), _backward_states_1_composed, _backward_states_1_applied, map_3[:1], map_3[1:], (dS_last,)),)
     )
     return {"S": dS_last}
 
@@ -569,7 +495,7 @@ def forward_prepare_1_others(
     CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """The same, of chunks that aren't flat: a program looks at some together, and takes one after the other."""
+    """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     i = tl.arange(0, C)
     SUMS: tl.constexpr = False
     group = tl.program_id(0) * GROUP
@@ -737,7 +663,7 @@ def forward_sweep_1(
     C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
-    """A walk forwards over chunks, carrying a tile of S."""
+    """An inter-chunk sweep forwards in time, which carries a tile of S."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
     sh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
     h = sh % H
@@ -811,7 +737,7 @@ def forward_sweep_1(
             p3 = tl.dot(
                 v.to(DT), scaled2.to(DT), (kept[None, :] * S[n_d]), input_precision="tf32x3"
             )  # ... + scaled2^T v
-            S_slice2 = p3  # diag(kept) S + scaled2^T v
+            S_slice2 = p3  # (26) diag(kept) S + scaled2^T v
             S_next = S_next + (S_slice2,)
         S = S_next
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
@@ -931,7 +857,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps,
             num_stages=2, maxnreg=walk.registers,
         )
-        if exchange is not None:  # other parts of the sequence are elsewhere
+        if exchange is not None:  # other segments of the sequence are elsewhere
             S_coming = exchange.begin(
                 (
                     map_of_all(
@@ -1089,7 +1015,7 @@ def backward_prepare_1_others(
     CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """The same, of chunks that aren't flat: a program looks at some together, and takes one after the other."""
+    """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     i = tl.arange(0, C)
     group = tl.program_id(0) * GROUP
     if steep(w_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
@@ -1206,7 +1132,7 @@ def backward_sweep_1(
     C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
-    """A walk backwards over chunks, carrying a tile of dS."""
+    """An inter-chunk sweep backwards in time, which carries a tile of dS."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
     sh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
     h = sh % H
@@ -1280,7 +1206,7 @@ def backward_sweep_1(
             p3 = tl.dot(
                 do.to(DT), scaled2.to(DT), (kept[None, :] * dS[n_d]), input_precision="tf32x3"
             )  # ... + scaled2^T do
-            dS_slice2 = p3  # diag(kept) dS + scaled2^T do
+            dS_slice2 = p3  # (31) diag(kept) dS + scaled2^T do
             dS_next = dS_next + (dS_slice2,)
         dS = dS_next
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
@@ -1316,7 +1242,7 @@ def backward_read_1(
     FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """What reads the states at the borders of blocks, for all blocks at once."""
+    """Intra-chunk outputs from checkpointed states, of all intervals at once."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
     i = tl.arange(0, C)
     e = tl.arange(0, block_e)
@@ -1390,7 +1316,7 @@ def backward_read_1(
     p4 = tl.dot(do.to(DT), s.to(DT), input_precision="tf32x3")  # do S^T
     since = span(w_a_before, w_n_before, 0.0, 0)
     apart = (p4 * since) + p3
-    y = p3 + (p4 * since)  # (do S^T) . since + intra1
+    y = p3 + (p4 * since)  # (28) (do S^T) . since + intra1
     terms = y  # dq
     tl.store(dq_0_out + step * D + i[:, None] * (H * D) + d[None, :], y, mask=i_new[:, None] & d_ok[None, :])  # dq
     s2 = tl.load(
@@ -1423,7 +1349,7 @@ def backward_read_1(
     )
     since2 = span(w_a_end[None, :], w_n_end[None, :], w_a, w_n)
     apart2 = p7 + (p8 * since2)
-    y2 = p7 + (p8 * since2)  # (v dS^T) . since + intra2
+    y2 = p7 + (p8 * since2)  # (33) (v dS^T) . since + intra2
     terms2 = y2  # dk
     tl.store(dk_2_out + step * D + i[:, None] * (H * D) + d[None, :], y2, mask=i_new[:, None] & d_ok[None, :])  # dk
 
@@ -1437,7 +1363,7 @@ def backward_read_1_others(
     FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """The same, of chunks that aren't flat: a program looks at some together, and takes one after the other."""
+    """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
     i = tl.arange(0, C)
     e = tl.arange(0, block_e)
@@ -1529,7 +1455,7 @@ def backward_read_1_others(
                 p4 = tl.dot(do.to(DT), s.to(DT), input_precision="tf32x3")  # do S^T
                 since = span(w_a_before, w_n_before, 0.0, 0)
                 apart = (p4 * since) + p3
-                y = p3 + (p4 * since)  # (do S^T) . since + intra1
+                y = p3 + (p4 * since)  # (28) (do S^T) . since + intra1
                 terms = y  # dq
                 tl.store(
                     dq_0_out + step * D + i[:, None] * (H * D) + d[None, :], y, mask=i_new[:, None] & d_ok[None, :]
@@ -1567,7 +1493,7 @@ def backward_read_1_others(
                 )
                 since2 = span(w_a_end[None, :], w_n_end[None, :], w_a, w_n)
                 apart2 = p7 + (p8 * since2)
-                y2 = p7 + (p8 * since2)  # (v dS^T) . since + intra2
+                y2 = p7 + (p8 * since2)  # (33) (v dS^T) . since + intra2
                 terms2 = y2  # dk
                 tl.store(
                     dk_2_out + step * D + i[:, None] * (H * D) + d[None, :], y2, mask=i_new[:, None] & d_ok[None, :]
@@ -1583,7 +1509,7 @@ def backward_unroll_1(
     FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """Products of the states and their gradients at each step, for all blocks at once."""
+    """State-adjoint products at each step, of all intervals at once."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
     i = tl.arange(0, C)
     d = tile * block_d + tl.arange(0, block_d)
@@ -1647,7 +1573,7 @@ def backward_unroll_1(
         (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * p), q.to(tl.float32), w_sums + step * D,
         w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d, d_ok, last,
         H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
-    )  # sum_{j} [apart_{mask}]_{i,j} m_{i,j,d} (q)_{j,d} [(v) (do)^T]_{i,j}
+    )  # sum_{j} [i <= j - 2]_{i,j} m_{i,j,d} (q)_{j,d} [(v) (do)^T]_{i,j}
     if not FLAT:
         steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
         again = adds_steep(
@@ -1655,7 +1581,7 @@ def backward_unroll_1(
         )
         i_new = i_ok & ((i >= steep_from) | (again > 0))
     w = -(k.to(tl.float32) * p2)
-    sums = summed(w, C, False, True, DT)  # [order_{mask}]_{i,j} w
+    sums = summed(w, C, False, True, DT)  # [i <= j] w
     w_a_end = over_block(
         tl.load(w_sums + step * D + last * (H * D) + d, mask=d_ok, other=0), w_sums + step * D,
         (last), d, d_ok, last, H * D, C, CHUNK,
@@ -1683,18 +1609,18 @@ def backward_unroll_1(
         (tl.where(i[:, None] >= i[None, :] + 2, 1.0, 0.0) * p3), k.to(tl.float32),
         w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n,
         d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
-    )  # sum_{j} [apart_{mask}]_{i,j} (k)_{j,d} m_{i,j,d} [(do) (v)^T]_{i,j}
+    )  # sum_{j} [i >= j + 2]_{i,j} (k)_{j,d} m_{i,j,d} [(do) (v)^T]_{i,j}
     if not FLAT:
         steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
         i_new = i_ok & ((i >= steep_from) | (again > 0))
     p5 = tl.dot(do.to(DT), s.to(DT), input_precision="tf32x3")  # (do) S^T
     since = span(w_a_before, w_n_before, 0.0, 0)
     w2 = (q.to(tl.float32) * p4) + (q.to(tl.float32) * p5 * since)
-    sums2 = summed(w2, C, False, False, DT)  # [order_{mask}]_{i,j} w
+    sums2 = summed(w2, C, False, False, DT)  # [i < j] w
     since2 = span(w_a_end[None, :], w_n_end[None, :], w_a, w_n)
     p6 = tl.dot(v.to(DT), s2.to(DT), input_precision="tf32x3")  # (v) dS^T
     w3 = k.to(tl.float32) * since2 * p6
-    sums3 = summed(w3, C, True, False, DT)  # [order_{mask}]_{i,j} w
+    sums3 = summed(w3, C, True, False, DT)  # [i > j] w
     tl.store(
         S__out + step * D + i[:, None] * (H * D) + d[None, :],
         (sums + (kept * s3)[None, :] + sums2 + sums3), mask=i_new[:, None] & d_ok[None, :],
@@ -1710,7 +1636,7 @@ def backward_unroll_1_others(
     FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """The same, of chunks that aren't flat: a program looks at some together, and takes one after the other."""
+    """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
     i = tl.arange(0, C)
     d = tile * block_d + tl.arange(0, block_d)
@@ -1794,7 +1720,7 @@ def backward_unroll_1_others(
                     w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before,
                     w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False,
                     FLAT, EXACT, DT,
-                )  # sum_{j} [apart_{mask}]_{i,j} m_{i,j,d} (q)_{j,d} [(v) (do)^T]_{i,j}
+                )  # sum_{j} [i <= j - 2]_{i,j} m_{i,j,d} (q)_{j,d} [(v) (do)^T]_{i,j}
                 if not FLAT:
                     steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
                     again = adds_steep(
@@ -1802,7 +1728,7 @@ def backward_unroll_1_others(
                     )
                     i_new = i_ok & ((i >= steep_from) | (again > 0))
                 w = -(k.to(tl.float32) * p2)
-                sums = summed(w, C, False, True, DT)  # [order_{mask}]_{i,j} w
+                sums = summed(w, C, False, True, DT)  # [i <= j] w
                 w_a_end = over_block(
                     tl.load(w_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
                     w_sums + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
@@ -1831,18 +1757,18 @@ def backward_unroll_1_others(
                     w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before,
                     w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT,
                     EXACT, DT,
-                )  # sum_{j} [apart_{mask}]_{i,j} (k)_{j,d} m_{i,j,d} [(do) (v)^T]_{i,j}
+                )  # sum_{j} [i >= j + 2]_{i,j} (k)_{j,d} m_{i,j,d} [(do) (v)^T]_{i,j}
                 if not FLAT:
                     steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
                     i_new = i_ok & ((i >= steep_from) | (again > 0))
                 p5 = tl.dot(do.to(DT), s.to(DT), input_precision="tf32x3")  # (do) S^T
                 since = span(w_a_before, w_n_before, 0.0, 0)
                 w2 = (q.to(tl.float32) * p4) + (q.to(tl.float32) * p5 * since)
-                sums2 = summed(w2, C, False, False, DT)  # [order_{mask}]_{i,j} w
+                sums2 = summed(w2, C, False, False, DT)  # [i < j] w
                 since2 = span(w_a_end[None, :], w_n_end[None, :], w_a, w_n)
                 p6 = tl.dot(v.to(DT), s2.to(DT), input_precision="tf32x3")  # (v) dS^T
                 w3 = k.to(tl.float32) * since2 * p6
-                sums3 = summed(w3, C, True, False, DT)  # [order_{mask}]_{i,j} w
+                sums3 = summed(w3, C, True, False, DT)  # [i > j] w
                 tl.store(
                     S__out + step * D + i[:, None] * (H * D) + d[None, :],
                     (sums + (kept * s3)[None, :] + sums2 + sums3),
@@ -1980,7 +1906,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps,
                 num_stages=2, maxnreg=walk.registers,
             )
-            if exchange is not None:  # other parts of the sequence are elsewhere
+            if exchange is not None:  # other segments of the sequence are elsewhere
                 dS_coming = exchange.begin(
                     (
                         map_of_all(
@@ -2209,7 +2135,7 @@ def steps_kernel(
     else:
         row = batch
     entry, begin, count = batch, tl.cast(0, tl.int64), tl.cast(steps, tl.int64)
-    if starts_at is not None:  # packed: a program walks one sequence, whose place it reads
+    if starts_at is not None:  # packed: a program has one sequence, whose place it reads
         entry, begin = tl.cast(0, tl.int64), tl.cast(tl.load(starts_at + batch), tl.int64)
         count = tl.load(starts_at + batch + 1) - begin
     if counts_at is not None:

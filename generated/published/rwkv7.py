@@ -6,90 +6,94 @@ family: chunk-parallel
 """
 
 # The recurrence
-#     removal_t = kappa_t / sqrt(1e-6 + kappa_t^T kappa_t)
-#     rate_t = sigmoid(a_t)
-#     S_t = S_{t-1} diag(w_t) + v_t k_t^T - S_{t-1} kappa_t (kappa_t . rate_t)^T / (1e-6 + kappa_t^T kappa_t)
-#     o_t = S_t q_t
+#     (1) removal_t = kappa_t / sqrt(1e-6 + kappa_t^T kappa_t)
+#     (2) rate_t = sigmoid(a_t)
+#     (3) S_t = S_{t-1} diag(w_t) + v_t k_t^T - S_{t-1} kappa_t (kappa_t . rate_t)^T / (1e-6 + kappa_t^T kappa_t)
+#     (4) o_t = S_t q_t
 #
 # Its adjoint
-#     m_t = 1e-6 + kappa_t^T kappa_t
-#     drate_t = -(kappa_t . (dS_t^T S_{t-1} kappa_t)) / m_t
-#     dS_t = dS_{t+1} diag(w_{t+1}) - dS_{t+1} (kappa_{t+1} . rate_{t+1}) kappa_{t+1}^T / m_{t+1} + do_t q_t^T
-#     dq_t = S_t^T do_t
-#     dk_t = dS_t^T v_t
-#     dkappa_t = 2 (kappa_t^T S_{t-1}^T dS_t (kappa_t . rate_t)) kappa_t / m_t^2 - S_{t-1}^T dS_t (kappa_t . rate_t)
-#         / m_t - (rate_t . (dS_t^T S_{t-1} kappa_t)) / m_t
-#     da_t = -(kappa_t . (1 - rate_t) . rate_t . (dS_t^T S_{t-1} kappa_t)) / m_t
-#     dv_t = dS_t k_t
-#     dlog w_t = w_t . ((S_{t-1} . dS_t)^T 1)
-#     dS_0 = dS_1 diag(w_1) - dS_1 (kappa_1 . rate_1) kappa_1^T / m_1
+#     (5) m_t = 1e-6 + kappa_t^T kappa_t
+#     (6) drate_t = -(kappa_t . (dS_t^T S_{t-1} kappa_t)) / m_t
+#     (7) dS_t = dS_{t+1} diag(w_{t+1}) - dS_{t+1} (kappa_{t+1} . rate_{t+1}) kappa_{t+1}^T / m_{t+1} + do_t q_t^T
+#     (8) dq_t = S_t^T do_t
+#     (9) dk_t = dS_t^T v_t
+#     (10) dkappa_t = 2 (kappa_t^T S_{t-1}^T dS_t (kappa_t . rate_t)) kappa_t / m_t^2 - S_{t-1}^T dS_t (kappa_t .
+#         rate_t) / m_t - (rate_t . (dS_t^T S_{t-1} kappa_t)) / m_t
+#     (11) da_t = -(kappa_t . (1 - rate_t) . rate_t . (dS_t^T S_{t-1} kappa_t)) / m_t
+#     (12) dv_t = dS_t k_t
+#     (13) dlog w_t = w_t . ((S_{t-1} . dS_t)^T 1)
+#     (14) dS_0 = dS_1 diag(w_1) - dS_1 (kappa_1 . rate_1) kappa_1^T / m_1
 #
 # Read-write form
-#     c_t = 1e-6 + kappa_t^T kappa_t
-#     removal_t = kappa_t / sqrt(c_t)
-#     rate_t = sigmoid(a_t)
-#     S_t = S_{t-1} diag(w_t) + v_t k_t^T - u_t (kappa_t . rate_t)^T / c_t
-#     u_t = S_{t-1} kappa_t
-#     o_t = S_t q_t
+#     (15) c_t = 1e-6 + kappa_t^T kappa_t
+#     (16) removal_t = kappa_t / sqrt(c_t)
+#     (17) rate_t = sigmoid(a_t)
+#     (18) S_t = S_{t-1} diag(w_t) + v_t k_t^T - u_t (kappa_t . rate_t)^T / c_t
+#     (19) u_t = S_{t-1} kappa_t
+#     (20) o_t = S_t q_t
 #
 # Read-write form of the adjoint
 # dS_t^+ is the part of dS_t that comes from later steps.
-#     dS_t = dS_t^+ + do_t q_t^T
-#     dS_{t-1}^+ = dS_t diag(w_t) - p_t kappa_t^T / c_t
-#     p_t = dS_t (kappa_t . rate_t)
-#     dq_t = S_t^T do_t
-#     dk_t = dS_t^T v_t
-#     dkappa_t = 2 (p_t^T u_t) kappa_t / c_t^2 - S_{t-1}^T p_t / c_t - (rate_t . (dS_t^T u_t)) / c_t
-#     da_t = -(kappa_t . (1 - rate_t) . rate_t . (dS_t^T u_t)) / c_t
-#     dv_t = dS_t k_t
-#     dlog w_t = w_t . ((S_{t-1} . dS_t)^T 1)
-#     w_t . ((S_{t-1} . dS_t)^T 1) = (S_n . dS_n^+)^T 1 + sum_{s >= t} (q_s . (S_s^T do_s) + (kappa_s . rate_s .
+#     (21) dS_t = dS_t^+ + do_t q_t^T
+#     (22) dS_{t-1}^+ = dS_t diag(w_t) - p_t kappa_t^T / c_t
+#     (23) p_t = dS_t (kappa_t . rate_t)
+#     (24) dq_t = S_t^T do_t
+#     (25) dk_t = dS_t^T v_t
+#     (26) dkappa_t = 2 (p_t^T u_t) kappa_t / c_t^2 - S_{t-1}^T p_t / c_t - (rate_t . (dS_t^T u_t)) / c_t
+#     (27) da_t = -(kappa_t . (1 - rate_t) . rate_t . (dS_t^T u_t)) / c_t
+#     (28) dv_t = dS_t k_t
+#     (29) dlog w_t = w_t . ((S_{t-1} . dS_t)^T 1)
+#     (30) w_t . ((S_{t-1} . dS_t)^T 1) = (S_n . dS_n^+)^T 1 + sum_{s >= t} (q_s . (S_s^T do_s) + (kappa_s . rate_s .
 #         (dS_s^T u_s)) / c_s - k_s . (dS_s^T v_s)) - sum_{s > t} (kappa_s . (S_{s-1}^T p_s)) / c_s
 #
 # Products of decays in a chunk
 # i, j and s run over the steps of the chunk.
-#     M_{ij} = prod_{j < s < i} w_s  for j < i, else 0
-#     G_i = prod_{s < i} w_s
-#     N_{ij} = prod_{j < s <= i} w_s  for j <= i, else 0
-#     F_i = prod_{s <= i} w_s
-#     F_C = prod_s w_s
-#     B_j = prod_{s > j} w_s
+#     (31) M_{ij} = prod_{j < s < i} w_s  for j < i, else 0
+#     (32) G_i = prod_{s < i} w_s
+#     (33) N_{ij} = prod_{j < s <= i} w_s  for j <= i, else 0
+#     (34) F_i = prod_{s <= i} w_s
+#     (35) F_C = prod_s w_s
+#     (36) B_j = prod_{s > j} w_s
 #
 # Over a chunk of C steps, forward
 # The only sweep goes from the first chunk to the last.
-#     [R_1]_{i,j} = sum_{d} kappa_{i,d} kappa_{j,d} rate_{j,d} M_{i,j,d}
-#     T_1 = -R_1 diag(c^(-1))
-#     [R_2]_{i,j} = sum_{d} K_{j,d} kappa_{i,d} M_{i,j,d}
-#     U = (I - T_1)^-1 ((kappa . G) S_0^T + R_2 V)
-#     [R_3]_{i,j} = sum_{d} Q_{i,d} kappa_{j,d} rate_{j,d} N_{i,j,d}
-#     [R_4]_{i,j} = sum_{d} Q_{i,d} K_{j,d} N_{i,j,d}
-#     O = (Q . F) S_0^T + R_4 V - R_3 diag(c^(-1)) U
-#     S_C = S_0 diag(F_C) + V^T (K . B) - U^T diag(c^(-1)) (kappa . rate . B)
+#     (37) [R_1]_{i,j} = sum_{d} kappa_{i,d} kappa_{j,d} rate_{j,d} M_{i,j,d}
+#     (38) T_1 = -R_1 diag(c^(-1))
+#     (39) [R_2]_{i,j} = sum_{d} K_{j,d} kappa_{i,d} M_{i,j,d}
+#     (40) U = (I - T_1)^-1 ((kappa . G) S_0^T + R_2 V)
+#     (41) [R_3]_{i,j} = sum_{d} Q_{i,d} kappa_{j,d} rate_{j,d} N_{i,j,d}
+#     (42) [R_4]_{i,j} = sum_{d} Q_{i,d} K_{j,d} N_{i,j,d}
+#     (43) O = (Q . F) S_0^T + R_4 V - R_3 diag(c^(-1)) U
+#     (44) S_C = S_0 diag(F_C) + V^T (K . B) - U^T diag(c^(-1)) (kappa . rate . B)
 #
 # Over a chunk of C steps, backward
 # Sweep 1 goes from the last chunk to the first.
-#     [R_5]_{i,j} = sum_{d} kappa_{i,d} kappa_{j,d} rate_{i,d} M_{j,i,d}
-#     T_2 = -R_5 diag(c^(-1))
-#     [R_6]_{i,j} = sum_{d} Q_{j,d} kappa_{i,d} rate_{i,d} N_{j,i,d}
-#     P = (I - T_2)^-1 ((kappa . rate . B) dS_C^T + R_6 dO)
-#     [R_7]_{i,j} = sum_{d} K_{i,d} kappa_{j,d} M_{j,i,d}
-#     [R_8]_{i,j} = sum_{d} Q_{j,d} K_{i,d} N_{j,i,d}
-#     dV = (K . B) dS_C^T + R_8 dO - R_7 diag(c^(-1)) P
-#     dS_0 = dS_C diag(F_C) + dO^T (Q . F) - P^T diag(c^(-1)) (kappa . G)
+#     (45) [R_5]_{i,j} = sum_{d} kappa_{i,d} kappa_{j,d} rate_{i,d} M_{j,i,d}
+#     (46) T_2 = -R_5 diag(c^(-1))
+#     (47) [R_6]_{i,j} = sum_{d} Q_{j,d} kappa_{i,d} rate_{i,d} N_{j,i,d}
+#     (48) P = (I - T_2)^-1 ((kappa . rate . B) dS_C^T + R_6 dO)
+#     (49) [R_7]_{i,j} = sum_{d} K_{i,d} kappa_{j,d} M_{j,i,d}
+#     (50) [R_8]_{i,j} = sum_{d} Q_{j,d} K_{i,d} N_{j,i,d}
+#     (51) dV = (K . B) dS_C^T + R_8 dO - R_7 diag(c^(-1)) P
+#     (52) dS_0 = dS_C diag(F_C) + dO^T (Q . F) - P^T diag(c^(-1)) (kappa . G)
 # Sweep 2 goes from the last chunk to the first.
-#     [R_9]_{i,d} = sum_{j} kappa_{j,d} c_j^(-1) M_{j,i,d} [U P^T]_{i,j}
-#     [R_{10}]_{i,d} = sum_{j} Q_{j,d} [U dO^T]_{i,j} N_{j,i,d}
-#     Y_1 = B . (U dS_C) + R_{10} - R_9   (row t: dS_t^T u_t)
-#     [R_{11}]_{i,d} = sum_{j} kappa_{j,d} [V P^T]_{i,j} c_j^(-1) M_{j,i,d}
-#     [R_{12}]_{i,d} = sum_{j} Q_{j,d} [V dO^T]_{i,j} N_{j,i,d}
-#     dK = (V dS_C) . B + R_{12} - R_{11}
+#     (53) [R_9]_{i,d} = sum_{j} kappa_{j,d} c_j^(-1) M_{j,i,d} [U P^T]_{i,j}
+#     (54) [R_{10}]_{i,d} = sum_{j} Q_{j,d} [U dO^T]_{i,j} N_{j,i,d}
+#     (55) Y_1 = B . (U dS_C) + R_{10} - R_9   (row t: dS_t^T u_t)
+#     (56) [R_{11}]_{i,d} = sum_{j} kappa_{j,d} [V P^T]_{i,j} c_j^(-1) M_{j,i,d}
+#     (57) [R_{12}]_{i,d} = sum_{j} Q_{j,d} [V dO^T]_{i,j} N_{j,i,d}
+#     (58) dK = (V dS_C) . B + R_{12} - R_{11}
 # Sweep 3 goes from the first chunk to the last.
-#     [R_{13}]_{i,d} = sum_{j} K_{j,d} [dO V^T]_{i,j} N_{i,j,d}
-#     [R_{14}]_{i,d} = sum_{j} kappa_{j,d} rate_{j,d} [dO U^T]_{i,j} N_{i,j,d} c_j^(-1)
-#     dQ = (dO S_0) . F + R_{13} - R_{14}
-#     [R_{15}]_{i,d} = sum_{j} kappa_{j,d} rate_{j,d} M_{i,j,d} c_j^(-1) [P U^T]_{i,j}
-#     [R_{16}]_{i,d} = sum_{j} K_{j,d} [P V^T]_{i,j} M_{i,j,d}
-#     Y_2 = G . (P S_0) + R_{16} - R_{15}   (row t: S_{t-1}^T p_t)
+#     (59) [R_{13}]_{i,d} = sum_{j} K_{j,d} [dO V^T]_{i,j} N_{i,j,d}
+#     (60) [R_{14}]_{i,d} = sum_{j} kappa_{j,d} rate_{j,d} [dO U^T]_{i,j} N_{i,j,d} c_j^(-1)
+#     (61) dQ = (dO S_0) . F + R_{13} - R_{14}
+#     (62) [R_{15}]_{i,d} = sum_{j} kappa_{j,d} rate_{j,d} M_{i,j,d} c_j^(-1) [P U^T]_{i,j}
+#     (63) [R_{16}]_{i,d} = sum_{j} K_{j,d} [P V^T]_{i,j} M_{i,j,d}
+#     (64) Y_2 = G . (P S_0) + R_{16} - R_{15}   (row t: S_{t-1}^T p_t)
+#
+# In code, products of decays are called by what lies at their ends: m (in torch, decays) is from a write to a read,
+#     since from what enters the chunk to a read, until from a write to what leaves it, kept from what enters to what
+#     leaves. Statements cite the formulas above by their numbers.
 
 import torch
 import triton
@@ -115,51 +119,47 @@ from chunkform.runtime.op.decode import Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK, dtype_of, from_chunks, from_steps, in_parts, in_segments, steps_first, to_chunks,
+    CHUNK, call_of, chunks_of, dtype_of, from_chunks, from_steps, in_parts, in_segments, or_zeros,
+    steps_first, steps_or_zeros,
 )
 from chunkform.runtime.torch_form.decays import (
     apart_mask, channel_apply, channel_product, decay_all, decay_in, decay_out, order_mask,
     triangular_inverse,
 )
-from chunkform.runtime.torch_form.segment_maps import Segment, in_pieces, over_chunks
+from chunkform.runtime.torch_form.segment_maps import Segment, map_of_segment, over_chunks
 
 
-def _forward_sweep_1(s1, s2, s3, s4, s5, s6, S_0, lead, size, dtype, device, size_d, size_e):
-    """A walk forwards over chunks, carrying S."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    x5 = to_chunks(s5, lead, size, 1)
-    x6 = to_chunks(s6, lead, size, 1)
-    a0 = decay_all(x1, dim=-2)
-    a1 = decay_out(x1, True, 1, dim=-2)
-    a2 = (x2 * a1).mT @ x3
-    a3 = channel_product(x5, x2, x1, False, True, False, 1)
-    a4 = a3 @ x3
-    a5 = decay_in(x1, False, 1, dim=-2)
-    a6 = channel_product(x5, x4, x1, False, True, False, 1)
-    a7 = triangular_inverse(a6, 1)
-    a8 = channel_product(x6, x4, x1, True, True, True, 1)
-    a9 = decay_in(x1, True, 1, dim=-2)
-    a10 = channel_product(x6, x2, x1, True, True, True, 1)
-    a11 = a10 @ x3
-    S_now = S_0
-    S_in = []
-    b1_all = []
-    count = x1.shape[2]
+def _forward_sweep_1(log_w, k, v, x, kappa, q, S, lead, size):
+    """An inter-chunk sweep forwards in time, which carries S."""
+    log_w, k, v, x, kappa, q = chunks_of(lead, size, log_w, k, v, x, kappa, q)
+    kept = decay_all(log_w, dim=-2)
+    until = decay_out(log_w, True, 1, dim=-2)
+    prod = (k * until).mT @ v
+    prod2 = channel_product(kappa, k, log_w, False, True, False, 1)
+    prod3 = prod2 @ v
+    since = decay_in(log_w, False, 1, dim=-2)
+    prod5 = channel_product(kappa, x, log_w, False, True, False, 1)
+    inverse = triangular_inverse(prod5, 1)
+    prod8 = channel_product(q, x, log_w, True, True, True, 1)
+    since2 = decay_in(log_w, True, 1, dim=-2)
+    prod11 = channel_product(q, k, log_w, True, True, True, 1)
+    prod12 = prod11 @ v
+    S_0 = []
+    prod6_all = []
+    count = log_w.shape[2]
     for n in range(count):
-        S_in.append(S_now)
-        b0 = (x5[:, :, n] * a5[:, :, n]) @ (S_now.mT)
-        b1 = (a7[:, :, n]) @ (a4[:, :, n] + b0)
-        b2 = (x4[:, :, n] * a1[:, :, n]).mT @ b1
-        b1_all.append(b1)
-        S_now = (S_now.mT * (a0[:, :, n])[..., :, None] + a2[:, :, n] + b2).mT
-    S_in = torch.stack(S_in, 2)
-    b1 = torch.stack(b1_all, 2)
-    c0 = a8 @ b1
-    c1 = (a9 * x6) @ (S_in.mT)
-    return from_chunks(b1, lead, 1), from_chunks((c0 + c1 + a11), lead, 1), S_now
+        S_0.append(S)
+        prod4 = (kappa[:, :, n] * since[:, :, n]) @ S.mT
+        prod6 = inverse[:, :, n] @ (prod3[:, :, n] + prod4)
+        prod7 = (x[:, :, n] * until[:, :, n]).mT @ prod6
+        t = S.mT * kept[:, :, n][..., :, None] + prod[:, :, n] + prod7
+        prod6_all.append(prod6)
+        S = t.mT
+    S_0 = torch.stack(S_0, 2)
+    prod6 = torch.stack(prod6_all, 2)
+    prod9 = prod8 @ prod6
+    prod10 = (since2 * q) @ S_0.mT
+    return from_chunks(prod6, lead, 1), from_chunks((prod9 + prod10 + prod12), lead, 1), S
 
 
 def torch_forward(given, states, constants, packed=None):
@@ -167,191 +167,159 @@ def torch_forward(given, states, constants, packed=None):
     if packed is not None:
         per_step = ["q", "k", "kappa", "a", "v", "w"]
         return forward_by_length(torch_forward, per_step, given, states, constants, packed)
-    dtype = dtype_of(given)
-    some = given["q"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    dtype, device, lead = call_of(given, "q")
     size_d = given["q"].shape[-1]
     size_e = given["v"].shape[-1]
-    S_first = (
-        states["S"].to(dtype)
-        if states.get("S") is not None
-        else torch.zeros(lead[0], lead[1], size_e, size_d, dtype=dtype, device=device)
-    )
+    S_first = or_zeros(states.get("S"), (*lead[:2], size_e, size_d), dtype, device)
     log_w = steps_first(given["w"], dtype)
     k = steps_first(given["k"], dtype)
     v = steps_first(given["v"], dtype)
     kappa = steps_first(given["kappa"], dtype)
-    t10 = (kappa.square()).sum(-1)
+    t8 = (kappa.square()).sum(-1)
     a = steps_first(given["a"], dtype)
-    t12 = -kappa * ((1e-06 + t10).reciprocal())[..., None] * torch.sigmoid(a)
+    t10 = -kappa * (1e-06 + t8).reciprocal()[..., None] * torch.sigmoid(a)
     q = steps_first(given["q"], dtype)
-    # w: S.prev.col.11e14920ff_t
-    # y: S_t q_t
-    w, y, S_last = in_segments(
-        _forward_sweep_1, (log_w, k, v, t12, kappa, q), (S_first,), lead, 1, CHUNK, dtype, device, size_d, size_e
+    # (40) w: S_{t-1} kappa_t
+    # (43) o: S_t q_t
+    w, o, S_last = in_segments(_forward_sweep_1, (log_w, k, v, t10, kappa, q), (S_first,), lead, 1, CHUNK)
+    return {"o": from_steps(o, lead, 1, given["q"].dtype)}, {"S": S_last}, {"460d8961bb": w}
+
+
+def _backward_sweep_1(q, log_w, do, x, x2, k, dS, lead, size):
+    """An inter-chunk sweep backwards in time, which carries dS."""
+    q, log_w, do, x, x2, k = chunks_of(lead, size, q, log_w, do, x, x2, k)
+    until = decay_out(log_w, False, -1, dim=-2)
+    prod = (q * until).mT @ do
+    prod2 = channel_product(x, x2, log_w, False, True, False, -1)
+    inverse = triangular_inverse(prod2, -1)
+    since = decay_in(log_w, False, -1, dim=-2)
+    prod4 = channel_product(x, q, log_w, False, False, True, -1)
+    prod5 = prod4 @ do
+    until2 = decay_out(log_w, True, -1, dim=-2)
+    kept = decay_all(log_w, dim=-2)
+    prod9 = channel_product(k, x2, log_w, False, True, False, -1)
+    prod11 = channel_product(k, q, log_w, False, False, True, -1)
+    prod12 = prod11 @ do
+    dS_C = []
+    prod6_all = []
+    count = q.shape[2]
+    for n in range(count - 1, -1, -1):
+        dS_C.append(dS)
+        prod3 = (since[:, :, n] * x[:, :, n]) @ dS.mT
+        prod6 = inverse[:, :, n] @ (prod3 + prod5[:, :, n])
+        prod7 = (x2[:, :, n] * until2[:, :, n]).mT @ prod6
+        t = prod[:, :, n] + prod7 + dS.mT * kept[:, :, n][..., :, None]
+        prod6_all.append(prod6)
+        dS = t.mT
+    dS_C = torch.stack(dS_C[::-1], 2)
+    prod6 = torch.stack(prod6_all[::-1], 2)
+    prod8 = (k * since) @ dS_C.mT
+    prod10 = prod9 @ prod6
+    return from_chunks(prod6, lead, 1), from_chunks((prod8 + prod10 + prod12), lead, 1), dS_C, dS
+
+
+def _backward_sweep_2(p, x, log_w, q, do, x2, v, dS, lead, size):
+    """An inter-chunk sweep backwards in time, which carries dS."""
+    p, x, log_w, q, do, x2, v = chunks_of(lead, size, p, x, log_w, q, do, x2, v)
+    until = decay_out(log_w, True, -1, dim=-2)
+    prod = (x * until).mT @ p
+    until2 = decay_out(log_w, False, -1, dim=-2)
+    prod2 = (q * until2).mT @ do
+    kept = decay_all(log_w, dim=-2)
+    prod3 = x2 @ do.mT
+    prod4 = channel_apply(prod3, q, log_w, False, False, True, -1)
+    prod5 = x2 @ p.mT
+    prod6 = channel_apply(prod5, x, log_w, False, True, False, -1)
+    since = decay_in(log_w, False, -1, dim=-2)
+    prod8 = v @ do.mT
+    prod9 = channel_apply(prod8, q, log_w, False, False, True, -1)
+    prod11 = v @ p.mT
+    prod12 = channel_apply(prod11, x, log_w, False, True, False, -1)
+    dS_C = []
+    count = p.shape[2]
+    for n in range(count - 1, -1, -1):
+        dS_C.append(dS)
+        t = prod[:, :, n] + prod2[:, :, n] + dS.mT * kept[:, :, n][..., :, None]
+        dS = t.mT
+    dS_C = torch.stack(dS_C[::-1], 2)
+    prod7 = x2 @ dS_C.mT.mT
+    prod10 = v @ dS_C.mT.mT
+    return (
+        from_chunks((prod4 + prod6 + prod7 * since), lead, 1),
+        from_chunks((prod9 + prod10 * since + prod12), lead, 1), dS,
     )
-    return {"o": from_steps(y, lead, 1, given["q"].dtype)}, {"S": S_last}, {"460d8961bb": w}
 
 
-def _backward_sweep_1(s1, s2, s3, s4, s5, s6, dS_0, lead, size, dtype, device, size_d, size_e):
-    """A walk backwards over chunks, carrying dS."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    x5 = to_chunks(s5, lead, size, 1)
-    x6 = to_chunks(s6, lead, size, 1)
-    a0 = decay_out(x2, False, -1, dim=-2)
-    a1 = (x1 * a0).mT @ x3
-    a2 = channel_product(x4, x5, x2, False, True, False, -1)
-    a3 = triangular_inverse(a2, -1)
-    a4 = decay_in(x2, False, -1, dim=-2)
-    a5 = channel_product(x4, x1, x2, False, False, True, -1)
-    a6 = a5 @ x3
-    a7 = decay_out(x2, True, -1, dim=-2)
-    a8 = decay_all(x2, dim=-2)
-    a9 = channel_product(x6, x5, x2, False, True, False, -1)
-    a10 = channel_product(x6, x1, x2, False, False, True, -1)
-    a11 = a10 @ x3
-    dS_now = dS_0
-    dS_in = []
-    b1_all = []
-    count = x1.shape[2]
-    for n in range(count - 1, -1, -1):
-        dS_in.append(dS_now)
-        b0 = (a4[:, :, n] * x4[:, :, n]) @ (dS_now.mT)
-        b1 = (a3[:, :, n]) @ (b0 + a6[:, :, n])
-        b2 = (x5[:, :, n] * a7[:, :, n]).mT @ b1
-        b3 = a1[:, :, n] + b2 + dS_now.mT * (a8[:, :, n])[..., :, None]
-        b1_all.append(b1)
-        dS_now = b3.mT
-    dS_in = torch.stack(dS_in[::-1], 2)
-    b1 = torch.stack(b1_all[::-1], 2)
-    c0 = (x6 * a4) @ (dS_in.mT)
-    c1 = a9 @ b1
-    return from_chunks(b1, lead, 1), from_chunks((c0 + c1 + a11), lead, 1), dS_in, dS_now
-
-
-def _backward_sweep_2(s1, s2, s3, s4, s5, s6, s7, dS_0, lead, size, dtype, device, size_d, size_e):
-    """A walk backwards over chunks, carrying dS."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    x5 = to_chunks(s5, lead, size, 1)
-    x6 = to_chunks(s6, lead, size, 1)
-    x7 = to_chunks(s7, lead, size, 1)
-    a0 = decay_out(x3, True, -1, dim=-2)
-    a1 = (x2 * a0).mT @ x1
-    a2 = decay_out(x3, False, -1, dim=-2)
-    a3 = (x4 * a2).mT @ x5
-    a4 = decay_all(x3, dim=-2)
-    a5 = x6 @ x5.mT
-    a6 = channel_apply(a5, x4, x3, False, False, True, -1)
-    a7 = x6 @ x1.mT
-    a8 = channel_apply(a7, x2, x3, False, True, False, -1)
-    a9 = decay_in(x3, False, -1, dim=-2)
-    a10 = x7 @ x5.mT
-    a11 = channel_apply(a10, x4, x3, False, False, True, -1)
-    a12 = x7 @ x1.mT
-    a13 = channel_apply(a12, x2, x3, False, True, False, -1)
-    dS_now = dS_0
-    dS_in = []
-    count = x1.shape[2]
-    for n in range(count - 1, -1, -1):
-        dS_in.append(dS_now)
-        b0 = a1[:, :, n] + a3[:, :, n] + dS_now.mT * (a4[:, :, n])[..., :, None]
-        dS_now = b0.mT
-    dS_in = torch.stack(dS_in[::-1], 2)
-    c0 = x6 @ (dS_in.mT).mT
-    c1 = x7 @ (dS_in.mT).mT
-    return from_chunks((a6 + a8 + c0 * a9), lead, 1), from_chunks((a11 + c1 * a9 + a13), lead, 1), dS_now
-
-
-def _backward_sweep_3(s1, s2, s3, s4, s5, s6, s7, S_0, lead, size, dtype, device, size_d, size_e):
-    """A walk forwards over chunks, carrying S."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    x5 = to_chunks(s5, lead, size, 1)
-    x6 = to_chunks(s6, lead, size, 1)
-    x7 = to_chunks(s7, lead, size, 1)
-    a0 = decay_all(x1, dim=-2)
-    a1 = decay_out(x1, True, 1, dim=-2)
-    a2 = (x2 * a1).mT @ x3
-    a3 = (x4 * a1).mT @ x5
-    a4 = x6 @ x3.mT
-    a5 = channel_apply(a4, x2, x1, True, True, True, 1)
-    a6 = decay_in(x1, True, 1, dim=-2)
-    a7 = x6 @ x5.mT
-    a8 = channel_apply(a7, x4, x1, True, True, True, 1)
-    a9 = decay_in(x1, False, 1, dim=-2)
-    a10 = x7 @ x5.mT
-    a11 = channel_apply(a10, x4, x1, False, True, False, 1)
-    a12 = x7 @ x3.mT
-    a13 = channel_apply(a12, x2, x1, False, True, False, 1)
-    S_now = S_0
-    S_in = []
-    count = x1.shape[2]
+def _backward_sweep_3(log_w, k, v, x, w, do, p, S, lead, size):
+    """An inter-chunk sweep forwards in time, which carries S."""
+    log_w, k, v, x, w, do, p = chunks_of(lead, size, log_w, k, v, x, w, do, p)
+    kept = decay_all(log_w, dim=-2)
+    until = decay_out(log_w, True, 1, dim=-2)
+    prod = (k * until).mT @ v
+    prod2 = (x * until).mT @ w
+    prod3 = do @ v.mT
+    prod4 = channel_apply(prod3, k, log_w, True, True, True, 1)
+    since = decay_in(log_w, True, 1, dim=-2)
+    prod6 = do @ w.mT
+    prod7 = channel_apply(prod6, x, log_w, True, True, True, 1)
+    since2 = decay_in(log_w, False, 1, dim=-2)
+    prod9 = p @ w.mT
+    prod10 = channel_apply(prod9, x, log_w, False, True, False, 1)
+    prod11 = p @ v.mT
+    prod12 = channel_apply(prod11, k, log_w, False, True, False, 1)
+    S_0 = []
+    count = log_w.shape[2]
     for n in range(count):
-        S_in.append(S_now)
-        b0 = S_now.mT * (a0[:, :, n])[..., :, None] + a2[:, :, n] + a3[:, :, n]
-        S_now = b0.mT
-    S_in = torch.stack(S_in, 2)
-    c0 = x6 @ (S_in.mT).mT
-    c1 = x7 @ (S_in.mT).mT
-    return from_chunks((a5 + c0 * a6 + a8), lead, 1), from_chunks((c1 * a9 + a11 + a13), lead, 1), S_in, S_now
+        S_0.append(S)
+        t = S.mT * kept[:, :, n][..., :, None] + prod[:, :, n] + prod2[:, :, n]
+        S = t.mT
+    S_0 = torch.stack(S_0, 2)
+    prod5 = do @ S_0.mT.mT
+    prod8 = p @ S_0.mT.mT
+    return (
+        from_chunks((prod4 + prod5 * since + prod7), lead, 1),
+        from_chunks((prod8 * since2 + prod10 + prod12), lead, 1), S_0, S,
+    )
 
 
-def _backward_unroll_4(
-    s1, s2, s3, s4, s5, s6, s7, s8, s9, S_edges, dS_edges, lead, size, dtype, device, size_d, size_e
-):
-    """Products of the states and their gradients at each step, from the states at the borders of chunks."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    x5 = to_chunks(s5, lead, size, 1)
-    x6 = to_chunks(s6, lead, size, 1)
-    x7 = to_chunks(s7, lead, size, 1)
-    x8 = to_chunks(s8, lead, size, 1)
-    x9 = to_chunks(s9, lead, size, 1)
-    a0 = x2 @ (dS_edges.mT).mT
-    a1 = decay_in(x3, False, -1, dim=-2)
-    a2 = x5 @ (dS_edges.mT).mT
-    a3 = order_mask(size, False, 1, x1)
-    a4 = a3 @ (x1 * a0 * a1 + x4 * a2 * a1)
-    a5 = apart_mask(size, 2, 1, x1)
-    a6 = x6 @ x5.mT
-    a7 = channel_apply(a5 * a6, x4, x3, False, True, False, 1)
-    a8 = x6 @ (S_edges.mT).mT
-    a9 = decay_in(x3, False, 1, dim=-2)
-    a10 = x6 @ x2.mT
-    a11 = channel_apply(a10 * a5, x1, x3, False, True, False, 1)
-    a12 = order_mask(size, False, -1, x1)
-    a13 = a12 @ (a7 * x7 + a8 * x7 * a9 + x7 * a11)
-    a14 = decay_all(x3, dim=-2)
-    a15 = (dS_edges.mT * S_edges.mT).sum(-1)
-    a16 = apart_mask(size, 2, -1, x1)
-    a17 = x5 @ x6.mT
-    a18 = channel_apply(a16 * a17, x7, x3, False, True, False, -1)
-    a19 = x8 @ x5.mT
-    a20 = channel_apply(a19, x4, x3, True, True, False, 1)
-    a21 = x2 @ x6.mT
-    a22 = channel_apply(a16 * a21, x7, x3, False, True, False, -1)
-    a23 = x5 @ x8.mT
-    a24 = channel_apply(a23, x9, x3, False, False, False, -1)
-    a25 = x8 @ (S_edges.mT).mT
-    a26 = decay_in(x3, True, 1, dim=-2)
-    a27 = x2 @ x8.mT
-    a28 = channel_apply(a27, x9, x3, False, False, False, -1)
-    a29 = x8 @ x2.mT
-    a30 = channel_apply(a29, x1, x3, True, True, False, 1)
-    a31 = -x4 * a18 + a20 * x9 - x1 * a22 - x4 * a24 + a25 * a26 * x9 - x1 * a28 + x9 * a30
-    a32 = order_mask(size, True, -1, x1)
-    a33 = a32 @ a31
-    return (from_chunks((a4 + a13 + (a14 * a15)[..., None, :] + a33), lead, 1),)
+def _backward_state_adjoint_4(k, v, log_w, x, w, p, x2, do, q, S_0, dS_C, lead, size):
+    """State-adjoint products at each step, from the states at chunk boundaries and their gradients."""
+    k, v, log_w, x, w, p, x2, do, q = chunks_of(lead, size, k, v, log_w, x, w, p, x2, do, q)
+    prod = v @ dS_C.mT.mT
+    since = decay_in(log_w, False, -1, dim=-2)
+    prod2 = w @ dS_C.mT.mT
+    order = order_mask(size, False, 1, k)
+    prod3 = order @ (k * prod * since + x * prod2 * since)
+    order2 = apart_mask(size, 2, 1, k)
+    prod4 = p @ w.mT
+    prod5 = channel_apply(order2 * prod4, x, log_w, False, True, False, 1)
+    prod6 = p @ S_0.mT.mT
+    since2 = decay_in(log_w, False, 1, dim=-2)
+    prod7 = p @ v.mT
+    prod8 = channel_apply(prod7 * order2, k, log_w, False, True, False, 1)
+    order3 = order_mask(size, False, -1, k)
+    prod9 = order3 @ (prod5 * x2 + prod6 * x2 * since2 + x2 * prod8)
+    kept = decay_all(log_w, dim=-2)
+    prod10 = (dS_C.mT * S_0.mT).sum(-1)
+    order4 = apart_mask(size, 2, -1, k)
+    prod11 = w @ p.mT
+    prod12 = channel_apply(order4 * prod11, x2, log_w, False, True, False, -1)
+    prod13 = do @ w.mT
+    prod14 = channel_apply(prod13, x, log_w, True, True, False, 1)
+    prod15 = v @ p.mT
+    prod16 = channel_apply(order4 * prod15, x2, log_w, False, True, False, -1)
+    prod17 = w @ do.mT
+    prod18 = channel_apply(prod17, q, log_w, False, False, False, -1)
+    prod19 = do @ S_0.mT.mT
+    since3 = decay_in(log_w, True, 1, dim=-2)
+    prod20 = v @ do.mT
+    prod21 = channel_apply(prod20, q, log_w, False, False, False, -1)
+    prod22 = do @ v.mT
+    prod23 = channel_apply(prod22, k, log_w, True, True, False, 1)
+    t = -x * prod12 + prod14 * q - k * prod16 - x * prod18 + prod19 * since3 * q - k * prod21 + q * prod23
+    order5 = order_mask(size, True, -1, k)
+    prod24 = order5 @ t
+    return (from_chunks((prod3 + prod9 + (kept * prod10)[..., None, :] + prod24), lead, 1),)
 
 
 def torch_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
@@ -361,224 +329,172 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
         return backward_by_length(
             torch_backward, per_step, given, states, constants, saved, cotangents, final_cotangents, needs, packed
         )
-    dtype = dtype_of(given)
-    some = given["q"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    dtype, device, lead = call_of(given, "q")
     size_d = given["q"].shape[-1]
     size_e = given["v"].shape[-1]
-    S_first = (
-        states["S"].to(dtype)
-        if states.get("S") is not None
-        else torch.zeros(lead[0], lead[1], size_e, size_d, dtype=dtype, device=device)
-    )
-    last_dS = final_cotangents.get("S")
-    dS_last = (
-        torch.zeros(lead[0], lead[1], size_e, size_d, dtype=dtype, device=device)
-        if last_dS is None
-        else last_dS.to(dtype)
-    )
+    S_first = or_zeros(states.get("S"), (*lead[:2], size_e, size_d), dtype, device)
+    dS_last = or_zeros(final_cotangents.get("S"), (*lead[:2], size_e, size_d), dtype, device)
     q = steps_first(given["q"], dtype)
     log_w = steps_first(given["w"], dtype)
-    do = cotangents.get("o")
-    do = (
-        torch.zeros(lead[0], lead[1], lead[2], size_e, dtype=dtype, device=device)
-        if do is None
-        else steps_first(do, dtype)
-    )
+    do = steps_or_zeros(cotangents.get("o"), (*lead, size_e), dtype, device)
     kappa = steps_first(given["kappa"], dtype)
     a = steps_first(given["a"], dtype)
-    t14 = (kappa.square()).sum(-1)
+    t10 = (kappa.square()).sum(-1)
     k = steps_first(given["k"], dtype)
-    # w: dS.mid.col.6333a0a614_t
-    # y: dS_t k_t
-    w, y, dS_edges, dS_first = in_segments(
+    # (48) p: dS_t (kappa_t . sigmoid(a_t))
+    # (51) dv: dS_t k_t
+    p, dv, dS_C, dS_first = in_segments(
         _backward_sweep_1,
-        (q, log_w, do, kappa * torch.sigmoid(a), -kappa * ((1e-06 + t14).reciprocal())[..., None], k),
-        (dS_last,), lead, -1, CHUNK, dtype, device, size_d, size_e,
+        (q, log_w, do, kappa * torch.sigmoid(a), -kappa * (1e-06 + t10).reciprocal()[..., None], k),
+        (dS_last,), lead, -1, CHUNK,
     )
-    t19 = 1e-06 + t14
-    t20 = t19.reciprocal()
-    t21 = -kappa * t20[..., None]
-    w_2 = saved["460d8961bb"]
+    t15 = 1e-06 + t10
+    t16 = t15.reciprocal()
+    t17 = -kappa * t16[..., None]
+    w = saved["460d8961bb"]
     v = steps_first(given["v"], dtype)
-    # y_2: dS_t^T w_{2,t}
-    # y_3: dS_t^T v_t
-    y_2, y_3, dS_first = in_segments(
-        _backward_sweep_2, (w, t21, log_w, q, do, w_2, v), (dS_last,), lead, -1, CHUNK, dtype, device, size_d, size_e
+    # (55) y: dS_t^T w_t
+    # (58) dk: dS_t^T v_t
+    y, dk, dS_first = in_segments(_backward_sweep_2, (p, t17, log_w, q, do, w, v), (dS_last,), lead, -1, CHUNK)
+    t23 = torch.sigmoid(a)
+    # (61) dq: S_t^T do_t
+    # (64) y_2: S_{t-1}^T p_t
+    dq, y_2, S_0, S_end = in_segments(
+        _backward_sweep_3, (log_w, k, v, -kappa * t16[..., None] * t23, w, do, p), (S_first,), lead, 1, CHUNK
     )
-    t27 = torch.sigmoid(a)
-    # y_4: S_t^T do_t
-    # y_5: S_(t-1)^T w_t
-    y_4, y_5, S_edges, S_end = in_segments(
-        _backward_sweep_3, (log_w, k, v, -kappa * t20[..., None] * t27, w_2, do, w), (S_first,),
-        lead, 1, CHUNK, dtype, device, size_d, size_e,
-    )
-    t31 = -kappa * t20[..., None] * t27
-    # pairing_S: <S_(t-1), dS_t> at each step, with the scalars that multiply the state
-    (pairing_S,) = in_parts(
-        _backward_unroll_4, (k, v, log_w, t31, w_2, w, t21, do, q), (S_edges, dS_edges), lead,
-        CHUNK, dtype, device, size_d, size_e,
-    )
+    t27 = -kappa * t16[..., None] * t23
+    # paired_S: w_t . ((S_{t-1} . dS_t)^T 1)
+    (paired_S,) = in_parts(_backward_state_adjoint_4, (k, v, log_w, t27, w, p, t17, do, q), (S_0, dS_C), lead, CHUNK)
     gradients = {}
-    gradients["q"] = from_steps(y_4, lead, 1, given["q"].dtype)
-    gradients["k"] = from_steps(y_3, lead, 1, given["k"].dtype)
-    t37 = (w * w_2).sum(-1)
-    t38 = 2.0 * (t19**-2)[..., None] * kappa * t37[..., None] - y_2 * t20[..., None] * t27 - y_5 * t20[..., None]
-    gradients["kappa"] = from_steps(t38, lead, 1, given["kappa"].dtype)
-    gradients["a"] = from_steps(-kappa * y_2 * t20[..., None] * (1.0 - t27) * t27, lead, 1, given["a"].dtype)
-    gradients["v"] = from_steps(y, lead, 1, given["v"].dtype)
-    gradients["w"] = from_steps(pairing_S, lead, 1, given["w"].dtype)
+    gradients["q"] = from_steps(dq, lead, 1, given["q"].dtype)
+    gradients["k"] = from_steps(dk, lead, 1, given["k"].dtype)
+    t33 = (p * w).sum(-1)
+    t34 = 2.0 * (t15**-2)[..., None] * kappa * t33[..., None] - y * t16[..., None] * t23 - y_2 * t16[..., None]
+    gradients["kappa"] = from_steps(t34, lead, 1, given["kappa"].dtype)
+    gradients["a"] = from_steps(-kappa * y * t16[..., None] * (1.0 - t23) * t23, lead, 1, given["a"].dtype)
+    gradients["v"] = from_steps(dv, lead, 1, given["v"].dtype)
+    gradients["w"] = from_steps(paired_S, lead, 1, given["w"].dtype)
     return gradients, {"S": dS_first}
 
 
-def _forward_states_1_chunks(s1, s2, s3, s4, s5, lead, size, dtype, device, size_d, size_e):
-    """What each chunk, walked forwards, makes of S: linear parts, then local parts."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    x5 = to_chunks(s5, lead, size, 1)
-    count = x1.shape[2]
-    a0 = decay_in(x2, False, 1, dim=-2)
-    a1 = channel_product(x1, x3, x2, False, True, False, 1)
-    a2 = triangular_inverse(a1, 1)
-    a3 = a2 @ (a0 * x1)
-    a4 = decay_out(x2, True, 1, dim=-2)
-    a5 = (x3 * a4).mT @ a3
-    a6 = decay_all(x2, dim=-2)
-    a7 = torch.eye(size_d, dtype=dtype, device=device)
-    a8 = channel_product(x1, x5, x2, False, True, False, 1)
-    a9 = a8 @ x4
-    a10 = a2 @ a9
-    a11 = (x3 * a4).mT @ a10
-    a12 = (x5 * a4).mT @ x4
+def _forward_states_1_chunks(kappa, log_w, x, v, k, lead, size, dtype, device, size_d, size_e):
+    """The map of each chunk, forwards in time, for S: linear parts, then local parts."""
+    kappa, log_w, x, v, k = chunks_of(lead, size, kappa, log_w, x, v, k)
+    count = kappa.shape[2]
+    since = decay_in(log_w, False, 1, dim=-2)
+    prod = channel_product(kappa, x, log_w, False, True, False, 1)
+    inverse = triangular_inverse(prod, 1)
+    prod2 = inverse @ (since * kappa)
+    until = decay_out(log_w, True, 1, dim=-2)
+    prod3 = (x * until).mT @ prod2
+    kept = decay_all(log_w, dim=-2)
+    t = torch.eye(size_d, dtype=dtype, device=device)
+    prod4 = channel_product(kappa, k, log_w, False, True, False, 1)
+    prod5 = prod4 @ v
+    prod6 = inverse @ prod5
+    prod7 = (x * until).mT @ prod6
+    prod8 = (k * until).mT @ v
     return (
-        over_chunks((a5 + a6[..., :, None] * a7), (lead[0], lead[1], count, size_d, size_d), dtype, device),
-        over_chunks((a11 + a12).mT, (lead[0], lead[1], count, size_e, size_d), dtype, device),
+        over_chunks((prod3 + kept[..., :, None] * t), (*lead[:2], count, size_d, size_d), dtype, device),
+        over_chunks((prod7 + prod8).mT, (*lead[:2], count, size_e, size_d), dtype, device),
     )
 
 
-def _forward_states_1_law(later, earlier):
+def _forward_states_1_composed(later, earlier):
     """The map of two segments from the map of each."""
-    a0 = (later[0]) @ (earlier[0].mT).mT
-    a1 = (later[0]) @ (earlier[1].mT)
+    a0 = later[0] @ earlier[0].mT.mT
+    a1 = later[0] @ earlier[1].mT
     return (a0, (a1 + later[1].mT).mT)
 
 
-def _forward_states_1_apply(parts, states):
+def _forward_states_1_applied(parts, states):
     """The states that leave a segment, from those that enter it."""
-    a0 = (parts[0]) @ (states[0].mT)
+    a0 = parts[0] @ states[0].mT
     return ((parts[1].mT + a0).mT,)
 
 
 def torch_forward_states(given, states, constants, exchange):
-    """The states that enter this part of a sequence, by what comes before it."""
-    dtype = dtype_of(given)
-    some = given["q"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    """The states that enter this segment of a sequence, by what comes before it."""
+    dtype, device, lead = call_of(given, "q")
     size_d = given["q"].shape[-1]
     size_e = given["v"].shape[-1]
-    S_first = (
-        states["S"].to(dtype)
-        if states.get("S") is not None
-        else torch.zeros(lead[0], lead[1], size_e, size_d, dtype=dtype, device=device)
-    )
+    S_first = or_zeros(states.get("S"), (*lead[:2], size_e, size_d), dtype, device)
     kappa = steps_first(given["kappa"], dtype)
     log_w = steps_first(given["w"], dtype)
-    t8 = (kappa.square()).sum(-1)
+    t6 = (kappa.square()).sum(-1)
     a = steps_first(given["a"], dtype)
-    t10 = -kappa * ((1e-06 + t8).reciprocal())[..., None] * torch.sigmoid(a)
+    t8 = -kappa * (1e-06 + t6).reciprocal()[..., None] * torch.sigmoid(a)
     v = steps_first(given["v"], dtype)
     k = steps_first(given["k"], dtype)
-    map_3 = in_pieces(
-        _forward_states_1_chunks, _forward_states_1_law, (kappa, log_w, t10, v, k), lead, 1, CHUNK,
-        dtype, device, size_d, size_e,
+    map_3 = map_of_segment(
+        _forward_states_1_chunks, _forward_states_1_composed, (kappa, log_w, t8, v, k), lead, 1,
+        CHUNK, dtype, device, size_d, size_e,
     )
     # what enters, of S
     ((S_first,),) = exchange(
-        (Segment(("S",), _forward_states_1_law, _forward_states_1_apply, map_3[:1], map_3[1:], (S_first,)),)
+        (Segment(("S",), _forward_states_1_composed, _forward_states_1_applied, map_3[:1], map_3[1:], (S_first,)),)
     )
     return {"S": S_first}
 
 
-def _backward_states_1_chunks(s1, s2, s3, s4, s5, lead, size, dtype, device, size_d, size_e):
-    """What each chunk, walked backwards, makes of dS: linear parts, then local parts."""
-    x1 = to_chunks(s1, lead, size, 1)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    x5 = to_chunks(s5, lead, size, 1)
-    count = x1.shape[2]
-    a0 = decay_all(x2, dim=-2)
-    a1 = torch.eye(size_d, dtype=dtype, device=device)
-    a2 = decay_out(x2, True, -1, dim=-2)
-    a3 = channel_product(x1, x3, x2, False, True, False, -1)
-    a4 = triangular_inverse(a3, -1)
-    a5 = decay_in(x2, False, -1, dim=-2)
-    a6 = a4 @ (x1 * a5)
-    a7 = (x3 * a2).mT @ a6
-    a8 = decay_out(x2, False, -1, dim=-2)
-    a9 = (x4 * a8).mT @ x5
-    a10 = channel_product(x1, x4, x2, False, False, True, -1)
-    a11 = a10 @ x5
-    a12 = a4 @ a11
-    a13 = (x3 * a2).mT @ a12
+def _backward_states_1_chunks(x, log_w, x2, q, do, lead, size, dtype, device, size_d, size_e):
+    """The map of each chunk, backwards in time, for dS: linear parts, then local parts."""
+    x, log_w, x2, q, do = chunks_of(lead, size, x, log_w, x2, q, do)
+    count = x.shape[2]
+    kept = decay_all(log_w, dim=-2)
+    t = torch.eye(size_d, dtype=dtype, device=device)
+    until = decay_out(log_w, True, -1, dim=-2)
+    prod = channel_product(x, x2, log_w, False, True, False, -1)
+    inverse = triangular_inverse(prod, -1)
+    since = decay_in(log_w, False, -1, dim=-2)
+    prod2 = inverse @ (x * since)
+    prod3 = (x2 * until).mT @ prod2
+    until2 = decay_out(log_w, False, -1, dim=-2)
+    prod4 = (q * until2).mT @ do
+    prod5 = channel_product(x, q, log_w, False, False, True, -1)
+    prod6 = prod5 @ do
+    prod7 = inverse @ prod6
+    prod8 = (x2 * until).mT @ prod7
     return (
-        over_chunks((a0[..., :, None] * a1 + a7), (lead[0], lead[1], count, size_d, size_d), dtype, device),
-        over_chunks((a9 + a13).mT, (lead[0], lead[1], count, size_e, size_d), dtype, device),
+        over_chunks((kept[..., :, None] * t + prod3), (*lead[:2], count, size_d, size_d), dtype, device),
+        over_chunks((prod4 + prod8).mT, (*lead[:2], count, size_e, size_d), dtype, device),
     )
 
 
-def _backward_states_1_law(later, earlier):
+def _backward_states_1_composed(later, earlier):
     """The map of two segments from the map of each."""
-    a0 = (later[0]) @ (earlier[0].mT).mT
-    a1 = (later[0]) @ (earlier[1].mT)
+    a0 = later[0] @ earlier[0].mT.mT
+    a1 = later[0] @ earlier[1].mT
     return (a0, (later[1].mT + a1).mT)
 
 
-def _backward_states_1_apply(parts, states):
+def _backward_states_1_applied(parts, states):
     """The states that leave a segment, from those that enter it."""
-    a0 = (parts[0]) @ (states[0].mT)
+    a0 = parts[0] @ states[0].mT
     return ((parts[1].mT + a0).mT,)
 
 
 def torch_backward_states(given, states, constants, saved, cotangents, final_cotangents, exchange):
-    """The gradients of the states that leave this part of a sequence, by what comes after it."""
-    dtype = dtype_of(given)
-    some = given["q"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    """The gradients of the states that leave this segment of a sequence, by what comes after it."""
+    dtype, device, lead = call_of(given, "q")
     size_d = given["q"].shape[-1]
     size_e = given["v"].shape[-1]
-    S_first = (
-        states["S"].to(dtype)
-        if states.get("S") is not None
-        else torch.zeros(lead[0], lead[1], size_e, size_d, dtype=dtype, device=device)
-    )
-    last_dS = final_cotangents.get("S")
-    dS_last = (
-        torch.zeros(lead[0], lead[1], size_e, size_d, dtype=dtype, device=device)
-        if last_dS is None
-        else last_dS.to(dtype)
-    )
+    S_first = or_zeros(states.get("S"), (*lead[:2], size_e, size_d), dtype, device)
+    dS_last = or_zeros(final_cotangents.get("S"), (*lead[:2], size_e, size_d), dtype, device)
     kappa = steps_first(given["kappa"], dtype)
     a = steps_first(given["a"], dtype)
     log_w = steps_first(given["w"], dtype)
-    t11 = (kappa.square()).sum(-1)
+    t8 = (kappa.square()).sum(-1)
     q = steps_first(given["q"], dtype)
-    do = cotangents.get("o")
-    do = (
-        torch.zeros(lead[0], lead[1], lead[2], size_e, dtype=dtype, device=device)
-        if do is None
-        else steps_first(do, dtype)
-    )
-    map_3 = in_pieces(
-        _backward_states_1_chunks, _backward_states_1_law,
-        (kappa * torch.sigmoid(a), log_w, -kappa * ((1e-06 + t11).reciprocal())[..., None], q, do),
+    do = steps_or_zeros(cotangents.get("o"), (*lead, size_e), dtype, device)
+    map_3 = map_of_segment(
+        _backward_states_1_chunks, _backward_states_1_composed,
+        (kappa * torch.sigmoid(a), log_w, -kappa * (1e-06 + t8).reciprocal()[..., None], q, do),
         lead, -1, CHUNK, dtype, device, size_d, size_e,
     )
     # what enters, of dS
     ((dS_last,),) = exchange(
-        (Segment(("S",), _backward_states_1_law, _backward_states_1_apply, map_3[:1], map_3[1:], (dS_last,)),)
+        (Segment(("S",), _backward_states_1_composed, _backward_states_1_applied, map_3[:1], map_3[1:], (dS_last,)),)
     )
     return {"S": dS_last}
 
@@ -765,7 +681,7 @@ def forward_prepare_1(
         matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
         (ahead1.to(tl.float32)[None, :] * t2),
         mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
-    )  # t2 diag((6435c9db8c0c))
+    )  # t2 diag((ahead1))
     tl.store(
         matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t3,
         mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
@@ -783,7 +699,7 @@ def forward_prepare_1_others(
     CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """The same, of chunks that aren't flat: a program looks at some together, and takes one after the other."""
+    """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     i = tl.arange(0, C)
     group = tl.program_id(0) * GROUP
     if steep(w_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
@@ -954,7 +870,7 @@ def forward_prepare_1_others(
                     matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
                     (ahead1.to(tl.float32)[None, :] * t2),
                     mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
-                )  # t2 diag((6435c9db8c0c))
+                )  # t2 diag((ahead1))
                 tl.store(
                     matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t3,
                     mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
@@ -972,7 +888,7 @@ def forward_sweep_1(
     BLOCK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """A walk forwards over chunks, carrying a tile of S."""
+    """An inter-chunk sweep forwards in time, which carries a tile of S."""
     tiles = tl.cdiv(E, block_e)
     if S_linear is not None:
         tiles = tl.cdiv(D, block_e) + (0 if S_last is None else tiles)
@@ -987,7 +903,7 @@ def forward_sweep_1(
     e_ok = e < E
     if S_linear is not None:
         column = e - (0 if S_last is None else tl.cdiv(E, block_e) * block_e)
-        column_ok = (column >= 0) & (column < D)  # of the matrix of the part's map
+        column_ok = (column >= 0) & (column < D)  # of the matrix of the segment's map
         if S_last is None:
             e_ok = tl.zeros([block_e], tl.int1)
     S = ()
@@ -1085,13 +1001,13 @@ def forward_sweep_1(
             p7 = tl.dot(
                 (-ahead1.to(tl.float32)[None, :] * p3).to(DT), scaled3.to(DT),
                 (kept[None, :] * S[n_d]), input_precision="tf32x3",
-            )  # ... + -scaled3^T diag((6435c9db8c0c)) p3
+            )  # ... + -scaled3^T diag((ahead1)) p3
             scaled4 = tl.load(
                 scaled4_p + at * D + i[:, None] * D + d[n_d][None, :],
                 mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
             p8 = tl.dot(v.to(DT), scaled4.to(DT), p7, input_precision="tf32x3")  # ... + scaled4^T v
-            S_slice2 = p8  # S diag(kept) + v^T scaled4 - p3^T diag((6435c9db8c0c)) scaled3
+            S_slice2 = p8  # (44) S diag(kept) + v^T scaled4 - p3^T diag((ahead1)) scaled3
             S_next = S_next + (S_slice2,)
         S = S_next
         t4 = tl.load(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
@@ -1104,7 +1020,9 @@ def forward_sweep_1(
                 tl.store(
                     write1_out + step * E + i[None, :] * (H * E) + e[:, None], p3, mask=e_ok[:, None] & i_ok[None, :]
                 )
-            tl.store(o_out + step * E + i[None, :] * (H * E) + e[:, None], p6, mask=e_ok[:, None] & i_ok[None, :])  # o
+            tl.store(
+                o_out + step * E + i[None, :] * (H * E) + e[:, None], p6, mask=e_ok[:, None] & i_ok[None, :]
+            )  # (43) o
     for n_d in tl.static_range((D + block_d - 1) // block_d):
         if YIELD:
             if S_last is not None:
@@ -1220,7 +1138,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             )
         join_pieces(late, S_ends, S_linear, 0)
         late = None
-        if exchange is not None:  # other parts of the sequence are elsewhere
+        if exchange is not None:  # other segments of the sequence are elsewhere
             S_coming = exchange.begin((map_of_all("S", S_first, S_ends, lay, parts, True, linear=S_linear, axis=1),))
     if parts > 1 or exchange is not None:
         if exchange is not None:
@@ -1444,7 +1362,7 @@ def backward_prepare_1(
         matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
         (ahead1.to(tl.float32)[None, :] * t2),
         mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
-    )  # t2 diag((6435c9db8c0c))
+    )  # t2 diag((ahead1))
     tl.store(
         matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t3,
         mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
@@ -1462,7 +1380,7 @@ def backward_prepare_1_others(
     CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """The same, of chunks that aren't flat: a program looks at some together, and takes one after the other."""
+    """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     i = tl.arange(0, C)
     group = tl.program_id(0) * GROUP
     if steep(w_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
@@ -1633,7 +1551,7 @@ def backward_prepare_1_others(
                     matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
                     (ahead1.to(tl.float32)[None, :] * t2),
                     mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
-                )  # t2 diag((6435c9db8c0c))
+                )  # t2 diag((ahead1))
                 tl.store(
                     matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t3,
                     mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
@@ -1652,7 +1570,7 @@ def backward_sweep_1(
     BLOCK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """A walk backwards over chunks, carrying a tile of dS."""
+    """An inter-chunk sweep backwards in time, which carries a tile of dS."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
     sh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
     h = sh % H
@@ -1758,13 +1676,13 @@ def backward_sweep_1(
             p7 = tl.dot(
                 (-ahead1.to(tl.float32)[None, :] * p3).to(DT), scaled3.to(DT),
                 (kept[None, :] * dS[n_d]), input_precision="tf32x3",
-            )  # ... + -scaled3^T diag((6435c9db8c0c)) p3
+            )  # ... + -scaled3^T diag((ahead1)) p3
             scaled4 = tl.load(
                 scaled4_p + at * D + i[:, None] * D + d[n_d][None, :],
                 mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
             p8 = tl.dot(do.to(DT), scaled4.to(DT), p7, input_precision="tf32x3")  # ... + scaled4^T do
-            dS_slice2 = p8  # dS diag(kept) + do^T scaled4 - p3^T diag((6435c9db8c0c)) scaled3
+            dS_slice2 = p8  # (52) dS diag(kept) + do^T scaled4 - p3^T diag((ahead1)) scaled3
             dS_next = dS_next + (dS_slice2,)
         dS = dS_next
         t4 = tl.load(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
@@ -1789,7 +1707,7 @@ def backward_sweep_1(
             )  # dkappa
             tl.store(
                 dv_out + step * E + i[None, :] * (H * E) + e[:, None], p6, mask=e_ok[:, None] & i_ok[None, :]
-            )  # dv
+            )  # (51) dv
     for n_d in tl.static_range((D + block_d - 1) // block_d):
         if YIELD:
             if dS_last is not None:
@@ -1818,7 +1736,7 @@ def backward_read_1(
     FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """What reads the states at the borders of blocks, for all blocks at once."""
+    """Intra-chunk outputs from checkpointed states, of all intervals at once."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
     i = tl.arange(0, C)
     e = tl.arange(0, block_e)
@@ -1898,7 +1816,7 @@ def backward_read_1(
         p2, (ahead1.to(tl.float32)[:, None] * kappa.to(tl.float32)), w_sums + step * D,
         w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d, d_ok, last,
         H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
-    )  # sum_{j} kappa_{j,d} [write1 write2^T]_{i,j} (6435c9db8c0c)_j m_{i,j,d}
+    )  # sum_{j} kappa_{j,d} [write1 write2^T]_{i,j} (ahead1)_j m_{i,j,d}
     if not FLAT:
         steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
         again = adds_steep(again, p2, (ahead1.to(tl.float32)[:, None] * kappa.to(tl.float32)), steep_from, C)
@@ -1930,7 +1848,7 @@ def backward_read_1(
     )
     since = span(w_a_end[None, :], w_n_end[None, :], w_a, w_n)
     apart = (-p3) + (p7 * since) + p6
-    y = ((-p3) + p6) + (p7 * since)  # (write1 dS) . since + intra1
+    y = ((-p3) + p6) + (p7 * since)  # (55) (write1 dS) . since + intra1
     v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
     p8 = tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # v do^T
     p9 = p8
@@ -1948,18 +1866,18 @@ def backward_read_1(
         p12, (ahead1.to(tl.float32)[:, None] * kappa.to(tl.float32)), w_sums + step * D,
         w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d, d_ok, last,
         H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
-    )  # sum_{j} [v write2^T]_{i,j} kappa_{j,d} (6435c9db8c0c)_j m_{i,j,d}
+    )  # sum_{j} [v write2^T]_{i,j} kappa_{j,d} (ahead1)_j m_{i,j,d}
     if not FLAT:
         steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
         again = adds_steep(again, p12, (ahead1.to(tl.float32)[:, None] * kappa.to(tl.float32)), steep_from, C)
         i_new = i_ok & ((i >= steep_from) | (again > 0))
     p14 = tl.dot(v.to(DT), s.to(DT), input_precision="tf32x3")  # v dS
     apart2 = p10 + (since * p14) + (-p13)
-    y2 = (p10 + (-p13)) + (since * p14)  # (v dS) . since + intra2
+    y2 = (p10 + (-p13)) + (since * p14)  # (58) (v dS) . since + intra2
     terms = y
     tl.store(read1_out + step * D + i[:, None] * (H * D) + d[None, :], terms, mask=i_new[:, None] & d_ok[None, :])
-    terms2 = y2  # dk
-    tl.store(dk_out + step * D + i[:, None] * (H * D) + d[None, :], y2, mask=i_new[:, None] & d_ok[None, :])  # dk
+    terms2 = y2  # (58) dk
+    tl.store(dk_out + step * D + i[:, None] * (H * D) + d[None, :], y2, mask=i_new[:, None] & d_ok[None, :])  # (58) dk
     s2 = tl.load(
         S_borders + (bh * chunks + c) * E * D + e[:, None] * D + d[None, :],
         mask=e_ok[:, None] & d_ok[None, :], other=0.0,
@@ -1984,21 +1902,21 @@ def backward_read_1(
         p19, (ahead1.to(tl.float32)[:, None] * x), w_sums + step * D,
         w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last, H * D, C, CHUNK,
         LEVELS, True, True, FLAT, EXACT, DT,
-    )  # sum_{j} [do write1^T]_{i,j} (6435c9db8c0c)_j m_{i,j,d} (sigmoid(a) . kappa)_{j,d}
+    )  # sum_{j} [do write1^T]_{i,j} (ahead1)_j m_{i,j,d} (sigmoid(a) . kappa)_{j,d}
     if not FLAT:
         steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
         i_new = i_ok & ((i >= steep_from) | (again > 0))
     since2 = span(w_a, w_n, 0.0, 0)
     p21 = tl.dot(do.to(DT), s2.to(DT), input_precision="tf32x3")  # do S
     apart3 = p17 + (-p20) + (since2 * p21)
-    y3 = (p17 + (-p20)) + (since2 * p21)  # (do S) . since + intra3
+    y3 = (p17 + (-p20)) + (since2 * p21)  # (61) (do S) . since + intra3
     p22 = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # write2 write1^T
     p23 = p22
     p24 = decayed_sum(
         p23, (ahead1.to(tl.float32)[:, None] * x), w_sums + step * D,
         w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d, d_ok, last,
         H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
-    )  # sum_{j} [write2 write1^T]_{i,j} (6435c9db8c0c)_j (sigmoid(a) . kappa)_{j,d} m_{i,j,d}
+    )  # sum_{j} [write2 write1^T]_{i,j} (ahead1)_j (sigmoid(a) . kappa)_{j,d} m_{i,j,d}
     if not FLAT:
         steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
         i_new = i_ok & ((i >= steep_from) | (again > 0))
@@ -2014,11 +1932,11 @@ def backward_read_1(
     p28 = tl.dot(write2.to(DT), s2.to(DT), input_precision="tf32x3")  # write2 S
     since3 = span(w_a_before, w_n_before, 0.0, 0)
     apart4 = (-p24) + p27 + (p28 * since3)
-    y4 = ((-p24) + p27) + (p28 * since3)  # (write2 S) . since + intra4
+    y4 = ((-p24) + p27) + (p28 * since3)  # (64) (write2 S) . since + intra4
     terms3 = y4
     tl.store(read2_out + step * D + i[:, None] * (H * D) + d[None, :], terms3, mask=i_new[:, None] & d_ok[None, :])
-    terms4 = y3  # dq
-    tl.store(dq_out + step * D + i[:, None] * (H * D) + d[None, :], y3, mask=i_new[:, None] & d_ok[None, :])  # dq
+    terms4 = y3  # (61) dq
+    tl.store(dq_out + step * D + i[:, None] * (H * D) + d[None, :], y3, mask=i_new[:, None] & d_ok[None, :])  # (61) dq
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
@@ -2034,7 +1952,7 @@ def backward_read_1_others(
     FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """The same, of chunks that aren't flat: a program looks at some together, and takes one after the other."""
+    """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
     i = tl.arange(0, C)
     e = tl.arange(0, block_e)
@@ -2133,7 +2051,7 @@ def backward_read_1_others(
                     p2, (ahead1.to(tl.float32)[:, None] * kappa.to(tl.float32)), w_sums + step * D,
                     w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d,
                     d_ok, last, H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
-                )  # sum_{j} kappa_{j,d} [write1 write2^T]_{i,j} (6435c9db8c0c)_j m_{i,j,d}
+                )  # sum_{j} kappa_{j,d} [write1 write2^T]_{i,j} (ahead1)_j m_{i,j,d}
                 if not FLAT:
                     steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
                     again = adds_steep(
@@ -2172,7 +2090,7 @@ def backward_read_1_others(
                 )
                 since = span(w_a_end[None, :], w_n_end[None, :], w_a, w_n)
                 apart = (-p3) + (p7 * since) + p6
-                y = ((-p3) + p6) + (p7 * since)  # (write1 dS) . since + intra1
+                y = ((-p3) + p6) + (p7 * since)  # (55) (write1 dS) . since + intra1
                 v = tl.load(
                     v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
                 )
@@ -2193,7 +2111,7 @@ def backward_read_1_others(
                     p12, (ahead1.to(tl.float32)[:, None] * kappa.to(tl.float32)), w_sums + step * D,
                     w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d,
                     d_ok, last, H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
-                )  # sum_{j} [v write2^T]_{i,j} kappa_{j,d} (6435c9db8c0c)_j m_{i,j,d}
+                )  # sum_{j} [v write2^T]_{i,j} kappa_{j,d} (ahead1)_j m_{i,j,d}
                 if not FLAT:
                     steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
                     again = adds_steep(
@@ -2202,15 +2120,15 @@ def backward_read_1_others(
                     i_new = i_ok & ((i >= steep_from) | (again > 0))
                 p14 = tl.dot(v.to(DT), s.to(DT), input_precision="tf32x3")  # v dS
                 apart2 = p10 + (since * p14) + (-p13)
-                y2 = (p10 + (-p13)) + (since * p14)  # (v dS) . since + intra2
+                y2 = (p10 + (-p13)) + (since * p14)  # (58) (v dS) . since + intra2
                 terms = y
                 tl.store(
                     read1_out + step * D + i[:, None] * (H * D) + d[None, :], terms, mask=i_new[:, None] & d_ok[None, :]
                 )
-                terms2 = y2  # dk
+                terms2 = y2  # (58) dk
                 tl.store(
                     dk_out + step * D + i[:, None] * (H * D) + d[None, :], y2, mask=i_new[:, None] & d_ok[None, :]
-                )  # dk
+                )  # (58) dk
                 s2 = tl.load(
                     S_borders + (bh * chunks + c) * E * D + e[:, None] * D + d[None, :],
                     mask=e_ok[:, None] & d_ok[None, :], other=0.0,
@@ -2240,21 +2158,21 @@ def backward_read_1_others(
                     p19, (ahead1.to(tl.float32)[:, None] * x), w_sums + step * D,
                     w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last, H * D,
                     C, CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
-                )  # sum_{j} [do write1^T]_{i,j} (6435c9db8c0c)_j m_{i,j,d} (sigmoid(a) . kappa)_{j,d}
+                )  # sum_{j} [do write1^T]_{i,j} (ahead1)_j m_{i,j,d} (sigmoid(a) . kappa)_{j,d}
                 if not FLAT:
                     steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
                     i_new = i_ok & ((i >= steep_from) | (again > 0))
                 since2 = span(w_a, w_n, 0.0, 0)
                 p21 = tl.dot(do.to(DT), s2.to(DT), input_precision="tf32x3")  # do S
                 apart3 = p17 + (-p20) + (since2 * p21)
-                y3 = (p17 + (-p20)) + (since2 * p21)  # (do S) . since + intra3
+                y3 = (p17 + (-p20)) + (since2 * p21)  # (61) (do S) . since + intra3
                 p22 = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # write2 write1^T
                 p23 = p22
                 p24 = decayed_sum(
                     p23, (ahead1.to(tl.float32)[:, None] * x), w_sums + step * D,
                     w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d,
                     d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
-                )  # sum_{j} [write2 write1^T]_{i,j} (6435c9db8c0c)_j (sigmoid(a) . kappa)_{j,d} m_{i,j,d}
+                )  # sum_{j} [write2 write1^T]_{i,j} (ahead1)_j (sigmoid(a) . kappa)_{j,d} m_{i,j,d}
                 if not FLAT:
                     steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
                     i_new = i_ok & ((i >= steep_from) | (again > 0))
@@ -2271,16 +2189,16 @@ def backward_read_1_others(
                 p28 = tl.dot(write2.to(DT), s2.to(DT), input_precision="tf32x3")  # write2 S
                 since3 = span(w_a_before, w_n_before, 0.0, 0)
                 apart4 = (-p24) + p27 + (p28 * since3)
-                y4 = ((-p24) + p27) + (p28 * since3)  # (write2 S) . since + intra4
+                y4 = ((-p24) + p27) + (p28 * since3)  # (64) (write2 S) . since + intra4
                 terms3 = y4
                 tl.store(
                     read2_out + step * D + i[:, None] * (H * D) + d[None, :], terms3,
                     mask=i_new[:, None] & d_ok[None, :],
                 )
-                terms4 = y3  # dq
+                terms4 = y3  # (61) dq
                 tl.store(
                     dq_out + step * D + i[:, None] * (H * D) + d[None, :], y3, mask=i_new[:, None] & d_ok[None, :]
-                )  # dq
+                )  # (61) dq
 
 
 @triton.jit(do_not_specialize=["T", "count"])
@@ -2329,7 +2247,7 @@ def backward_unroll_1(
     FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """Products of the states and their gradients at each step, for all blocks at once."""
+    """State-adjoint products at each step, of all intervals at once."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
     i = tl.arange(0, C)
     e = tl.arange(0, block_e)
@@ -2394,13 +2312,13 @@ def backward_unroll_1(
     write1 = tl.load(
         write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
     )
-    p2 = tl.dot(write1.to(DT), s.to(DT), input_precision="tf32x3")  # (460d8961bb) dS
+    p2 = tl.dot(write1.to(DT), s.to(DT), input_precision="tf32x3")  # (write1) dS
     w = (k.to(tl.float32) * p * since) + (ahead2.to(tl.float32) * p2 * since)
-    sums = summed(w, C, True, False, DT)  # [order_{mask}]_{i,j} w
+    sums = summed(w, C, True, False, DT)  # [i > j] w
     write2 = tl.load(
         write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
     )
-    p3 = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # (33c23d5f88) (460d8961bb)^T
+    p3 = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # (write2) (write1)^T
     w_a_before = over_block(
         tl.load(
             w_sums + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
@@ -2425,7 +2343,7 @@ def backward_unroll_1(
         (tl.where(i[:, None] >= i[None, :] + 2, 1.0, 0.0) * p3), ahead2.to(tl.float32),
         w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n,
         d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
-    )  # sum_{j} [apart_{mask}]_{i,j} m_{i,j,d} (8df02d4ef7dd)_{j,d} [(33c23d5f88) (460d8961bb)^T]_{i,j}
+    )  # sum_{j} [i >= j + 2]_{i,j} m_{i,j,d} (ahead2)_{j,d} [(write2) (write1)^T]_{i,j}
     if not FLAT:
         steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
         i_new = i_ok & ((i >= steep_from) | (again > 0))
@@ -2436,27 +2354,27 @@ def backward_unroll_1(
         S_borders + (bh * chunks + c) * E * D + e[:, None] * D + d[None, :],
         mask=e_ok[:, None] & d_ok[None, :], other=0.0,
     )  # S
-    p5 = tl.dot(write2.to(DT), s2.to(DT), input_precision="tf32x3")  # (33c23d5f88) S
+    p5 = tl.dot(write2.to(DT), s2.to(DT), input_precision="tf32x3")  # (write2) S
     since2 = span(w_a_before, w_n_before, 0.0, 0)
-    p6 = tl.dot(write2.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # (33c23d5f88) (v)^T
+    p6 = tl.dot(write2.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # (write2) (v)^T
     p7 = decayed_sum(
         (p6 * tl.where(i[:, None] >= i[None, :] + 2, 1.0, 0.0)), k.to(tl.float32),
         w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n,
         d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
-    )  # sum_{j} [apart_{mask}]_{i,j} (k)_{j,d} m_{i,j,d} [(33c23d5f88) (v)^T]_{i,j}
+    )  # sum_{j} [i >= j + 2]_{i,j} (k)_{j,d} m_{i,j,d} [(write2) (v)^T]_{i,j}
     if not FLAT:
         steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
         i_new = i_ok & ((i >= steep_from) | (again > 0))
     w2 = (p4 * ahead3.to(tl.float32)) + (p5 * ahead3.to(tl.float32) * since2) + (ahead3.to(tl.float32) * p7)
-    sums2 = summed(w2, C, False, False, DT)  # [order_{mask}]_{i,j} w
+    sums2 = summed(w2, C, False, False, DT)  # [i < j] w
     kept = span(w_a_end, w_n_end, 0.0, 0)
     s3 = tl.sum((s.to(tl.float32) * s2.to(tl.float32)), axis=0)  # (S . dS)^T 1
-    p8 = tl.dot(write1.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # (460d8961bb) (33c23d5f88)^T
+    p8 = tl.dot(write1.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # (write1) (write2)^T
     p9 = decayed_sum(
         (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * p8), ahead3.to(tl.float32),
         w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n,
         d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
-    )  # sum_{j} [apart_{mask}]_{i,j} (242dfe25e1bf)_{j,d} m_{i,j,d} [(460d8961bb) (33c23d5f88)^T]_{i,j}
+    )  # sum_{j} [i <= j - 2]_{i,j} (ahead3)_{j,d} m_{i,j,d} [(write1) (write2)^T]_{i,j}
     if not FLAT:
         steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
         again = adds_steep(
@@ -2464,32 +2382,32 @@ def backward_unroll_1(
         )
         i_new = i_ok & ((i >= steep_from) | (again > 0))
     do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-    p10 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # (do) (460d8961bb)^T
+    p10 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # (do) (write1)^T
     p11 = decayed_sum(
         p10, ahead2.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a,
         w_n, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
-    )  # sum_{j} m_{i,j,d} (8df02d4ef7dd)_{j,d} [(do) (460d8961bb)^T]_{i,j}
+    )  # sum_{j} m_{i,j,d} (ahead2)_{j,d} [(do) (write1)^T]_{i,j}
     if not FLAT:
         steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
         i_new = i_ok & ((i >= steep_from) | (again > 0))
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    p12 = tl.dot(v.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # (v) (33c23d5f88)^T
+    p12 = tl.dot(v.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # (v) (write2)^T
     p13 = decayed_sum(
         (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * p12), ahead3.to(tl.float32),
         w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n,
         d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
-    )  # sum_{j} [apart_{mask}]_{i,j} (242dfe25e1bf)_{j,d} m_{i,j,d} [(v) (33c23d5f88)^T]_{i,j}
+    )  # sum_{j} [i <= j - 2]_{i,j} (ahead3)_{j,d} m_{i,j,d} [(v) (write2)^T]_{i,j}
     if not FLAT:
         steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
         again = adds_steep(
             again, (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * p12), ahead3.to(tl.float32), steep_from, C
         )
         i_new = i_ok & ((i >= steep_from) | (again > 0))
-    p14 = tl.dot(write1.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # (460d8961bb) (do)^T
+    p14 = tl.dot(write1.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # (write1) (do)^T
     p15 = decayed_sum(
         p14, q.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a, w_n,
         w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
-    )  # sum_{j} m_{i,j,d} (q)_{j,d} [(460d8961bb) (do)^T]_{i,j}
+    )  # sum_{j} m_{i,j,d} (q)_{j,d} [(write1) (do)^T]_{i,j}
     if not FLAT:
         steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
         again = adds_steep(again, p14, q.to(tl.float32), steep_from, C)
@@ -2522,7 +2440,7 @@ def backward_unroll_1(
         + (-(k.to(tl.float32) * p18))
         + (q.to(tl.float32) * p20)
     )
-    sums3 = summed(w3, C, False, True, DT)  # [order_{mask}]_{i,j} w
+    sums3 = summed(w3, C, False, True, DT)  # [i <= j] w
     tl.store(
         S__out + step * D + i[:, None] * (H * D) + d[None, :],
         (sums + sums2 + (kept * s3)[None, :] + sums3), mask=i_new[:, None] & d_ok[None, :],
@@ -2542,7 +2460,7 @@ def backward_unroll_1_others(
     FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
-    """The same, of chunks that aren't flat: a program looks at some together, and takes one after the other."""
+    """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
     i = tl.arange(0, C)
     e = tl.arange(0, block_e)
@@ -2628,16 +2546,14 @@ def backward_unroll_1_others(
                     write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :],
                     mask=i_ok[:, None] & e_ok[None, :], other=0.0,
                 )
-                p2 = tl.dot(write1.to(DT), s.to(DT), input_precision="tf32x3")  # (460d8961bb) dS
+                p2 = tl.dot(write1.to(DT), s.to(DT), input_precision="tf32x3")  # (write1) dS
                 w = (k.to(tl.float32) * p * since) + (ahead2.to(tl.float32) * p2 * since)
-                sums = summed(w, C, True, False, DT)  # [order_{mask}]_{i,j} w
+                sums = summed(w, C, True, False, DT)  # [i > j] w
                 write2 = tl.load(
                     write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :],
                     mask=i_ok[:, None] & e_ok[None, :], other=0.0,
                 )
-                p3 = tl.dot(
-                    write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3"
-                )  # (33c23d5f88) (460d8961bb)^T
+                p3 = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # (write2) (write1)^T
                 w_a_before = over_block(
                     tl.load(
                         w_sums + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
@@ -2663,7 +2579,7 @@ def backward_unroll_1_others(
                     w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before,
                     w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT,
                     EXACT, DT,
-                )  # sum_{j} [apart_{mask}]_{i,j} m_{i,j,d} (8df02d4ef7dd)_{j,d} [(33c23d5f88) (460d8961bb)^T]_{i,j}
+                )  # sum_{j} [i >= j + 2]_{i,j} m_{i,j,d} (ahead2)_{j,d} [(write2) (write1)^T]_{i,j}
                 if not FLAT:
                     steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
                     i_new = i_ok & ((i >= steep_from) | (again > 0))
@@ -2675,31 +2591,29 @@ def backward_unroll_1_others(
                     S_borders + (bh * chunks + c) * E * D + e[:, None] * D + d[None, :],
                     mask=e_ok[:, None] & d_ok[None, :], other=0.0,
                 )  # S
-                p5 = tl.dot(write2.to(DT), s2.to(DT), input_precision="tf32x3")  # (33c23d5f88) S
+                p5 = tl.dot(write2.to(DT), s2.to(DT), input_precision="tf32x3")  # (write2) S
                 since2 = span(w_a_before, w_n_before, 0.0, 0)
-                p6 = tl.dot(write2.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # (33c23d5f88) (v)^T
+                p6 = tl.dot(write2.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # (write2) (v)^T
                 p7 = decayed_sum(
                     (p6 * tl.where(i[:, None] >= i[None, :] + 2, 1.0, 0.0)), k.to(tl.float32),
                     w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before,
                     w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT,
                     EXACT, DT,
-                )  # sum_{j} [apart_{mask}]_{i,j} (k)_{j,d} m_{i,j,d} [(33c23d5f88) (v)^T]_{i,j}
+                )  # sum_{j} [i >= j + 2]_{i,j} (k)_{j,d} m_{i,j,d} [(write2) (v)^T]_{i,j}
                 if not FLAT:
                     steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
                     i_new = i_ok & ((i >= steep_from) | (again > 0))
                 w2 = (p4 * ahead3.to(tl.float32)) + (p5 * ahead3.to(tl.float32) * since2) + (ahead3.to(tl.float32) * p7)
-                sums2 = summed(w2, C, False, False, DT)  # [order_{mask}]_{i,j} w
+                sums2 = summed(w2, C, False, False, DT)  # [i < j] w
                 kept = span(w_a_end, w_n_end, 0.0, 0)
                 s3 = tl.sum((s.to(tl.float32) * s2.to(tl.float32)), axis=0)  # (S . dS)^T 1
-                p8 = tl.dot(
-                    write1.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3"
-                )  # (460d8961bb) (33c23d5f88)^T
+                p8 = tl.dot(write1.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # (write1) (write2)^T
                 p9 = decayed_sum(
                     (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * p8), ahead3.to(tl.float32),
                     w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before,
                     w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False,
                     FLAT, EXACT, DT,
-                )  # sum_{j} [apart_{mask}]_{i,j} (242dfe25e1bf)_{j,d} m_{i,j,d} [(460d8961bb) (33c23d5f88)^T]_{i,j}
+                )  # sum_{j} [i <= j - 2]_{i,j} (ahead3)_{j,d} m_{i,j,d} [(write1) (write2)^T]_{i,j}
                 if not FLAT:
                     steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
                     again = adds_steep(
@@ -2710,25 +2624,25 @@ def backward_unroll_1_others(
                 do = tl.load(
                     do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
                 )
-                p10 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # (do) (460d8961bb)^T
+                p10 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # (do) (write1)^T
                 p11 = decayed_sum(
                     p10, ahead2.to(tl.float32), w_sums + step * D,
                     w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last, H * D,
                     C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
-                )  # sum_{j} m_{i,j,d} (8df02d4ef7dd)_{j,d} [(do) (460d8961bb)^T]_{i,j}
+                )  # sum_{j} m_{i,j,d} (ahead2)_{j,d} [(do) (write1)^T]_{i,j}
                 if not FLAT:
                     steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
                     i_new = i_ok & ((i >= steep_from) | (again > 0))
                 q = tl.load(
                     q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
                 )
-                p12 = tl.dot(v.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # (v) (33c23d5f88)^T
+                p12 = tl.dot(v.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # (v) (write2)^T
                 p13 = decayed_sum(
                     (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * p12), ahead3.to(tl.float32),
                     w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before,
                     w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False,
                     FLAT, EXACT, DT,
-                )  # sum_{j} [apart_{mask}]_{i,j} (242dfe25e1bf)_{j,d} m_{i,j,d} [(v) (33c23d5f88)^T]_{i,j}
+                )  # sum_{j} [i <= j - 2]_{i,j} (ahead3)_{j,d} m_{i,j,d} [(v) (write2)^T]_{i,j}
                 if not FLAT:
                     steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
                     again = adds_steep(
@@ -2736,12 +2650,12 @@ def backward_unroll_1_others(
                         ahead3.to(tl.float32), steep_from, C,
                     )
                     i_new = i_ok & ((i >= steep_from) | (again > 0))
-                p14 = tl.dot(write1.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # (460d8961bb) (do)^T
+                p14 = tl.dot(write1.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # (write1) (do)^T
                 p15 = decayed_sum(
                     p14, q.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None,
                     w_a, w_n, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, FLAT,
                     EXACT, DT,
-                )  # sum_{j} m_{i,j,d} (q)_{j,d} [(460d8961bb) (do)^T]_{i,j}
+                )  # sum_{j} m_{i,j,d} (q)_{j,d} [(write1) (do)^T]_{i,j}
                 if not FLAT:
                     steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
                     again = adds_steep(again, p14, q.to(tl.float32), steep_from, C)
@@ -2776,7 +2690,7 @@ def backward_unroll_1_others(
                     + (-(k.to(tl.float32) * p18))
                     + (q.to(tl.float32) * p20)
                 )
-                sums3 = summed(w3, C, False, True, DT)  # [order_{mask}]_{i,j} w
+                sums3 = summed(w3, C, False, True, DT)  # [i <= j] w
                 tl.store(
                     S__out + step * D + i[:, None] * (H * D) + d[None, :],
                     (sums + sums2 + (kept * s3)[None, :] + sums3),
@@ -2923,7 +2837,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
             num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
         )
-        if exchange is not None:  # other parts of the sequence are elsewhere
+        if exchange is not None:  # other segments of the sequence are elsewhere
             dS_coming = exchange.begin(
                 (map_of_all("S", dS_first, dS_ends, lay, parts, False, linear=dS_linear, axis=1),)
             )
@@ -3187,7 +3101,7 @@ def steps_kernel(
     else:
         row = batch
     entry, begin, count = batch, tl.cast(0, tl.int64), tl.cast(steps, tl.int64)
-    if starts_at is not None:  # packed: a program walks one sequence, whose place it reads
+    if starts_at is not None:  # packed: a program has one sequence, whose place it reads
         entry, begin = tl.cast(0, tl.int64), tl.cast(tl.load(starts_at + batch), tl.int64)
         count = tl.load(starts_at + batch + 1) - begin
     if counts_at is not None:

@@ -6,13 +6,17 @@ family: chunk-parallel
 """
 
 # The row map
-#     log_{decay,t} = bound sigmoid(exp(A) (b + g_t))
+#     (1) log_{decay,t} = bound sigmoid(exp(A) (b + g_t))
 #
 # Its adjoint
-#     m_t = sigmoid(exp(A) (b + g_t))
-#     dg_t = bound exp(A) ((1 - m_t) . dlog decay_t . m_t)
-#     dA = sum_t bound exp(A) (1 - m_t)^T ((b + g_t) . dlog decay_t . m_t)
-#     db = sum_t bound exp(A) ((1 - m_t) . dlog decay_t . m_t)
+#     (2) m_t = sigmoid(exp(A) (b + g_t))
+#     (3) dg_t = bound exp(A) ((1 - m_t) . dlog decay_t . m_t)
+#     (4) dA = sum_t bound exp(A) (1 - m_t)^T ((b + g_t) . dlog decay_t . m_t)
+#     (5) db = sum_t bound exp(A) ((1 - m_t) . dlog decay_t . m_t)
+#
+# In code, products of decays are called by what lies at their ends: m (in torch, decays) is from a write to a read,
+#     since from what enters the chunk to a read, until from a write to what leaves it, kept from what enters to what
+#     leaves. Statements cite the formulas above by their numbers.
 
 import torch
 import triton
@@ -27,7 +31,7 @@ from chunkform.runtime.launch.launch import cdiv, choose, cotangent, launch, ste
 from chunkform.runtime.launch.varlen import backward_by_length, forward_by_length
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
-from chunkform.runtime.torch_form.chunks import dtype_of, from_heads, from_steps, per_head, steps_first
+from chunkform.runtime.torch_form.chunks import call_of, from_heads, from_steps, per_head, steps_first, steps_or_zeros
 
 
 def torch_forward(given, states, constants, packed=None):
@@ -35,16 +39,14 @@ def torch_forward(given, states, constants, packed=None):
     if packed is not None:
         per_step = ["g"]
         return forward_by_length(torch_forward, per_step, given, states, constants, packed)
-    dtype = dtype_of(given)
-    some = given["g"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    dtype, device, lead = call_of(given, "g")
     size_d = given["g"].shape[-1]
     bound = torch.tensor(constants["bound"], dtype=dtype, device=device)
     A = per_head(given["A"], dtype)
     b = per_head(given["b"], dtype)
     g = steps_first(given["g"], dtype)
-    t8 = bound[..., None] * torch.sigmoid((torch.exp(A))[..., None] * (b + g))
-    return {"log_decay": from_steps(t8, lead, 1, dtype)}, {}, {}
+    t6 = bound[..., None] * torch.sigmoid(torch.exp(A)[..., None] * (b + g))
+    return {"log_decay": from_steps(t6, lead, 1, dtype)}, {}, {}
 
 
 def torch_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
@@ -54,48 +56,37 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
         return backward_by_length(
             torch_backward, per_step, given, states, constants, saved, cotangents, final_cotangents, needs, packed
         )
-    dtype = dtype_of(given)
-    some = given["g"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    dtype, device, lead = call_of(given, "g")
     size_d = given["g"].shape[-1]
     gradients = {}
     bound = torch.tensor(constants["bound"], dtype=dtype, device=device)
-    dlog_decay = cotangents.get("log_decay")
-    dlog_decay = (
-        torch.zeros(lead[0], lead[1], lead[2], size_d, dtype=dtype, device=device)
-        if dlog_decay is None
-        else steps_first(dlog_decay, dtype)
-    )
+    dlog_decay = steps_or_zeros(cotangents.get("log_decay"), (*lead, size_d), dtype, device)
     A = per_head(given["A"], dtype)
-    t9 = torch.exp(A)
+    t6 = torch.exp(A)
     b = per_head(given["b"], dtype)
     g = steps_first(given["g"], dtype)
-    t12 = torch.sigmoid(t9[..., None] * (b + g))
-    t13 = bound[..., None] * dlog_decay * (1.0 - t12) * t9[..., None] * t12
-    gradients["g"] = from_steps(t13, lead, 1, given["g"].dtype)
-    t15 = -t12
-    t16 = 1.0 + t15
-    t17 = b + g
-    t18 = (dlog_decay * t16 * t12 * t17).sum(-1)
-    gradients["A"] = from_heads(bound * t18 * t9, lead, 0, given["A"].dtype)
-    gradients["b"] = from_heads(t13, lead, 1, given["b"].dtype)
+    t9 = torch.sigmoid(t6[..., None] * (b + g))
+    t10 = bound[..., None] * dlog_decay * (1.0 - t9) * t6[..., None] * t9
+    gradients["g"] = from_steps(t10, lead, 1, given["g"].dtype)
+    t12 = -t9
+    t13 = 1.0 + t12
+    t14 = b + g
+    t15 = (dlog_decay * t13 * t9 * t14).sum(-1)
+    gradients["A"] = from_heads(bound * t15 * t6, lead, 0, given["A"].dtype)
+    gradients["b"] = from_heads(t10, lead, 1, given["b"].dtype)
     return gradients, {}
 
 
 def torch_forward_states(given, states, constants, exchange):
-    """The states that enter this part of a sequence, by what comes before it."""
-    dtype = dtype_of(given)
-    some = given["g"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    """The states that enter this segment of a sequence, by what comes before it."""
+    dtype, device, lead = call_of(given, "g")
     size_d = given["g"].shape[-1]
     return {}
 
 
 def torch_backward_states(given, states, constants, saved, cotangents, final_cotangents, exchange):
-    """The gradients of the states that leave this part of a sequence, by what comes after it."""
-    dtype = dtype_of(given)
-    some = given["g"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    """The gradients of the states that leave this segment of a sequence, by what comes after it."""
+    dtype, device, lead = call_of(given, "g")
     size_d = given["g"].shape[-1]
     return {}
 

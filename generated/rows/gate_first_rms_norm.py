@@ -6,18 +6,22 @@ family: chunk-parallel
 """
 
 # The row map
-#     gated_t = x_t . z_t . sigmoid(z_t)
-#     y_t = (weight . gated_t) / sqrt(eps + x_t^T (x_t . z_t . z_t . sigmoid(z_t) . sigmoid(z_t)) / e)
+#     (1) gated_t = x_t . z_t . sigmoid(z_t)
+#     (2) y_t = (weight . gated_t) / sqrt(eps + x_t^T (x_t . z_t . z_t . sigmoid(z_t) . sigmoid(z_t)) / e)
 #
 # Its adjoint
-#     m_{1,t} = sigmoid(z_t)
-#     m_{2,t} = eps + x_t^T (x_t . z_t . z_t . m_{1,t} . m_{1,t}) / e
-#     dx_t = (weight . z_t . dy_t . m_{1,t}) / sqrt(m_{2,t}) - (weight^T (gated_t . dy_t)) (x_t . z_t^2 . m_{1,t}^2)
-#         / (e sqrt(m_{2,t}) m_{2,t})
-#     dz_t = ((weight . x_t . z_t . dy_t) / sqrt(m_{2,t}) - (weight^T (gated_t . dy_t)) (x_t^2 . z_t^2 . m_{1,t}) /
-#         (e sqrt(m_{2,t}) m_{2,t})) . (1 - m_{1,t}) . m_{1,t} + (weight . x_t . dy_t . m_{1,t}) / sqrt(m_{2,t}) -
+#     (3) m_{1,t} = sigmoid(z_t)
+#     (4) m_{2,t} = eps + x_t^T (x_t . z_t . z_t . m_{1,t} . m_{1,t}) / e
+#     (5) dx_t = (weight . z_t . dy_t . m_{1,t}) / sqrt(m_{2,t}) - (weight^T (gated_t . dy_t)) (x_t . z_t^2 .
+#         m_{1,t}^2) / (e sqrt(m_{2,t}) m_{2,t})
+#     (6) dz_t = ((weight . x_t . z_t . dy_t) / sqrt(m_{2,t}) - (weight^T (gated_t . dy_t)) (x_t^2 . z_t^2 . m_{1,t})
+#         / (e sqrt(m_{2,t}) m_{2,t})) . (1 - m_{1,t}) . m_{1,t} + (weight . x_t . dy_t . m_{1,t}) / sqrt(m_{2,t}) -
 #         (weight^T (gated_t . dy_t)) (x_t^2 . z_t . m_{1,t}^2) / (e sqrt(m_{2,t}) m_{2,t})
-#     dweight = sum_t (gated_t . dy_t) / sqrt(m_{2,t})
+#     (7) dweight = sum_t (gated_t . dy_t) / sqrt(m_{2,t})
+#
+# In code, products of decays are called by what lies at their ends: m (in torch, decays) is from a write to a read,
+#     since from what enters the chunk to a read, until from a write to what leaves it, kept from what enters to what
+#     leaves. Statements cite the formulas above by their numbers.
 
 import torch
 import triton
@@ -32,7 +36,7 @@ from chunkform.runtime.launch.launch import cdiv, choose, cotangent, launch, ste
 from chunkform.runtime.launch.varlen import backward_by_length, forward_by_length
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
-from chunkform.runtime.torch_form.chunks import dtype_of, from_heads, from_steps, per_head, steps_first
+from chunkform.runtime.torch_form.chunks import call_of, from_heads, from_steps, per_head, steps_first, steps_or_zeros
 
 
 def torch_forward(given, states, constants, packed=None):
@@ -40,18 +44,16 @@ def torch_forward(given, states, constants, packed=None):
     if packed is not None:
         per_step = ["x", "z"]
         return forward_by_length(torch_forward, per_step, given, states, constants, packed)
-    dtype = dtype_of(given)
-    some = given["x"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    dtype, device, lead = call_of(given, "x")
     size_e = given["x"].shape[-1]
     weight = per_head(given["weight"], dtype)
     x = steps_first(given["x"], dtype)
     eps = torch.tensor(constants["eps"], dtype=dtype, device=device)
     z = steps_first(given["z"], dtype)
-    t8 = torch.sigmoid(z)
-    t9 = (z.square() * x.square() * t8.square()).sum(-1)
-    t10 = weight * x * ((eps + t9 * size_e**-1.0).rsqrt())[..., None] * z * t8
-    return {"y": from_steps(t10, lead, 1, given["x"].dtype)}, {}, {}
+    t6 = torch.sigmoid(z)
+    t7 = (z.square() * x.square() * t6.square()).sum(-1)
+    t8 = weight * x * (eps + t7 * size_e**-1.0).rsqrt()[..., None] * z * t6
+    return {"y": from_steps(t8, lead, 1, given["x"].dtype)}, {}, {}
 
 
 def torch_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
@@ -61,55 +63,44 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
         return backward_by_length(
             torch_backward, per_step, given, states, constants, saved, cotangents, final_cotangents, needs, packed
         )
-    dtype = dtype_of(given)
-    some = given["x"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    dtype, device, lead = call_of(given, "x")
     size_e = given["x"].shape[-1]
     gradients = {}
     x = steps_first(given["x"], dtype)
     eps = torch.tensor(constants["eps"], dtype=dtype, device=device)
     z = steps_first(given["z"], dtype)
-    t8 = z.square()
-    t9 = torch.sigmoid(z)
-    t10 = t9.square()
-    t11 = (t8 * x.square() * t10).sum(-1)
-    t12 = size_e**-1.0
-    t13 = eps + t11 * t12
-    t14 = t13.rsqrt()
+    t6 = z.square()
+    t7 = torch.sigmoid(z)
+    t8 = t7.square()
+    t9 = (t6 * x.square() * t8).sum(-1)
+    t10 = size_e**-1.0
+    t11 = eps + t9 * t10
+    t12 = t11.rsqrt()
     weight = per_head(given["weight"], dtype)
-    dy = cotangents.get("y")
-    dy = (
-        torch.zeros(lead[0], lead[1], lead[2], size_e, dtype=dtype, device=device)
-        if dy is None
-        else steps_first(dy, dtype)
-    )
-    t18 = (weight * x * z * dy * t9).sum(-1)
-    t19 = -x * t14[..., None] * (t13.reciprocal())[..., None] * t8 * t12 * t10 * t18[..., None]
-    gradients["x"] = from_steps((t19 + weight * t14[..., None] * z * dy * t9), lead, 1, given["x"].dtype)
-    t21 = t13.reciprocal()
-    t22 = x.square()
-    t23 = -t14[..., None] * t21[..., None] * t8 * t22 * t12 * t9 * t18[..., None]
-    t24 = (weight * x * t14[..., None] * z * dy + t23) * t9 * (1.0 - t9)
-    t25 = -t14[..., None] * z * t21[..., None] * t22 * t12 * t10 * t18[..., None]
-    gradients["z"] = from_steps((t24 + t25 + weight * x * t14[..., None] * dy * t9), lead, 1, given["z"].dtype)
-    gradients["weight"] = from_heads(x * t14[..., None] * z * dy * t9, lead, 1, given["weight"].dtype)
+    dy = steps_or_zeros(cotangents.get("y"), (*lead, size_e), dtype, device)
+    t15 = (weight * x * z * dy * t7).sum(-1)
+    t16 = -x * t12[..., None] * t11.reciprocal()[..., None] * t6 * t10 * t8 * t15[..., None]
+    gradients["x"] = from_steps((t16 + weight * t12[..., None] * z * dy * t7), lead, 1, given["x"].dtype)
+    t18 = t11.reciprocal()
+    t19 = x.square()
+    t20 = -t12[..., None] * t18[..., None] * t6 * t19 * t10 * t7 * t15[..., None]
+    t21 = (weight * x * t12[..., None] * z * dy + t20) * t7 * (1.0 - t7)
+    t22 = -t12[..., None] * z * t18[..., None] * t19 * t10 * t8 * t15[..., None]
+    gradients["z"] = from_steps((t21 + t22 + weight * x * t12[..., None] * dy * t7), lead, 1, given["z"].dtype)
+    gradients["weight"] = from_heads(x * t12[..., None] * z * dy * t7, lead, 1, given["weight"].dtype)
     return gradients, {}
 
 
 def torch_forward_states(given, states, constants, exchange):
-    """The states that enter this part of a sequence, by what comes before it."""
-    dtype = dtype_of(given)
-    some = given["x"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    """The states that enter this segment of a sequence, by what comes before it."""
+    dtype, device, lead = call_of(given, "x")
     size_e = given["x"].shape[-1]
     return {}
 
 
 def torch_backward_states(given, states, constants, saved, cotangents, final_cotangents, exchange):
-    """The gradients of the states that leave this part of a sequence, by what comes after it."""
-    dtype = dtype_of(given)
-    some = given["x"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    """The gradients of the states that leave this segment of a sequence, by what comes after it."""
+    dtype, device, lead = call_of(given, "x")
     size_e = given["x"].shape[-1]
     return {}
 

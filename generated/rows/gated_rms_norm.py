@@ -6,16 +6,20 @@ family: chunk-parallel
 """
 
 # The row map
-#     normal_t = x_t / sqrt(eps + x_t^T x_t / e)
-#     y_t = weight . z_t . sigmoid(z_t) . normal_t
+#     (1) normal_t = x_t / sqrt(eps + x_t^T x_t / e)
+#     (2) y_t = weight . z_t . sigmoid(z_t) . normal_t
 #
 # Its adjoint
-#     m_{1,t} = eps + x_t^T x_t / e
-#     m_{2,t} = sigmoid(z_t)
-#     dx_t = (weight . z_t . dy_t . m_{2,t}) / sqrt(m_{1,t}) - (weight^T (x_t . z_t . dy_t . m_{2,t})) normal_t / (e
-#         m_{1,t})
-#     dz_t = weight . z_t . (1 - m_{2,t}) . normal_t . dy_t . m_{2,t} + weight . normal_t . dy_t . m_{2,t}
-#     dweight = sum_t (z_t . normal_t . dy_t . m_{2,t})
+#     (3) m_{1,t} = eps + x_t^T x_t / e
+#     (4) m_{2,t} = sigmoid(z_t)
+#     (5) dx_t = (weight . z_t . dy_t . m_{2,t}) / sqrt(m_{1,t}) - (weight^T (x_t . z_t . dy_t . m_{2,t})) normal_t /
+#         (e m_{1,t})
+#     (6) dz_t = weight . z_t . (1 - m_{2,t}) . normal_t . dy_t . m_{2,t} + weight . normal_t . dy_t . m_{2,t}
+#     (7) dweight = sum_t (z_t . normal_t . dy_t . m_{2,t})
+#
+# In code, products of decays are called by what lies at their ends: m (in torch, decays) is from a write to a read,
+#     since from what enters the chunk to a read, until from a write to what leaves it, kept from what enters to what
+#     leaves. Statements cite the formulas above by their numbers.
 
 import torch
 import triton
@@ -30,7 +34,7 @@ from chunkform.runtime.launch.launch import cdiv, choose, cotangent, launch, ste
 from chunkform.runtime.launch.varlen import backward_by_length, forward_by_length
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
-from chunkform.runtime.torch_form.chunks import dtype_of, from_heads, from_steps, per_head, steps_first
+from chunkform.runtime.torch_form.chunks import call_of, from_heads, from_steps, per_head, steps_first, steps_or_zeros
 
 
 def torch_forward(given, states, constants, packed=None):
@@ -38,17 +42,15 @@ def torch_forward(given, states, constants, packed=None):
     if packed is not None:
         per_step = ["x", "z"]
         return forward_by_length(torch_forward, per_step, given, states, constants, packed)
-    dtype = dtype_of(given)
-    some = given["x"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    dtype, device, lead = call_of(given, "x")
     size_e = given["x"].shape[-1]
     eps = torch.tensor(constants["eps"], dtype=dtype, device=device)
     x = steps_first(given["x"], dtype)
-    t6 = (x.square()).sum(-1)
+    t4 = (x.square()).sum(-1)
     weight = per_head(given["weight"], dtype)
     z = steps_first(given["z"], dtype)
-    t9 = ((eps + size_e**-1.0 * t6).rsqrt())[..., None] * weight * x * z * torch.sigmoid(z)
-    return {"y": from_steps(t9, lead, 1, given["x"].dtype)}, {}, {}
+    t7 = (eps + size_e**-1.0 * t4).rsqrt()[..., None] * weight * x * z * torch.sigmoid(z)
+    return {"y": from_steps(t7, lead, 1, given["x"].dtype)}, {}, {}
 
 
 def torch_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
@@ -58,49 +60,38 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
         return backward_by_length(
             torch_backward, per_step, given, states, constants, saved, cotangents, final_cotangents, needs, packed
         )
-    dtype = dtype_of(given)
-    some = given["x"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    dtype, device, lead = call_of(given, "x")
     size_e = given["x"].shape[-1]
     gradients = {}
     eps = torch.tensor(constants["eps"], dtype=dtype, device=device)
-    t6 = size_e**-1.0
+    t4 = size_e**-1.0
     x = steps_first(given["x"], dtype)
-    t8 = (x.square()).sum(-1)
-    t9 = eps + t6 * t8
-    t10 = t9.rsqrt()
+    t6 = (x.square()).sum(-1)
+    t7 = eps + t4 * t6
+    t8 = t7.rsqrt()
     weight = per_head(given["weight"], dtype)
     z = steps_first(given["z"], dtype)
-    dy = cotangents.get("y")
-    dy = (
-        torch.zeros(lead[0], lead[1], lead[2], size_e, dtype=dtype, device=device)
-        if dy is None
-        else steps_first(dy, dtype)
-    )
-    t15 = torch.sigmoid(z)
-    t16 = (weight * x * z * dy * t15).sum(-1)
-    t17 = -t10[..., None] * x * (t9.reciprocal())[..., None] * t6 * t16[..., None]
-    gradients["x"] = from_steps((t17 + t10[..., None] * weight * z * dy * t15), lead, 1, given["x"].dtype)
-    t19 = t10[..., None] * weight * x * z * dy * t15 * (1.0 - t15) + t10[..., None] * weight * x * dy * t15
-    gradients["z"] = from_steps(t19, lead, 1, given["z"].dtype)
-    gradients["weight"] = from_heads(t10[..., None] * x * z * dy * t15, lead, 1, given["weight"].dtype)
+    dy = steps_or_zeros(cotangents.get("y"), (*lead, size_e), dtype, device)
+    t12 = torch.sigmoid(z)
+    t13 = (weight * x * z * dy * t12).sum(-1)
+    t14 = -t8[..., None] * x * t7.reciprocal()[..., None] * t4 * t13[..., None]
+    gradients["x"] = from_steps((t14 + t8[..., None] * weight * z * dy * t12), lead, 1, given["x"].dtype)
+    t16 = t8[..., None] * weight * x * z * dy * t12 * (1.0 - t12) + t8[..., None] * weight * x * dy * t12
+    gradients["z"] = from_steps(t16, lead, 1, given["z"].dtype)
+    gradients["weight"] = from_heads(t8[..., None] * x * z * dy * t12, lead, 1, given["weight"].dtype)
     return gradients, {}
 
 
 def torch_forward_states(given, states, constants, exchange):
-    """The states that enter this part of a sequence, by what comes before it."""
-    dtype = dtype_of(given)
-    some = given["x"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    """The states that enter this segment of a sequence, by what comes before it."""
+    dtype, device, lead = call_of(given, "x")
     size_e = given["x"].shape[-1]
     return {}
 
 
 def torch_backward_states(given, states, constants, saved, cotangents, final_cotangents, exchange):
-    """The gradients of the states that leave this part of a sequence, by what comes after it."""
-    dtype = dtype_of(given)
-    some = given["x"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    """The gradients of the states that leave this segment of a sequence, by what comes after it."""
+    dtype, device, lead = call_of(given, "x")
     size_e = given["x"].shape[-1]
     return {}
 

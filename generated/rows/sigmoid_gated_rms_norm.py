@@ -6,14 +6,19 @@ family: chunk-parallel
 """
 
 # The row map
-#     normal_t = x_t / sqrt(eps + x_t^T x_t / e)
-#     y_t = weight . sigmoid(z_t) . normal_t
+#     (1) normal_t = x_t / sqrt(eps + x_t^T x_t / e)
+#     (2) y_t = weight . sigmoid(z_t) . normal_t
 #
 # Its adjoint
-#     m_t = eps + x_t^T x_t / e
-#     dx_t = (weight . sigmoid(z_t) . dy_t) / sqrt(m_t) - (weight^T (x_t . sigmoid(z_t) . dy_t)) normal_t / (e m_t)
-#     dz_t = weight . sigmoid(z_t) . (1 - sigmoid(z_t)) . normal_t . dy_t
-#     dweight = sum_t (sigmoid(z_t) . normal_t . dy_t)
+#     (3) m_t = eps + x_t^T x_t / e
+#     (4) dx_t = (weight . sigmoid(z_t) . dy_t) / sqrt(m_t) - (weight^T (x_t . sigmoid(z_t) . dy_t)) normal_t / (e
+#         m_t)
+#     (5) dz_t = weight . sigmoid(z_t) . (1 - sigmoid(z_t)) . normal_t . dy_t
+#     (6) dweight = sum_t (sigmoid(z_t) . normal_t . dy_t)
+#
+# In code, products of decays are called by what lies at their ends: m (in torch, decays) is from a write to a read,
+#     since from what enters the chunk to a read, until from a write to what leaves it, kept from what enters to what
+#     leaves. Statements cite the formulas above by their numbers.
 
 import torch
 import triton
@@ -28,7 +33,7 @@ from chunkform.runtime.launch.launch import cdiv, choose, cotangent, launch, ste
 from chunkform.runtime.launch.varlen import backward_by_length, forward_by_length
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
-from chunkform.runtime.torch_form.chunks import dtype_of, from_heads, from_steps, per_head, steps_first
+from chunkform.runtime.torch_form.chunks import call_of, from_heads, from_steps, per_head, steps_first, steps_or_zeros
 
 
 def torch_forward(given, states, constants, packed=None):
@@ -36,17 +41,15 @@ def torch_forward(given, states, constants, packed=None):
     if packed is not None:
         per_step = ["x", "z"]
         return forward_by_length(torch_forward, per_step, given, states, constants, packed)
-    dtype = dtype_of(given)
-    some = given["x"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    dtype, device, lead = call_of(given, "x")
     size_e = given["x"].shape[-1]
     eps = torch.tensor(constants["eps"], dtype=dtype, device=device)
     x = steps_first(given["x"], dtype)
-    t6 = (x.square()).sum(-1)
+    t4 = (x.square()).sum(-1)
     weight = per_head(given["weight"], dtype)
     z = steps_first(given["z"], dtype)
-    t9 = ((eps + size_e**-1.0 * t6).rsqrt())[..., None] * weight * x * torch.sigmoid(z)
-    return {"y": from_steps(t9, lead, 1, given["x"].dtype)}, {}, {}
+    t7 = (eps + size_e**-1.0 * t4).rsqrt()[..., None] * weight * x * torch.sigmoid(z)
+    return {"y": from_steps(t7, lead, 1, given["x"].dtype)}, {}, {}
 
 
 def torch_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
@@ -56,48 +59,37 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
         return backward_by_length(
             torch_backward, per_step, given, states, constants, saved, cotangents, final_cotangents, needs, packed
         )
-    dtype = dtype_of(given)
-    some = given["x"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    dtype, device, lead = call_of(given, "x")
     size_e = given["x"].shape[-1]
     gradients = {}
     weight = per_head(given["weight"], dtype)
     x = steps_first(given["x"], dtype)
-    dy = cotangents.get("y")
-    dy = (
-        torch.zeros(lead[0], lead[1], lead[2], size_e, dtype=dtype, device=device)
-        if dy is None
-        else steps_first(dy, dtype)
-    )
+    dy = steps_or_zeros(cotangents.get("y"), (*lead, size_e), dtype, device)
     z = steps_first(given["z"], dtype)
-    t10 = torch.sigmoid(z)
-    t11 = (weight * x * dy * t10).sum(-1)
+    t7 = torch.sigmoid(z)
+    t8 = (weight * x * dy * t7).sum(-1)
     eps = torch.tensor(constants["eps"], dtype=dtype, device=device)
-    t13 = size_e**-1.0
-    t14 = (x.square()).sum(-1)
-    t15 = eps + t13 * t14
-    t16 = t15.rsqrt()
-    t17 = -t11[..., None] * t16[..., None] * x * (t15.reciprocal())[..., None] * t13
-    gradients["x"] = from_steps((t17 + t16[..., None] * weight * dy * t10), lead, 1, given["x"].dtype)
-    gradients["z"] = from_steps(t16[..., None] * weight * x * dy * t10 * (1.0 - t10), lead, 1, given["z"].dtype)
-    gradients["weight"] = from_heads(t16[..., None] * x * dy * t10, lead, 1, given["weight"].dtype)
+    t10 = size_e**-1.0
+    t11 = (x.square()).sum(-1)
+    t12 = eps + t10 * t11
+    t13 = t12.rsqrt()
+    t14 = -t8[..., None] * t13[..., None] * x * t12.reciprocal()[..., None] * t10
+    gradients["x"] = from_steps((t14 + t13[..., None] * weight * dy * t7), lead, 1, given["x"].dtype)
+    gradients["z"] = from_steps(t13[..., None] * weight * x * dy * t7 * (1.0 - t7), lead, 1, given["z"].dtype)
+    gradients["weight"] = from_heads(t13[..., None] * x * dy * t7, lead, 1, given["weight"].dtype)
     return gradients, {}
 
 
 def torch_forward_states(given, states, constants, exchange):
-    """The states that enter this part of a sequence, by what comes before it."""
-    dtype = dtype_of(given)
-    some = given["x"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    """The states that enter this segment of a sequence, by what comes before it."""
+    dtype, device, lead = call_of(given, "x")
     size_e = given["x"].shape[-1]
     return {}
 
 
 def torch_backward_states(given, states, constants, saved, cotangents, final_cotangents, exchange):
-    """The gradients of the states that leave this part of a sequence, by what comes after it."""
-    dtype = dtype_of(given)
-    some = given["x"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    """The gradients of the states that leave this segment of a sequence, by what comes after it."""
+    dtype, device, lead = call_of(given, "x")
     size_e = given["x"].shape[-1]
     return {}
 

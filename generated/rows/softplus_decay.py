@@ -6,12 +6,16 @@ family: chunk-parallel
 """
 
 # The row map
-#     log_{decay,t} = -exp(A) softplus(b + g_t)
+#     (1) log_{decay,t} = -exp(A) softplus(b + g_t)
 #
 # Its adjoint
-#     dg_t = -exp(A) (sigmoid(b + g_t) . dlog decay_t)
-#     dA = sum_t (-exp(A) softplus(b + g_t)^T dlog decay_t)
-#     db = sum_t (-exp(A) (sigmoid(b + g_t) . dlog decay_t))
+#     (2) dg_t = -exp(A) (sigmoid(b + g_t) . dlog decay_t)
+#     (3) dA = sum_t (-exp(A) softplus(b + g_t)^T dlog decay_t)
+#     (4) db = sum_t (-exp(A) (sigmoid(b + g_t) . dlog decay_t))
+#
+# In code, products of decays are called by what lies at their ends: m (in torch, decays) is from a write to a read,
+#     since from what enters the chunk to a read, until from a write to what leaves it, kept from what enters to what
+#     leaves. Statements cite the formulas above by their numbers.
 
 import torch
 import triton
@@ -26,7 +30,7 @@ from chunkform.runtime.launch.launch import cdiv, choose, cotangent, launch, ste
 from chunkform.runtime.launch.varlen import backward_by_length, forward_by_length
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
-from chunkform.runtime.torch_form.chunks import dtype_of, from_heads, from_steps, per_head, steps_first
+from chunkform.runtime.torch_form.chunks import call_of, from_heads, from_steps, per_head, steps_first, steps_or_zeros
 
 
 def torch_forward(given, states, constants, packed=None):
@@ -34,15 +38,13 @@ def torch_forward(given, states, constants, packed=None):
     if packed is not None:
         per_step = ["g"]
         return forward_by_length(torch_forward, per_step, given, states, constants, packed)
-    dtype = dtype_of(given)
-    some = given["g"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    dtype, device, lead = call_of(given, "g")
     size_d = given["g"].shape[-1]
     b = per_head(given["b"], dtype)
     g = steps_first(given["g"], dtype)
     A = per_head(given["A"], dtype)
-    t7 = -(-torch.nn.functional.logsigmoid(-(b + g))) * (torch.exp(A))[..., None]
-    return {"log_decay": from_steps(t7, lead, 1, dtype)}, {}, {}
+    t5 = -(-torch.nn.functional.logsigmoid(-(b + g))) * torch.exp(A)[..., None]
+    return {"log_decay": from_steps(t5, lead, 1, dtype)}, {}, {}
 
 
 def torch_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
@@ -52,44 +54,33 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
         return backward_by_length(
             torch_backward, per_step, given, states, constants, saved, cotangents, final_cotangents, needs, packed
         )
-    dtype = dtype_of(given)
-    some = given["g"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    dtype, device, lead = call_of(given, "g")
     size_d = given["g"].shape[-1]
     gradients = {}
-    dlog_decay = cotangents.get("log_decay")
-    dlog_decay = (
-        torch.zeros(lead[0], lead[1], lead[2], size_d, dtype=dtype, device=device)
-        if dlog_decay is None
-        else steps_first(dlog_decay, dtype)
-    )
+    dlog_decay = steps_or_zeros(cotangents.get("log_decay"), (*lead, size_d), dtype, device)
     A = per_head(given["A"], dtype)
     b = per_head(given["b"], dtype)
     g = steps_first(given["g"], dtype)
-    t10 = -dlog_decay * (torch.exp(A))[..., None] * torch.sigmoid((b + g))
-    gradients["g"] = from_steps(t10, lead, 1, given["g"].dtype)
-    t12 = b + g
-    t13 = (dlog_decay * (-torch.nn.functional.logsigmoid(-(t12)))).sum(-1)
-    t14 = torch.exp(A)
-    gradients["A"] = from_heads(-t13 * t14, lead, 0, given["A"].dtype)
-    gradients["b"] = from_heads(t10, lead, 1, given["b"].dtype)
+    t7 = -dlog_decay * torch.exp(A)[..., None] * torch.sigmoid((b + g))
+    gradients["g"] = from_steps(t7, lead, 1, given["g"].dtype)
+    t9 = b + g
+    t10 = (dlog_decay * (-torch.nn.functional.logsigmoid(-(t9)))).sum(-1)
+    t11 = torch.exp(A)
+    gradients["A"] = from_heads(-t10 * t11, lead, 0, given["A"].dtype)
+    gradients["b"] = from_heads(t7, lead, 1, given["b"].dtype)
     return gradients, {}
 
 
 def torch_forward_states(given, states, constants, exchange):
-    """The states that enter this part of a sequence, by what comes before it."""
-    dtype = dtype_of(given)
-    some = given["g"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    """The states that enter this segment of a sequence, by what comes before it."""
+    dtype, device, lead = call_of(given, "g")
     size_d = given["g"].shape[-1]
     return {}
 
 
 def torch_backward_states(given, states, constants, saved, cotangents, final_cotangents, exchange):
-    """The gradients of the states that leave this part of a sequence, by what comes after it."""
-    dtype = dtype_of(given)
-    some = given["g"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    """The gradients of the states that leave this segment of a sequence, by what comes after it."""
+    dtype, device, lead = call_of(given, "g")
     size_d = given["g"].shape[-1]
     return {}
 

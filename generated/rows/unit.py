@@ -6,11 +6,15 @@ family: chunk-parallel
 """
 
 # The row map
-#     y_t = scale x_t / sqrt(1e-6 + x_t^T x_t)
+#     (1) y_t = scale x_t / sqrt(1e-6 + x_t^T x_t)
 #
 # Its adjoint
-#     dx_t = scale dy_t / sqrt(1e-6 + x_t^T x_t) - scale (x_t^T dy_t) x_t / ((1e-6 + x_t^T x_t) sqrt(1e-6 + x_t^T
+#     (2) dx_t = scale dy_t / sqrt(1e-6 + x_t^T x_t) - scale (x_t^T dy_t) x_t / ((1e-6 + x_t^T x_t) sqrt(1e-6 + x_t^T
 #         x_t))
+#
+# In code, products of decays are called by what lies at their ends: m (in torch, decays) is from a write to a read,
+#     since from what enters the chunk to a read, until from a write to what leaves it, kept from what enters to what
+#     leaves. Statements cite the formulas above by their numbers.
 
 import torch
 import triton
@@ -25,7 +29,7 @@ from chunkform.runtime.launch.launch import cdiv, choose, cotangent, launch, ste
 from chunkform.runtime.launch.varlen import backward_by_length, forward_by_length
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
-from chunkform.runtime.torch_form.chunks import dtype_of, from_steps, steps_first
+from chunkform.runtime.torch_form.chunks import call_of, from_steps, steps_first, steps_or_zeros
 
 
 def torch_forward(given, states, constants, packed=None):
@@ -33,17 +37,12 @@ def torch_forward(given, states, constants, packed=None):
     if packed is not None:
         per_step = ["x"]
         return forward_by_length(torch_forward, per_step, given, states, constants, packed)
-    dtype = dtype_of(given)
-    some = given["x"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    dtype, device, lead = call_of(given, "x")
     size_d = given["x"].shape[-1]
     x = steps_first(given["x"], dtype)
-    t5 = (x.square()).sum(-1)
+    t3 = (x.square()).sum(-1)
     scale = torch.tensor(constants["scale"], dtype=dtype, device=device)
-    return (
-        {"y": from_steps(x * ((1e-06 + t5).rsqrt())[..., None] * scale[..., None], lead, 1, given["x"].dtype)},
-        {}, {},
-    )
+    return {"y": from_steps(x * (1e-06 + t3).rsqrt()[..., None] * scale[..., None], lead, 1, given["x"].dtype)}, {}, {}
 
 
 def torch_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
@@ -53,42 +52,31 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
         return backward_by_length(
             torch_backward, per_step, given, states, constants, saved, cotangents, final_cotangents, needs, packed
         )
-    dtype = dtype_of(given)
-    some = given["x"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    dtype, device, lead = call_of(given, "x")
     size_d = given["x"].shape[-1]
     gradients = {}
-    dy = cotangents.get("y")
-    dy = (
-        torch.zeros(lead[0], lead[1], lead[2], size_d, dtype=dtype, device=device)
-        if dy is None
-        else steps_first(dy, dtype)
-    )
+    dy = steps_or_zeros(cotangents.get("y"), (*lead, size_d), dtype, device)
     x = steps_first(given["x"], dtype)
-    t8 = (x.square()).sum(-1)
-    t9 = 1e-06 + t8
-    t10 = t9.rsqrt()
+    t5 = (x.square()).sum(-1)
+    t6 = 1e-06 + t5
+    t7 = t6.rsqrt()
     scale = torch.tensor(constants["scale"], dtype=dtype, device=device)
-    t12 = (x * dy).sum(-1)
-    t13 = -t12[..., None] * (t9.reciprocal())[..., None] * x * t10[..., None] * scale[..., None]
-    gradients["x"] = from_steps((dy * t10[..., None] * scale[..., None] + t13), lead, 1, given["x"].dtype)
+    t9 = (x * dy).sum(-1)
+    t10 = -t9[..., None] * t6.reciprocal()[..., None] * x * t7[..., None] * scale[..., None]
+    gradients["x"] = from_steps((dy * t7[..., None] * scale[..., None] + t10), lead, 1, given["x"].dtype)
     return gradients, {}
 
 
 def torch_forward_states(given, states, constants, exchange):
-    """The states that enter this part of a sequence, by what comes before it."""
-    dtype = dtype_of(given)
-    some = given["x"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    """The states that enter this segment of a sequence, by what comes before it."""
+    dtype, device, lead = call_of(given, "x")
     size_d = given["x"].shape[-1]
     return {}
 
 
 def torch_backward_states(given, states, constants, saved, cotangents, final_cotangents, exchange):
-    """The gradients of the states that leave this part of a sequence, by what comes after it."""
-    dtype = dtype_of(given)
-    some = given["x"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    """The gradients of the states that leave this segment of a sequence, by what comes after it."""
+    dtype, device, lead = call_of(given, "x")
     size_d = given["x"].shape[-1]
     return {}
 

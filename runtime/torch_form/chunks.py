@@ -19,6 +19,22 @@ def steps_first(x: Tensor, dtype: torch.dtype) -> Tensor:
     return x.transpose(1, 2).to(dtype)
 
 
+def call_of(given: dict[str, Tensor], per_step: str) -> tuple[torch.dtype, torch.device, tuple[int, int, int]]:
+    """(dtype of the computation, device, (B, H, T)) of a call; `per_step` names an argument that each step has."""
+    x = given[per_step]
+    return dtype_of(given), x.device, (x.shape[0], x.shape[2], x.shape[1])
+
+
+def or_zeros(x: Tensor | None, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """x, or zeros where there is none."""
+    return torch.zeros(shape, dtype=dtype, device=device) if x is None else x.to(dtype)
+
+
+def steps_or_zeros(x: Tensor | None, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """[B, T, H, ...] as [B, H, T, ...], or zeros of this shape where there is none."""
+    return torch.zeros(shape, dtype=dtype, device=device) if x is None else steps_first(x, dtype)
+
+
 def per_head(x: Tensor, dtype: torch.dtype) -> Tensor:
     """A parameter [H, ...] as [1, H, 1, ...]."""
     return x.to(dtype)[None, :, None]
@@ -32,6 +48,11 @@ def to_chunks(x: Tensor, lead: tuple[int, int, int], size: int, axes: int, fill:
     if count * size != steps:
         x = torch.nn.functional.pad(x, (0, 0) * axes + (0, count * size - steps), value=fill)
     return x.reshape(batch, heads, count, size, *x.shape[x.dim() - axes :])
+
+
+def chunks_of(lead: tuple[int, int, int], size: int, *streams: Tensor) -> list[Tensor]:
+    """Each of these, [B, H, T, ...], as chunks."""
+    return [to_chunks(x, lead, size, x.dim() - 3) for x in streams]
 
 
 def from_chunks(x: Tensor, lead: tuple[int, int, int], axes: int) -> Tensor:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-PIECE = 4096  # steps whose chunks' maps are held at once
+LONG_CHUNK = 4096  # steps whose chunks' maps are held at once
 
 Map = tuple[Tensor, ...]
 Law = Callable[[Map, Map], Map]
@@ -57,7 +57,7 @@ class Segment:
         return reduced(self.law, tuple(maps), direction)[len(self.linear) :]
 
 
-def in_pieces(
+def map_of_segment(
     chunks: Callable[..., Map],
     law: Law,
     streams: tuple[Tensor, ...],
@@ -70,9 +70,9 @@ def in_pieces(
     steps = lead[2]
     size = max(1, min(size, steps))
     whole: Map | None = None
-    starts = range(0, max(steps, 1), PIECE)
+    starts = range(0, max(steps, 1), LONG_CHUNK)
     for start in starts if direction > 0 else reversed(starts):
-        count = min(PIECE, steps - start)
+        count = min(LONG_CHUNK, steps - start)
         parts = [x.narrow(2, start, count) if x.shape[2] == steps else x for x in streams]
         piece = reduced(law, chunks(*parts, (*lead[:2], count), size, *rest), direction)
         whole = piece if whole is None else law(piece, whole)

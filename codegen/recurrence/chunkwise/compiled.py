@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -40,7 +40,7 @@ class Compiled:
 
     `backward_roles`: the fused backward is printed with roles as well, which no GPU has run yet, so that no op of the catalogue
     has it. `substeps`: of a step that is several corrections one after the other, how it is several steps of one, and `substep`
-    one of these, compiled.
+    one of these, compiled. `numbers`: of the formulas at the file's head, by the kind and the plain name of what each is of.
     """
 
     spec: Recurrence
@@ -59,6 +59,7 @@ class Compiled:
     entries: EntryMaps | ColumnMaps | None = None
     strata: tuple[Part, ...] = ()
     backward_roles: bool = False
+    numbers: Mapping[tuple[str, str], int] = field(default_factory=dict, compare=False, repr=False)
     known: dict[Any, Any] = field(
         init=False, default_factory=dict, compare=False, repr=False
     )  # what `once` has found out

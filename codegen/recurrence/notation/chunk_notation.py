@@ -6,6 +6,7 @@ Products of decays get symbols, each defined once; a sweep that runs backwards i
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from functools import partial
 
@@ -22,10 +23,11 @@ from .formulas import Formula, Section, formula, order_of, sentence, stateless_n
 from .lets import form_names, form_terms
 
 
-def chunk_sections(c: Compiled) -> Iterator[Section]:
+def chunk_sections(c: Compiled, symbols: Symbols | None = None) -> Iterator[Section]:
     """The forms over chunks: symbols, the forward sweeps, the backward sweeps."""
     assert c.forward is not None and c.backward is not None
-    symbols = Symbols(set(order_of(c)))
+    symbols = symbols or Symbols(set())
+    symbols.taken |= set(order_of(c))
     readers = [(plan, Reader(c, plan.form)) for plan in (c.forward, c.backward)]
     symbols.taken |= {x.attrs[1] for _, reader in readers for x in reader.symbols.values()}
     symbols.taken |= {x.attrs[1].rstrip("0123456789") for x in form_terms(c).values()}
@@ -152,26 +154,29 @@ class _ChunkFormulas:
         for x, node in self.chunk.outputs.items():
             left = self.names.of_read(x)
             meaning = x if x in self.names.form.reads and self.symbols.is_numbered(left.attrs[1]) else None
-            yield from self.line(left, node, left.attrs[2], meaning)
+            yield from self.line(left, node, left.attrs[2], x.attrs[:2], meaning)
             if node.op == "leaf" and node.attrs[0] == "inner":
                 self.solved[node.attrs[:2]] = left
                 self.memo.clear()
         for name, node in self.chunk.states.items():
             end = "C" if self.sweep.direction > 0 else "0"
             axes = self.chunk.state_axes[name]
-            yield from self.line(leaf("chunk", f"{name}_{end}", axes), node, axes)
+            yield from self.line(leaf("chunk", f"{name}_{end}", axes), node, axes, ("state", name))
 
-    def line(self, left: Node, node: Node, axes: tuple[str, ...], meaning: Node | None = None) -> Iterator[Formula]:
+    def line(
+        self, left: Node, node: Node, axes: tuple[str, ...], key: tuple[str, str], meaning: Node | None = None
+    ) -> Iterator[Formula]:
         right = self.named(self.visit(node))
         pending, self.pending = self.pending, []
         yield from self.names.pending
         self.names.pending.clear()
+        self.symbols.sides.setdefault(key, (left, right))
         if (left, right) in self.symbols.printed:
             return
         self.symbols.printed.add((left, right))
         for symbol, body in pending:
             yield self.equation(symbol, body, symbol.attrs[2])
-        yield self.equation(left, right, axes, meaning)
+        yield dataclasses.replace(self.equation(left, right, axes, meaning), of=(left, right))
 
     def equation(self, left: Node, right: Node, axes: tuple[str, ...], meaning: Node | None = None) -> Formula:
         def write(n: Notation) -> str:

@@ -35,6 +35,9 @@ class Symbols:
     numbers: dict[str, int] = field(default_factory=dict)
     sums: dict[Node, str] = field(default_factory=dict)
     printed: set[tuple[Node, Node]] = field(default_factory=set)
+    sides: dict[tuple[str, str], tuple[Node, Node]] = field(
+        default_factory=dict
+    )  # of what sweeps make, by kind and name
 
     def stem(self, kind: str) -> str:
         if kind not in self.stems:

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
+from itertools import count
 
-from ...ir.expr import ZERO, Node, add, dim_of, leaf, mul, rename, replace, walk
+from ...ir.expr import ZERO, Node, add, dim_of, leaf, mul, plain_name, rename, replace, walk
 from ...ir.notation import Notation
 from ...ir.step_program import StateVar
 from ..chunkwise.compiled import Compiled
 from ..step.adjoint import Adjoint, gradient_name
 from ..step.lower import lower
+from .chunk_symbols import Symbols
 from .form_notation import solved_letters
 from .formulas import (
     Formula,
@@ -31,20 +33,38 @@ from .shared_terms import shared_terms
 from .strata_notation import family_sections
 
 
-def derivation(c: Compiled) -> tuple[Section, ...]:
-    """The whole derivation of a compiled spec, section by section."""
+def derivation(c: Compiled, symbols: Symbols | None = None) -> tuple[Section, ...]:
+    """The whole derivation of a compiled spec, section by section; `symbols` take note of what formulas over chunks are of."""
     title = "The recurrence" if c.step.states else "The row map"
     sections = [Section(title, tuple(step_formulas(c))), Section("Its adjoint", tuple(adjoint_formulas(c)))]
-    return (*sections, *(family_sections(c) if c.step.states else ()))
+    return (*sections, *(family_sections(c, symbols) if c.step.states else ()))
 
 
 def derivation_lines(c: Compiled) -> list[str]:
-    """The derivation as lines of plain text; for comments."""
+    """The derivation as lines of plain text, whose formulas are numbered; for comments."""
     lines: list[str] = []
+    numbers = count(1)
     for section in derivation(c):
         lines += ([""] if lines else []) + [section.title]
-        lines += [f"{'' if f.text else '    '}{f.plain}" for f in section.formulas]
+        lines += [f.plain if f.text else f"    ({next(numbers)}) {f.plain}" for f in section.formulas]
     return lines
+
+
+def formula_numbers(c: Compiled) -> dict[tuple[str, str], int]:
+    """The numbers that formulas over chunks have there, by the kind and the name, in plain letters, of the read, write or state
+    that each is of, and of results that are reads as they are."""
+    if c.forward is None or c.backward is None or c.strata:
+        return {}
+    symbols = Symbols(set())
+    formulas = [f for section in derivation(c, symbols) for f in section.formulas if not f.text]
+    by_sides = {f.of: n for n, f in enumerate(formulas, 1) if f.of is not None}
+    found = {(kind, plain_name(n)): by_sides[x] for (kind, n), x in symbols.sides.items() if x in by_sides}
+    results = {
+        n: x.attrs[:2] for plan in (c.forward, c.backward) for n, x in plan.form.values.items() if x.op == "leaf"
+    }
+    return found | {
+        ("result", n): found[kind, plain_name(x)] for n, (kind, x) in results.items() if (kind, plain_name(x)) in found
+    }
 
 
 # --- the step -------------------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ class Formula:
     latex: str
     text: bool = False
     write: Callable[[Page], str] | None = field(default=None, compare=False, repr=False)
+    of: tuple[Node, Node] | None = field(default=None, compare=False, repr=False)  # both sides, of one over a chunk
 
     def on(self, page: Page) -> str:
         """The formula as LaTeX for a page."""

@@ -11,6 +11,7 @@ from ...ir.notation import Notation
 from ..chunkwise.compiled import Compiled, Part
 from ..step.elementwise import Entry, entrywise
 from .chunk_notation import chunk_sections
+from .chunk_symbols import Symbols
 from .form_notation import form_formulas
 from .formulas import Formula, Section, formula, sentence, stateless_names
 
@@ -79,13 +80,13 @@ def _equal(n: Notation, left: Node, right: Node) -> str:
     return f"{n.text(left)} = {n.text(right)}"
 
 
-def family_sections(c: Compiled) -> Iterator[Section]:
-    """The form of a recurrence of any family."""
+def family_sections(c: Compiled, symbols: Symbols | None = None) -> Iterator[Section]:
+    """The form of a recurrence of any family; `symbols` take note of what formulas over chunks are of."""
     if c.strata:
         yield from strata_sections(c)
     elif c.form is not None and c.adjoint_form is not None:
         yield Section("Read-write form", tuple(form_formulas(c, backward=False)))
         yield Section("Read-write form of the adjoint", tuple(form_formulas(c, backward=True)))
-        yield from chunk_sections(c)
+        yield from chunk_sections(c, symbols)
     elif c.family == "scan":
         yield scan_section(c)

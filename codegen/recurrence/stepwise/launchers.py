@@ -73,7 +73,9 @@ def steps_forward(
             total = py('{}.sum(0).to(given["{}"].dtype)', entry("parts", x["key"]), first_input(c))
             body.append(Set((Entry("outputs", x["key"]),), total))
     body.append(Return(joined(map(ref, ("outputs", "finals", "saved")))))
-    told = "(outputs, final states, checkpoints of the states), step by step; no checkpoints unless `needs_backward`."
+    told = (
+        "(outputs, final states, checkpoints of the states), in recurrent form; no checkpoints unless `needs_backward`."
+    )
     return Function(
         name, f"(given, states, constants, packed=None, needs_backward={keeps})", told, tuple(body), frees=False
     )

@@ -175,7 +175,7 @@ def _place(k: Kernel) -> Iterable[Statement]:
         let("room", Name("batch") * "segment"),
         let("line", Name("batch") * "steps"),
     )
-    yield If(Name("table_at").given, packed, padded, note="packed: a program walks one sequence, whose place it reads")
+    yield If(Name("table_at").given, packed, padded, note="packed: a program has one sequence, whose place it reads")
     yield let("segments", call("tl.cdiv", "steps", "segment"))
     if PART in k.tiling.kinds.values():
         yield let("lines", call("tl.cast", "lines", "tl.int64"))

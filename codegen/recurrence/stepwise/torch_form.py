@@ -215,7 +215,7 @@ def _forward(c: Compiled, name: str) -> Function:
     return Function(
         name,
         "(given, states, constants, packed=None)",
-        "(outputs, final states, checkpoints of the states), step by step.",
+        "(outputs, final states, checkpoints of the states), in recurrent form.",
         (
             form.by_length("forward", name, ()),
             *form.unpack(),

@@ -12,9 +12,11 @@ from ...printing.torch_expressions import TorchText, swapped, taken_whole
 from ..chunkwise.compiled import Compiled
 from ..chunkwise.plan import Accumulate, Map, Plan, Sweep, Unroll
 from ..normal_form.matrix_parameters import outer_product
+from ..notation.form_notation import Reader
+from ..notation.formulas import order_of
 from ..step.adjoint import gradient_name
 from ..stepwise.initial import initial_adjoints
-from .sweep import INDENT, SweepText, UnrollText
+from .sweep import INDENT, SweepText, UnrollText, at_boundary, called
 
 
 @dataclass
@@ -76,6 +78,12 @@ class PassText:
         self.loaded: set[str] = set()
         self.sizes: dict[str, str] = {}
         self.sweeps: list[str] = []
+        self.reader = Reader(c, p.form)
+
+    def called(self, x: Node) -> str:
+        """What a stream is called inside of a function over chunks: as here, where it has a name."""
+        known = self.leaves.taken.get(x.attrs[:2]) if x.op == "leaf" else None
+        return called(x) if known is None else known
 
     def text(self) -> list[str]:
         c = self.c
@@ -106,9 +114,7 @@ class PassText:
     def _open(self) -> None:
         program, add = self.c.step, self.lines.append
         stepwise = next(v for v in program.variables if v.per_step)
-        add("dtype = dtype_of(given)")
-        add(f'some = given["{stepwise.name}"]')
-        add("device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])")
+        add(f'dtype, device, lead = call_of(given, "{stepwise.name}")')
         for dim in program.dims:
             v = next(v for v in program.variables if dim in map(dim_of, v.axes))
             at = [dim_of(a) for a in v.axes].index(dim) - len(v.axes)
@@ -117,25 +123,20 @@ class PassText:
             add(f"{self.state_name(s.name)} = {self._initial(s)}")
         if self.backward:
             for s in program.states:
-                shape = ", ".join(["lead[0]", "lead[1]", *(f"size_{dim_of(a)}" for a in s.axes)])
-                add(f'last_d{s.name} = final_cotangents.get("{s.name}")')
-                add(
-                    f"d{s.name}_last = torch.zeros({shape}, dtype=dtype, device=device) "
-                    f"if last_d{s.name} is None else last_d{s.name}.to(dtype)"
-                )
+                shape = shape_of("*lead[:2]", s.axes)
+                add(f'd{s.name}_last = or_zeros(final_cotangents.get("{s.name}"), {shape}, dtype, device)')
 
     def _initial(self, s: StateVar) -> str:
-        shape = ", ".join(["lead[0]", "lead[1]", *(f"size_{dim_of(a)}" for a in s.axes)])
-        given = f'states["{s.name}"].to(dtype)'
+        shape = shape_of("*lead[:2]", s.axes)
         if s.initial is None:
-            default = f"torch.zeros({shape}, dtype=dtype, device=device)"
-        else:
-            default = f"{swapped(self.text_of.value(s.initial), s.axes)}"
-            default = (
-                f"({default}).squeeze(2).expand({shape})"
-                if self._per_head(s.initial)
-                else f"torch.zeros({shape}, dtype=dtype, device=device) + ({default})"
-            )
+            return f'or_zeros(states.get("{s.name}"), {shape}, dtype, device)'
+        given = f'states["{s.name}"].to(dtype)'
+        default = f"{swapped(self.text_of.value(s.initial), s.axes)}"
+        default = (
+            f"({default}).squeeze(2).expand({shape})"
+            if self._per_head(s.initial)
+            else f"torch.zeros({shape}, dtype=dtype, device=device) + ({default})"
+        )
         return f'{given} if states.get("{s.name}") is not None else {default}'
 
     def _per_head(self, x: Node) -> bool:
@@ -172,20 +173,11 @@ class PassText:
             if text not in self.loaded:
                 self.loaded.add(text)
                 output = name[1:]
-                shape = [
-                    "lead[0]",
-                    "lead[1]",
-                    "lead[2]",
-                    *(f"size_{dim_of(a)}" for a in self.c.step.output_axes[output]),
-                ]
-                add(f'{text} = cotangents.get("{output}")')
-                add(
-                    f"{text} = torch.zeros({', '.join(shape)}, dtype=dtype, device=device) if {text} is None "
-                    f"else steps_first({text}, dtype)"
-                )
+                shape = shape_of("*lead", self.c.step.output_axes[output])
+                add(f'{text} = steps_or_zeros(cotangents.get("{output}"), {shape}, dtype, device)')
             return text
         if kind == "write" and x in self.p.saved and (kind, name) not in self.leaves.taken:
-            text = self.leaves.get(kind, name, "w")
+            text = self.leaves.get(kind, name, self._result_stem(x))
             add(f'{text} = saved["{name}"]')
             return text
         return self.leaves.taken[kind, name]
@@ -199,25 +191,28 @@ class PassText:
         arguments = self.text_of.arguments(printer.streams.nodes)
         forward_state = s.direction > 0
         firsts = [self.state_name(n) if forward_state else f"{n}_last" for n in s.states]
-        results = [
-            self.leaves.get(x.attrs[0], x.attrs[1], {"read": "y", "write": "w"}[x.attrs[0]]) for x in s.chunk.outputs
-        ]
+        results = [self.leaves.get(x.attrs[0], x.attrs[1], self._result_stem(x)) for x in s.chunk.outputs]
         size = self._size(s)
         for x, name in zip(s.chunk.outputs, results, strict=True):  # what each result is
-            if x.attrs[0] == "read":
-                self.lines.append(f"# {name}: {self.meaning(x)}")
-            else:
-                solved = self.p.form.write_leaves()[x][1]
-                self.lines.append(f"# {name}: {plain(solved.right, self.read_names())}")
-        results += [f"{n}_edges" for n in edges]
+            number = self.c.numbers.get((x.attrs[0], plain_name(x.attrs[1])))
+            self.lines.append(f"# {'' if number is None else f'({number}) '}{name}: {self.meaning(x)}")
+        results += [at_boundary(n, s.direction) for n in edges]
         lasts = [f"{n}_last" if forward_state else f"{n}_first" for n in s.states]
         if self.backward and forward_state:
             lasts = [f"{n}_end" for n in s.states]
-        sizes = ", ".join(f"size_{d}" for d in self.c.step.dims)
+        rest = ", ".join([size, *printer.own[2:]])
         streams, states = (f"({', '.join(x)}{',' if len(x) == 1 else ''})" for x in (arguments, firsts))
-        call = f"in_segments({printer.name}, {streams}, {states}, lead, {s.direction}, {size}, dtype, device, {sizes})"
+        call = f"in_segments({printer.name}, {streams}, {states}, lead, {s.direction}, {rest})"
         self.lines.append(
             f"{', '.join([*results, *lasts])} = {call}" if len(results + lasts) > 1 else f"{lasts[0]} = {call}"
+        )
+
+    def _result_stem(self, x: Node) -> str:
+        """What a result of a sweep is called: an output, or a gradient, by its name."""
+        if x.attrs[0] == "write":
+            return self.reader.symbols[x].attrs[1]
+        return next(
+            (n for stage in self.p.stages if isinstance(stage, Map) for n, y in stage.values.items() if y is x), "y"
         )
 
     def edges(self, s: Sweep) -> tuple[str, ...]:
@@ -228,39 +223,32 @@ class PassText:
         }
         return tuple(n for n in s.finals if n in paired) if self.backward else ()
 
-    def read_names(self) -> dict[Node, str]:
-        return {
-            x: self.leaves.taken[x.attrs[0], x.attrs[1]]
-            for x in (*self.p.form.reads, *self.p.form.write_leaves())
-            if (x.attrs[0], x.attrs[1]) in self.leaves.taken
-        }
-
     def meaning(self, x: Node) -> str:
-        r = self.p.form.reads[x]
-        shown = {"prev": f"{r.state}_(t-1)", "mid": f"{r.state}_t", "next": f"{r.state}_t"}[r.snapshot]
-        s = self.c.step if not r.state.startswith("d") else self.c.adjoint.program
-        axes = next((v.axes for v in (*s.states, *self.c.adjoint.program.states) if v.name == r.state), ())
-        state = self.p.form.state(r.state)
-        contracted = state.row if r.side == "row" else state.col
-        transposed = "^T" if len(axes) == 2 and contracted == axes[0] else ""
-        return f"{shown}{transposed} {plain(r.vector, self.read_names())}"
+        """What a read or a solved write is, at each step."""
+        node = (
+            self.reader.read(x) if x.attrs[0] == "read" else self.reader.spelled(self.p.form.write_leaves()[x][1].right)
+        )
+        return self.shown(node)
+
+    def shown(self, x: Node) -> str:
+        """A quantity of a step, as the derivation has it."""
+        return plain(x, order=order_of(self.c))
 
     def _accumulate(self, stage: Accumulate) -> None:
         self._unroll(stage.direct)
 
     def _unroll(self, stage: Unroll) -> None:
-        printer = UnrollText(f"_{self.kind}_unroll_{len(self.sweeps) + 1}", stage, self.c.step.dims)
+        printer = UnrollText(f"_{self.kind}_state_adjoint_{len(self.sweeps) + 1}", stage, self.c.step.dims, self.called)
         self.sweeps.append(printer.text())
         arguments = self.text_of.arguments(printer.streams.nodes)
-        edges = [f"{s.name}_edges" for s in (*stage.forward, *stage.backward)]
-        sizes = [f"size_{d}" for d in self.c.step.dims]
+        edges = list(printer.at_boundaries.values())
         names = [x.attrs[1] for x in stage.outputs]
-        results = [self.leaves.get("pairing", n, f"pairing_{n.replace('.', '_')}") for n in names]
-        meaning = ", ".join(f"<{s.name}_(t-1), {g.name}_t>" for s, g in zip(stage.forward, stage.backward, strict=True))
-        self.lines.append(f"# {', '.join(results)}: {meaning} at each step, with the scalars that multiply the state")
+        results = [self.leaves.get("pairing", n, f"paired_{n.replace('.', '_')}") for n in names]
+        for x, result in zip(stage.outputs, results, strict=True):
+            self.lines.append(f"# {result}: {self.shown(self.reader.spelled(x))}")
         streams, states = (f"({', '.join(x)}{',' if len(x) == 1 else ''})" for x in (arguments, edges))
         size = self._size(next(x for x in self.p.sweeps if stage.forward[0].name in x.states))
-        call = f"in_parts({printer.name}, {streams}, {states}, lead, {size}, dtype, device, {', '.join(sizes)})"
+        call = f"in_parts({printer.name}, {streams}, {states}, lead, {', '.join([size, *printer.own[2:]])})"
         self.lines.append(f"({', '.join(results)},) = {call}")
 
     def _size(self, s: Sweep) -> str:
@@ -291,7 +279,8 @@ class PassText:
         add = self.lines.append
         if not self.backward:
             outputs = []
-            out_type = "some.dtype if some.is_floating_point() else dtype"
+            stepwise = next(v for v in self.c.step.variables if v.per_step)
+            out_type = f'given["{stepwise.name}"].dtype if given["{stepwise.name}"].is_floating_point() else dtype'
             if self.c.step.leading.kind == "input":
                 out_type = f'given["{self.c.step.leading.name}"].dtype'
             for name, node in stage.values.items():
@@ -350,6 +339,11 @@ class PassText:
                 )
             self.lines.append(f'if states.get("{state}") is None:')
             self.lines += [INDENT + x for x in lines]
+
+
+def shape_of(lead: str, axes: tuple[str, ...]) -> str:
+    """The shape of a tensor with these axes behind those of `lead`."""
+    return f"({', '.join([lead, *(f'size_{dim_of(a)}' for a in axes)])}{'' if axes else ','})"
 
 
 _PYTHON = frozenset(

@@ -14,7 +14,7 @@ from ..chunkwise.plan import Accumulate, Plan, Stage, Sweep, Unroll
 from ..chunkwise.segment_maps import Affine, SegmentMap, composed, named, segment_map
 from ..normal_form.form import StateForm
 from .passes import PassText
-from .sweep import INDENT, Streams, operation_text
+from .sweep import INDENT, Called, Chunked, Streams, operation_text, own_arguments
 
 
 def segments_source(c: Compiled) -> str:
@@ -39,9 +39,9 @@ class _States(PassText):
         rest = "saved, cotangents, final_cotangents, exchange" if self.backward else "exchange"
         head = f"def torch_{self.kind}(given, states, constants, {rest}):"
         what = (
-            "The gradients of the states that leave this part of a sequence, by what comes after it"
+            "The gradients of the states that leave this segment of a sequence, by what comes after it"
             if self.backward
-            else "The states that enter this part of a sequence, by what comes before it"
+            else "The states that enter this segment of a sequence, by what comes before it"
         )
         self._open()
         first = self._first_sweeps()
@@ -54,7 +54,7 @@ class _States(PassText):
                 continue
             n, sweep = next(sweeps), stage
             if n in maps:
-                size = self._size(sweep) if _pairs_steps(maps[n]) else "PIECE"
+                size = self._size(sweep) if _pairs_steps(maps[n]) else "LONG_CHUNK"
                 self._map(maps[n], f"{self.kind}_{list(maps).index(n) + 1}", size)
             if self.needed & set(sweep.chunk.outputs) or self.edges(sweep):
                 self._exchange()
@@ -115,14 +115,18 @@ class _States(PassText):
 
     def _map(self, m: SegmentMap, name: str, size: str) -> None:
         """The map of this segment, which `exchange` waits for."""
-        printer = MapText(f"_{name}_chunks", m, self.c.step.dims)
-        self.sweeps += [printer.text(), law_text(f"_{name}_law", m.affine), apply_text(f"_{name}_apply", m.affine)]
+        printer = MapText(f"_{name}_chunks", m, self.c.step.dims, self.called)
+        self.sweeps += [
+            printer.text(),
+            law_text(f"_{name}_composed", m.affine),
+            apply_text(f"_{name}_applied", m.affine),
+        ]
         arguments = self.text_of.arguments(printer.streams.nodes)
         streams = f"({', '.join(arguments)}{',' if len(arguments) == 1 else ''})"
-        sizes = ", ".join(f"size_{d}" for d in self.c.step.dims)
+        rest = "".join(f", {x}" for x in printer.own[2:])
         self.lines.append(
-            f"map_{len(self.sweeps)} = in_pieces(_{name}_chunks, _{name}_law, {streams}, lead, {m.direction}, {size}, "
-            f"dtype, device, {sizes})"
+            f"map_{len(self.sweeps)} = map_of_segment(_{name}_chunks, _{name}_composed, {streams}, lead, {m.direction}, "
+            f"{size}{rest})"
         )
         self.pending.append((m.affine, name, f"map_{len(self.sweeps)}"))
 
@@ -135,7 +139,7 @@ class _States(PassText):
             blocks = len(affine.shape)
             own = "".join(f'"{s.name[self.prefix :]}", ' for s in affine.group)
             parts.append(
-                f"Segment(({own}), _{name}_law, _{name}_apply, {value}[:{blocks}], {value}[{blocks}:], ({states}))"
+                f"Segment(({own}), _{name}_composed, _{name}_applied, {value}[:{blocks}], {value}[{blocks}:], ({states}))"
             )
             results.append(f"({states})")
         names = [s.name for affine, _, _ in self.pending for s in affine.group]
@@ -153,13 +157,13 @@ def _pairs_steps(m: SegmentMap) -> bool:
 class MapText:
     """The function that makes the maps of all chunks at once."""
 
-    def __init__(self, name: str, m: SegmentMap, dims: tuple[str, ...]) -> None:
+    def __init__(self, name: str, m: SegmentMap, dims: tuple[str, ...], named: Called) -> None:
         self.name, self.map, self.dims = name, m, dims
-        self.streams = Streams(m.streams)
+        self.streams = Streams(m.streams, named)
         self.mixes: dict = {}
         self.lines: list[str] = []
-        self.printer = _ChunkText(self._leaf, self.lines, {}, "a")
-        self.printer.streams = self.streams
+        self.printer = Chunked(self._leaf, self.lines, self.streams)
+        self.own: list[str] = []  # of what it is given, what isn't a tensor
 
     def text(self) -> str:
         affine, printer = self.map.affine, self.printer
@@ -170,7 +174,7 @@ class MapText:
         any_stream = self.streams.any()
         results = []
         for x, axes in (*blocks, *local):
-            shape = f"({', '.join(['lead[0], lead[1], count', *(f'size_{dim_of(a)}' for a in axes)])},)"
+            shape = f"({', '.join(['*lead[:2], count', *(printer.size(dim_of(a)) for a in axes)])})"
             if x is None or not any(y.op == "leaf" for y in walk(x)):
                 value = "0.0" if x is None else printer.value(expand(x, tuple(sorted(axes))))
             else:
@@ -178,8 +182,9 @@ class MapText:
             results.append(f"over_chunks({value}, {shape}, dtype, device)")
         ways = "forwards" if self.map.direction > 0 else "backwards"
         names = ", ".join(s.name for s in affine.group)
-        doc = f'"""What each chunk, walked {ways}, makes of {names}: linear parts, then local parts."""'
-        head = [*self.streams.parameters(), "lead", "size", "dtype", "device", *(f"size_{d}" for d in self.dims)]
+        doc = f'"""The map of each chunk, {ways} in time, for {names}: linear parts, then local parts."""'
+        self.own = own_arguments(printer.asked | self.streams.asked() | {"dtype", "device"}, self.dims)
+        head = [*self.streams.parameters(), *self.own]
         body = [doc, *self.streams.lines(), f"count = {any_stream}.shape[2]", *self.lines]
         body.append(f"return ({', '.join(results)},)")
         return "\n".join([f"def {self.name}({', '.join(head)}):", *(INDENT + x for x in body)])
@@ -190,13 +195,6 @@ class MapText:
         if x.attrs[0] == "stream":
             return self.streams.text(x)
         return self.printer.value(next(n for d, n in self.map.definitions.items() if d.attrs[1] == x.attrs[1]))
-
-
-class _ChunkText(TorchText):
-    streams: Streams
-
-    def decay_text(self, mask: Node) -> str:
-        return self.streams.text(mask.args[0], logged=True)
 
 
 def law_text(name: str, a: Affine) -> str:

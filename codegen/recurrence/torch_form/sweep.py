@@ -1,10 +1,16 @@
-"""The torch function of one sweep: what is free of the states before the loop over chunks, and the reads after it."""
+"""The torch function of one sweep: what is free of the states before the loop over chunks, and the reads after it.
+
+A stream has the name of what it is of. Inside a function it is called so as chunks, and a value has the kernels' word for what it
+holds: `kept`, `since` and `until` are decays over a chunk, to a read and from a write; `prod` is a product, `t` another term.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable
 from typing import Any, Protocol
 
-from ...ir.expr import ONE, ROW, Node, expand, leaf
+from ...ir.expr import ONE, ROW, Node, expand, leaf, leaves
 from ...printing.torch_expressions import Leaf, TorchText, swapped
 from ..chunkwise.compiled import Compiled
 from ..chunkwise.plan import Sweep, Unroll
@@ -22,16 +28,56 @@ class Parent(Protocol):
     def sweeps(self) -> list[str]: ...
     @property
     def c(self) -> Compiled: ...
+    def called(self, x: Node) -> str: ...
+
+
+class Fresh:
+    """Names that a function hasn't had yet."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+
+    def name(self, stem: str) -> str:
+        self.counts[stem] += 1
+        return stem if self.counts[stem] == 1 else f"{stem}{self.counts[stem]}"
+
+
+STEMS = {
+    "decay_all": "kept",
+    "decay_in": "since",
+    "decay_out": "until",
+    "decay_mask": "decays",
+    "order_mask": "order",
+    "apart_mask": "order",
+    "inverse": "inverse",
+    "sum": "prod",
+}
+
+
+def stem_of(x: Node) -> str:
+    """What a value is called, but for a number."""
+    return "weights" if x.op.startswith("mix_") else STEMS.get(x.op, "t")
+
+
+Called = Callable[[Node], str]  # what a stream is called
+
+
+def called(x: Node) -> str:
+    """A stream by the name of the argument that it is."""
+    if x.op != "leaf" or x.attrs[0] in ("read", "write", "pairing"):
+        return "x"
+    kind, name, _ = x.attrs
+    return f"log_{name}" if kind.startswith("log ") else name
 
 
 class Streams:
-    """Step-level quantities as parameters of a printed function, and as chunks of `size` steps inside of it, whose names begin
-    with `stem`."""
+    """Step-level quantities as parameters of a printed function, and as chunks of `size` steps inside of it."""
 
-    def __init__(self, nodes: dict[Node, Node], stem: str = "x", size: str = "size") -> None:
+    def __init__(self, nodes: dict[Node, Node], named: Called = called, size: str = "size") -> None:
         self.node_of = {x.attrs[1]: node for x, node in nodes.items()}
-        self.stem, self.size = stem, size
-        self.nodes: list[Node] = []  # in the order of the parameters
+        self.named, self.size = named, size
+        self.fresh = Fresh()
+        self.nodes: dict[Node, str] = {}  # with their names, in the order of the parameters
         self.texts: dict[tuple[str, bool, float], str] = {}
         self.valid = False
 
@@ -41,9 +87,8 @@ class Streams:
         if key not in self.texts:
             node = self._node(*key)
             if node not in self.nodes:
-                self.nodes.append(node)
-            index = self.nodes.index(node) + 1
-            self.texts[key] = f"{self.stem}{index}" if fill == 0.0 else f"{self.stem}{index}_kept"
+                self.nodes[node] = self.fresh.name(self.named(node))
+            self.texts[key] = self.nodes[node] if fill == 0.0 else f"{self.nodes[node]}_or_{fill:g}"
         return self.texts[key]
 
     def inside(self) -> str:
@@ -61,22 +106,44 @@ class Streams:
         return log_of(self.node_of[key]) if logged else self.node_of[key]
 
     def parameters(self) -> list[str]:
-        return [f"s{n + 1}" for n in range(len(self.nodes))]
+        return list(self.nodes.values())
+
+    def asked(self) -> set[str]:
+        """What the statements have beside the parameters, lengths, and the size of chunks."""
+        return {"dtype", "device"} if self.valid else set()
 
     def lines(self, given: list[str] | None = None) -> list[str]:
         """Statements that make chunks of the parameters, or of what is `given` in their place."""
-        given = self.parameters() if given is None else given
+        whole = dict(zip(self.nodes, self.parameters() if given is None else given, strict=True))
+        named = {key: self._node(*key) for key in self.texts}
+        together = {name: whole[named[key]] for key, name in self.texts.items() if key[2] == 0.0 and varies(named[key])}
         out = []
         for key, name in self.texts.items():
-            node = self._node(*key)
-            fill = "" if key[2] == 0.0 else f", {key[2]}"
-            out.append(
-                f"{name} = to_chunks({given[self.nodes.index(node)]}, lead, {self.size}, {len(node.axes)}{fill})"
-            )
+            if name not in together:
+                fill = "" if key[2] == 0.0 else f", {key[2]}"
+                out.append(f"{name} = to_chunks({whole[named[key]]}, lead, {self.size}, {len(named[key].axes)}{fill})")
+        if together:
+            names = ", ".join(together) if len(together) > 1 else f"({next(iter(together))},)"
+            out.append(f"{names} = chunks_of(lead, {self.size}, {', '.join(together.values())})")
         if self.valid:
             ones = "torch.ones((1, 1, lead[2]), dtype=dtype, device=device)"
             out.append(f"valid = to_chunks({ones}, lead, {self.size}, 0)")
         return out
+
+
+def varies(x: Node) -> bool:
+    """Has a stream's tensor all axes? One that is made of constants alone may lack those of batches, heads and steps."""
+    return any(y.attrs[0] != "constant" for y in leaves(x))
+
+
+def at_boundary(state: str, direction: int) -> str:
+    """A state as it enters each chunk, as the form over chunks calls it: S_0, or dS_C of a sweep backwards in time."""
+    return f"{state}_{'0' if direction > 0 else 'C'}"
+
+
+def own_arguments(asked: set[str], dims: tuple[str, ...]) -> list[str]:
+    """What a function over chunks is given beside tensors: of the dtype, the device and sizes, what its text asks for."""
+    return ["lead", "size", *(x for x in ("dtype", "device", *(f"size_{d}" for d in dims)) if x in asked)]
 
 
 def _leaves_of(table: dict[str, Node]) -> list[Node]:
@@ -136,12 +203,15 @@ def _at_steps(text: str, node: Node, x: Node) -> str:
 class UnrollText:
     """The function of an `Unroll` stage: everything at once, from the states at chunk boundaries."""
 
-    def __init__(self, name: str, stage: Unroll, dims: tuple[str, ...]) -> None:
+    def __init__(self, name: str, stage: Unroll, dims: tuple[str, ...], named: Called) -> None:
         self.name, self.stage, self.dims = name, stage, dims
-        self.streams = Streams(stage.streams)
+        self.streams = Streams(stage.streams, named)
+        self.at_boundaries = {s.name: at_boundary(s.name, 1) for s in stage.forward}
+        self.at_boundaries |= {s.name: at_boundary(s.name, -1) for s in stage.backward}
         self.mixes: dict[tuple[Any, ...], str] = {}
         self.lines: list[str] = []
-        self.printer = _Unrolled(self._leaf, self.lines, self.streams)
+        self.printer = Chunked(self._leaf, self.lines, self.streams)
+        self.own: list[str] = []  # of what it is given, what isn't a tensor
 
     def text(self) -> str:
         printer = self.printer
@@ -150,18 +220,11 @@ class UnrollText:
             f"from_chunks({_at_steps(printer.value(n), n, x)}, lead, {len(x.axes)})"
             for x, n in self.stage.outputs.items()
         ]
-        edges = [f"{s.name}_edges" for s in (*self.stage.forward, *self.stage.backward)]
-        parameters = [
-            *self.streams.parameters(),
-            *edges,
-            "lead",
-            "size",
-            "dtype",
-            "device",
-            *(f"size_{d}" for d in self.dims),
-        ]
+        edges = list(self.at_boundaries.values())
+        self.own = own_arguments(printer.asked | self.streams.asked(), self.dims)
+        parameters = [*self.streams.parameters(), *edges, *self.own]
         body = [*self.streams.lines(), *self.lines, f"return ({', '.join(results)},)"]
-        doc = '"""Products of the states and their gradients at each step, from the states at the borders of chunks."""'
+        doc = '"""State-adjoint products at each step, from the states at chunk boundaries and their gradients."""'
         return "\n".join([f"def {self.name}({', '.join(parameters)}):", *(INDENT + x for x in (doc, *body))])
 
     def _leaf(self, x: Node) -> str:
@@ -169,15 +232,18 @@ class UnrollText:
             return operation_text(x, self.printer, self.streams, self.mixes, self.lines)
         if x.attrs[0] == "inner":
             return self.printer.value(next(n for d, n in self.stage.definitions.items() if d.attrs[1] == x.attrs[1]))
-        return self.streams.text(x) if x.attrs[0] == "stream" else f"{x.attrs[1]}_edges"
+        return self.streams.text(x) if x.attrs[0] == "stream" else self.at_boundaries[x.attrs[1]]
 
 
-class _Unrolled(TorchText):
-    """Statements of an `Unroll` stage."""
+class Chunked(TorchText):
+    """Statements over all chunks at once."""
 
     def __init__(self, leaf_text: Leaf, lines: list[str], streams: Streams) -> None:
-        super().__init__(leaf_text, lines, {}, "a")
+        super().__init__(leaf_text, lines, {})
         self.streams = streams
+
+    def fresh(self, x: Node) -> str:
+        return self.streams.fresh.name(stem_of(x))
 
     def decay_text(self, mask: Node) -> str:
         return self.streams.text(mask.args[0], logged=True)
@@ -191,16 +257,21 @@ class SweepText:
         self.edges = edges  # states whose value before each chunk is returned too
         self.name = name or f"_{parent.kind}_sweep_{len(parent.sweeps) + 1}"
         self.pre: list[str] = []
-        self.loop: list[str] = []
-        self.post: list[str] = []
-        self.streams = Streams(s.chunk.streams)
+        self.streams = Streams(s.chunk.streams, parent.called)
         self.mixes: dict[tuple[Any, ...], str] = {}
         self.depends_memo: dict[Node, bool] = {}
         self.bare_memo: dict[Node, bool] = {}
         self.pre_text = _Phase(self, self._pre_leaf, self.pre, "a")
-        self.loop_text = _Phase(self, self._loop_leaf, self.loop, "b")
-        self.post_text = _Phase(self, self._post_leaf, self.post, "c")
+        self.loop_text = _Phase(self, self._loop_leaf, [], "b")
+        self.post_text = _Phase(self, self._post_leaf, [], "c")
         self.stacked: dict[Node, str] = {}
+        self.entering: dict[str, str] = {}  # states whose values before each chunk are used
+
+    @property
+    def own(self) -> list[str]:
+        """Of what the function is given, what isn't a tensor."""
+        asked = self.pre_text.asked | self.loop_text.asked | self.post_text.asked | self.streams.asked()
+        return own_arguments(asked, self.parent.c.step.dims)
 
     def text(self) -> str:
         s, chunk = self.s, self.s.chunk
@@ -218,41 +289,26 @@ class SweepText:
         count = self.streams.any()
         lines = self.streams.lines() + self.pre
         states = list(chunk.states)
-        for n in states:
-            lines.append(f"{n}_now = {n}_0")
-            lines.append(f"{n}_in = []")
-        for name in self.stacked.values():
-            lines.append(f"{name}_all = []")
+        for n in self.edges:
+            self.entering[n] = at_boundary(n, s.direction)
+        kept = [*(x for n, x in self.entering.items()), *(f"{name}_all" for name in self.stacked.values())]
+        lines += [f"{name} = []" for name in kept]
         order = "range(count)" if s.direction > 0 else "range(count - 1, -1, -1)"
         lines.append(f"count = {count}.shape[2]")
         lines.append(f"for n in {order}:")
-        for n in states:
-            lines.append(f"{INDENT}{n}_in.append({n}_now)")
-        lines += [INDENT + x for x in self.loop]
+        lines += [f"{INDENT}{x}.append({n})" for n, x in self.entering.items()]
+        lines += [INDENT + x for x in self.loop_text.lines]
         for name in self.stacked.values():
             lines.append(f"{INDENT}{name}_all.append({name})")
-        lines.append(f"{INDENT}{', '.join(f'{n}_now' for n in states)} = {', '.join(lasts[n] for n in states)}")
+        lines.append(f"{INDENT}{', '.join(states)} = {', '.join(lasts[n] for n in states)}")
         back = "" if s.direction > 0 else "[::-1]"
-        if self.post or results or self.edges:
-            body = "\n".join([*self.post, *results])
-            for n in states:
-                if f"{n}_in" in body or n in self.edges:
-                    lines.append(f"{n}_in = torch.stack({n}_in{back}, 2)")
-            for name in self.stacked.values():
-                lines.append(f"{name} = torch.stack({name}_all{back}, 2)")
-        lines += self.post
-        lines.append(f"return {', '.join([*results, *(f'{n}_in' for n in self.edges), *(f'{n}_now' for n in states)])}")
-        arguments = [
-            *self.streams.parameters(),
-            *(f"{n}_0" for n in states),
-            "lead",
-            "size",
-            "dtype",
-            "device",
-        ]
-        arguments += [f"size_{d}" for d in self.parent.c.step.dims]
+        lines += [f"{x} = torch.stack({x}{back}, 2)" for x in self.entering.values()]
+        lines += [f"{name} = torch.stack({name}_all{back}, 2)" for name in self.stacked.values()]
+        lines += self.post_text.lines
+        lines.append(f"return {', '.join([*results, *(self.entering[n] for n in self.edges), *states])}")
+        arguments = [*self.streams.parameters(), *states, *self.own]
         way = "forwards" if s.direction > 0 else "backwards"
-        doc = f'"""A walk {way} over chunks, carrying {", ".join(states)}."""'
+        doc = f'"""An inter-chunk sweep {way} in time, which carries {", ".join(states)}."""'
         return "\n".join([f"def {self.name}({', '.join(arguments)}):", INDENT + doc, *(INDENT + x for x in lines)])
 
     # --- leaves of the three phases ---------------------------------------------------------------------------------
@@ -288,12 +344,12 @@ class SweepText:
 
     def _loop_leaf(self, x: Node) -> str:
         if x.attrs[0] == "state in":
-            return f"{x.attrs[1]}_now"
+            return x.attrs[1]
         return self.loop_text.value(self.definition(x))
 
     def _post_leaf(self, x: Node) -> str:
         if x.attrs[0] == "state in":
-            return f"{x.attrs[1]}_in"
+            return self.entering.setdefault(x.attrs[1], at_boundary(x.attrs[1], self.s.direction))
         node = self.definition(x)
         if node in self.loop_text.names:
             name = self.loop_text.names[node]
@@ -309,6 +365,9 @@ class _Phase(TorchText):
         super().__init__(leaf_text, lines, {}, prefix)
         self.sweep = sweep
 
+    def fresh(self, x: Node) -> str:
+        return self.sweep.streams.fresh.name(stem_of(x))
+
     def decay_text(self, mask: Node) -> str:
         text = self.sweep.streams.text(mask.args[0], logged=True)
         return f"{text}[:, :, n]" if self.prefix == "b" else text
@@ -321,7 +380,7 @@ class _Phase(TorchText):
         before, bare = self.sweep.pre_text, self.sweep.bare(x)
         text = before.value(x)
         if not bare and not before.is_name(x):
-            name = f"{before.prefix}{len(self.sweep.pre)}"
+            name = before.fresh(x)
             self.sweep.pre.append(f"{name} = {text}")
             before.names[x] = text = name
         if bare or self is self.sweep.post_text:

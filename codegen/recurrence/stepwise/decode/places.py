@@ -9,7 +9,7 @@ from ....ir.kernel_ir import Body, For, If, KernelFunction, Let, Parameter, Retu
 from ..kernel import Kernel
 from ..loops import Rows
 
-PACKED = "packed: a program walks one sequence, whose place it reads"
+PACKED = "packed: a program has one sequence, whose place it reads"
 PADDING = "the state's row of a pool; of padding, whose row is below 0, nothing is touched"
 
 

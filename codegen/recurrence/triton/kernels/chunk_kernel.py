@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -19,11 +18,10 @@ from ..plan_passes.hoist import Opened
 from ..plan_passes.roles import WEIGHT
 from ..plan_passes.value_placement import Store
 from ..print.axis_names import block_name, part_name, size_name
+from ..print.names import NameOf as NameOf
 from .arguments import Argument, Role
 from .tile_lowering import Tiles
 from .tile_values import Cumulative
-
-NameOf = Callable[[Node], str]
 
 
 @dataclass(frozen=True)
@@ -123,7 +121,7 @@ class Kernel:
             self,
             name=slow_path_name(self.name),
             body=self.slow_path,
-            doc="The same, of chunks that aren't flat: a program looks at some together, and takes one after the other.",
+            doc="The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other.",
         )
 
 

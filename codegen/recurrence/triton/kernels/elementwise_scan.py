@@ -328,7 +328,7 @@ def _places(axes: Axes, forward: bool) -> tuple[list[Statement], list[Statement]
             call("part_of", Name("sh") // "H", "T", "starts", "parts", "length", "C"),
         ),
         let("count", call("tl.cdiv", call("tl.maximum", Name("stop") - "begin", 0), "C").to("tl.int32")),
-        let("i", steps) if forward else let("i", Name("C") - 1 - steps, note="as steps are walked over"),
+        let("i", steps) if forward else let("i", Name("C") - 1 - steps, note="in the order of the sweep"),
     ]
     for a in axes:
         index = axis_name(a)

@@ -57,6 +57,7 @@ from ..print.axis_names import block_name, size_name
 from .arguments import Role
 from .chunk_kernel import Kernel, NameOf, Piece
 from .places import bases, chunk_header, header, load_state, over_chunks, same_size, store_state
+from .stores import cited, cited_root
 from .tile_lowering import Tiles
 from .tile_names import Scope
 from .tile_values import Cumulative, Once, Value
@@ -275,7 +276,7 @@ def fused_backward_kernel(
     steps = Steps(t.state.name, at_once, name_of)
     tiles = _made_first(t, tiles, known, own, steps)
     outputs: set[str] = set()  # arguments that the copy engine stores to
-    state_tiles: Tiles | None = None  # that of the sweep which makes the state
+    state_tiles: WholeTiles | None = None  # that of the sweep which makes the state
     for k, o in t.opened.items():
         tiles = _next(tiles, o, known, name_of)
         _sweep(t, o, stores[k], tiles, own, inside, outputs, steps)
@@ -287,17 +288,7 @@ def fused_backward_kernel(
     _store_own(own, tiles, steps)
     assert state_tiles is not None
     state_tiles.names, state_tiles.loads = tiles.names, _kept_loads(tiles)
-    state_tiles.memo = {x: v for x, v in state_tiles.memo.items() if x in known or not _is_decay(x)}
-    state_tiles.body.append(Note("the gradient before the block"))
-    begin = len(state_tiles.body)
-    node = first.states[t.gradient.name]
-    after = state_tiles.until_ends(
-        state_tiles.value(node).over((rows, columns)), node, (rows, columns), (rows, columns)
-    )
-    loaded = frozenset[str]().union(*map(reads, state_tiles.body[begin:]))
-    in_place = not any(f"{name_of(d)}_sums" in loaded for d in first.decays)
-    state_tiles.body.append(let(gradient, after, note=state_tiles.note(node)))
-    steps.store(state_tiles)
+    in_place = _gradient_before(t, first, state_tiles, known, gradient, steps)
     s = t.gradient
     start = load_state(s, gradient, (rows, columns), tiles)
     tiles.argument(gradient, Role.LAST, "state", leaf("last", s.name, s.axes), s.axes, stores=True)
@@ -319,7 +310,7 @@ def fused_backward_kernel(
     kernel = Kernel(
         name,
         (*setup, over_chunks(loop), *end),
-        f"All of the backward pass on one walk backwards over blocks, carrying {t.gradient.name}.",
+        f"The fused backward pass: one sweep backwards in time over intervals, which carries {t.gradient.name}.",
         arguments,
         (columns, rows),
         None,
@@ -331,6 +322,22 @@ def fused_backward_kernel(
         loads=tuple((a.name, a.axes[0]) for a in arguments if a.layout == "step" and a.axes and a.name not in outputs),
     )
     return kernel, in_place
+
+
+def _gradient_before(
+    t: FusedBackward, first: Opened, tiles: WholeTiles, known: dict[Node, Value], gradient: str, steps: Steps
+) -> bool:
+    """The gradient of the state before an interval; and is it made without the sums of decays that lie in memory?"""
+    axes, name_of = (t.rows, t.columns), steps.name_of
+    tiles.memo = {x: v for x, v in tiles.memo.items() if x in known or not _is_decay(x)}
+    tiles.body.append(Note("the gradient before the interval"))
+    begin = len(tiles.body)
+    node = first.states[t.gradient.name]
+    after = tiles.until_ends(tiles.value(node).over(axes), node, axes, axes)
+    loaded = frozenset[str]().union(*map(reads, tiles.body[begin:]))
+    tiles.body.append(let(gradient, after, note=cited(("state", t.gradient.name), tiles.note(node), name_of)))
+    steps.store(tiles)
+    return not any(f"{name_of(d)}_sums" in loaded for d in first.decays)
 
 
 def _tiles(o: Opened, name_of: NameOf) -> WholeTiles:
@@ -443,7 +450,12 @@ def _sweep(
             _store_read(*read, tiles, steps)
         v = tiles.value(node)
         if not v.named:
-            v = tiles.assign("y" if x.attrs[0] == "read" else "w", v.over(v.axes), v.axes, note=tiles.note(node))
+            v = tiles.assign(
+                "y" if x.attrs[0] == "read" else "w",
+                v.over(v.axes),
+                v.axes,
+                note=cited(x.attrs[:2], tiles.note(node), steps.name_of),
+            )
         tiles.memo[leaf(x.attrs[0], x.attrs[1], (ROW, *x.axes))] = v
         made.discard(x.attrs[:2])
         for store in [s for s in waiting if not _uses(s.node, made)]:
@@ -469,7 +481,7 @@ def _store_spans(t: FusedBackward, o: Opened, tiles: Tiles, state: str, gradient
     assert t.state.decay is not None
     kept = tiles.kept(rename(t.state.decay, o.rename))
     target = tiles.argument(name_of(spans_of(t.state.name)), Role.OUT, "sums", spans_of(t.state.name), stores=True)
-    note = f"the decays of the block times <{t.state.name}, {t.gradient.name}>"
+    note = f"the decays of the interval times <{t.state.name}, {t.gradient.name}>"
     spans = name_of(spans_of(t.state.name))
     paired = call("paired_states", state, gradient, Either(Name("WARPS"), APART, Literal(1)))
     tiles.body.append(let(spans, times(kept.code, paired), note=note))
@@ -545,7 +557,7 @@ def _store(store: Store, o: Opened, tiles: Tiles, inside: set[Node], outputs: se
     x = store.leaf
     own = tuple(next(t for t in o.tile if same_size(a, t)) for a in x.axes)
     v = tiles.value(at_row(rename(store.node, o.rename)))
-    name, note = steps.name_of(x), store.root or steps.name_of(x)
+    name, note = steps.name_of(x), cited_root(store, steps.name_of) or steps.name_of(x)
     if store.kind == "sums":
         target = tiles.argument(name, Role.OUT, "sums", x, stores=True)
         tiles.body.append(_sum_over(target, v, tiles, note=note)[1])

@@ -38,7 +38,7 @@ from .arguments import Role
 from .at_once import at_once
 from .chunk_kernel import Kernel, NameOf, Piece, by_channel, sums_loaded
 from .places import OF_CHUNK, chunk_place, loaded_state, same_size, step_place, tile_place
-from .stores import store_of
+from .stores import cited, cited_root, store_of
 from .tile_lowering import Tiles
 from .tile_names import Scope
 from .tile_values import Fine, Value
@@ -109,7 +109,7 @@ def output_kernel(
                     "apart", rest.over(rest.axes), rest.axes
                 )
             if not v.named:
-                v = tiles.assign("y", v.over(v.axes), v.axes, note=tiles.note(node))
+                v = tiles.assign("y", v.over(v.axes), v.axes, note=cited(x.attrs[:2], tiles.note(node), name_of))
             tiles.memo[leaf(x.attrs[0], x.attrs[1], (ROW, *x.axes))] = v
         for boundary in o.sums:
             sums.setdefault(boundary.state, []).extend(_paired(boundary, tiles, tiled))
@@ -122,7 +122,7 @@ def output_kernel(
         else:
             reads = sum(len(x.opened.outputs) for x in sweeps_read)
             tiles.body += _store_state_adjoint(state, terms, s, of[state], reads, tiles, tiled, name_of)
-    doc = "What reads the states at the borders of blocks, for all blocks at once."
+    doc = "Intra-chunk outputs from checkpointed states, of all intervals at once."
     body, slow_path = at_once(axes, tiled, tiles, tiles.body)
     arguments = tuple(tiles.arguments.values())
     summed: dict[str, set[tuple[str, ...]]] = {}
@@ -148,7 +148,7 @@ def _store_all(
         v = tiles.value(_apart(node, tiles) if store.root in late else node)
         if store.kind != "sums":
             if store.leaf not in inside:  # else it is made where it is used: it takes registers till then
-                v = tiles.assign("terms", v.over(v.axes), v.axes, note=store.root)
+                v = tiles.assign("terms", v.over(v.axes), v.axes, note=cited_root(store, name_of))
             kind, what, _ = store.leaf.attrs
             tiles.memo[leaf(kind, what, (ROW, *own))] = v
         if store.leaf not in inside:
@@ -190,7 +190,7 @@ def unroll_kernel(name: str, stage: Unroll, streams: dict[Node, Node], name_of: 
         place = plus(target, tile_place(tiled))
         tiles.body.append(StoreTo(place, v.over((ROW,)), Name("i_ok"), x.attrs[1]))
     body, slow_path = at_once(axes, tiled, tiles, tiles.body)
-    doc = "Products of the states and their gradients at each step, for all blocks at once."
+    doc = "State-adjoint products at each step, of all intervals at once."
     read = [x for x in walk(*stage.outputs.values()) if x.op == "sum" and any(map(is_state, factors_of(x.args[0])))]
     many = sum(not {ROW, COL, INNER}.isdisjoint(x.axes) for x in read) > SUMMED_AT_ONCE
     arguments = tuple(tiles.arguments.values())
@@ -280,7 +280,7 @@ def _spanned(s: StateForm, gradient: StateForm, o: Opened, tiles: Tiles, name_of
     for n in reversed(range(len(axes))):
         if axes[n] not in kept.axes:
             product = call("tl.sum", product, axis=n)
-    note = f"the decays of the block times <{s.name}, {gradient.name}>"
+    note = f"the decays of the interval times <{s.name}, {gradient.name}>"
     return tiles.assign("spans", times(kept.code, product), kept.axes, note=note).code
 
 
@@ -338,7 +338,7 @@ def _store_state_adjoint(
     state: str, terms: list[Code], s: StateForm, o: Opened, reads: int, tiles: Tiles, tiled: str | None, name_of: NameOf
 ) -> list[Statement]:
     """The decay's gradient at each step: for each tile, what it has of it; or, of a decay for each channel, all."""
-    total, note = _sum(terms), f"{state}: pairing"
+    total, note = _sum(terms), f"state-adjoint product of {state}"
     if not s.decay_axes:
         x = leaf("sums", f"{state}.pairing")
         target = tiles.argument(name_of(x), Role.OUT, "sums", x, stores=True)

@@ -39,12 +39,23 @@ def stored_sums(target: str, value: Code, tiled: str | None, note: str) -> Store
     return StoreTo(place, value, Name("i_ok").along(1, 2), note)
 
 
+def cited(key: tuple[str, str], note: str, name_of: NameOf) -> str:
+    """A comment with the number of the formula, among those at the file's head, of what is made there."""
+    number = name_of.number(key)
+    return note if number is None else f"({number}) {note}"
+
+
+def cited_root(store: Store, name_of: NameOf) -> str:
+    """Of which result a store is, with the number of its formula."""
+    return cited(("result", store.root), store.root, name_of) if store.root else ""
+
+
 def store_of(store: Store, tiles: Tiles, tiled: str | None, o: Opened, name_of: NameOf) -> StoreTo:
     x = store.leaf
     own = tuple(next(t for t in o.tile if same_size(a, t)) for a in x.axes)
     name = name_of(x)
     v = tiles.value(at_row(rename(store.node, o.rename)))
-    note = store.root or ""
+    note = cited_root(store, name_of)
     if store.kind == "sums":
         target = tiles.argument(name, Role.OUT, "sums", x, stores=True)
         axis = next(a for a in v.axes if a != ROW)

@@ -60,7 +60,7 @@ from .places import (
     store_state,
     tiles_of,
 )
-from .stores import over_tile, store_of, stored_sums
+from .stores import cited, over_tile, store_of, stored_sums
 from .tile_lowering import Tiles
 from .tile_names import Scope
 from .tile_values import Fine, Value
@@ -130,13 +130,13 @@ def sweep_kernel(
         sequence = Either(Literal(0), is_missing("starts"), Name("sh") // "H")
         setup.append(let("first_block", (Name("begin") // "BLOCK" + sequence).to("tl.int32")))
     blocks = _yielded(o, stores, tiles, tiled, name_of, spare, apart=not sweep.solve)
-    _next_states(group, carried, o, tiles)
+    _next_states(group, carried, o, tiles, name_of)
     setup += bases(tiles)
     if ends and not feeds_back(sweep.group, sweep.solve):
         setup += _lasting(sweep.group, o, name_of)
     way = "forwards" if o.direction > 0 else "backwards"
     states = ", ".join(sweep.states)
-    doc = f"A walk {way} over chunks, carrying a tile of {states}."
+    doc = f"An inter-chunk sweep {way} in time, which carries a tile of {states}."
     loop = tiles.used([*chunk_header(o.direction), *tiles.head, *tiles.body])
     for_states, *for_reads = (
         frozenset(needed_for(loop, set(carried.values()), block) & set(tiles.arguments)) for block in (None, *blocks)
@@ -218,7 +218,12 @@ def _yielded(
     for x, node in o.outputs.items():
         v = tiles.value(node)
         if not v.named:
-            v = tiles.assign("y" if x.attrs[0] == "read" else "w", v.over(v.axes), v.axes, note=tiles.note(node))
+            v = tiles.assign(
+                "y" if x.attrs[0] == "read" else "w",
+                v.over(v.axes),
+                v.axes,
+                note=cited(x.attrs[:2], tiles.note(node), name_of),
+            )
         tiles.memo[leaf(x.attrs[0], x.attrs[1], (ROW, *x.axes))] = v
     _early_loads(stores, tiles, o)
     for store in stores:
@@ -235,13 +240,13 @@ def _slices(o: Opened, group: list[StateForm], carried: dict[str, str]) -> tuple
     return tuple(Slices(counter(a), count_of(a), own) for a, own in names.items())
 
 
-def _next_states(group: list[StateForm], carried: dict[str, str], o: Opened, tiles: Tiles) -> None:
+def _next_states(group: list[StateForm], carried: dict[str, str], o: Opened, tiles: Tiles, name_of: NameOf) -> None:
     """The states after a chunk, all of which are made of those before it."""
     new = []
     for s in group:
         node, own = o.states[s.name], tiles.ordered(s.axes)
         value = tiles.until_ends(tiles.value(node).over(own), node, own, own)
-        new.append((carried[s.name], value, tiles.note(node)))
+        new.append((carried[s.name], value, cited(("state", s.name), tiles.note(node), name_of)))
     if len(new) == 1:
         tiles.body.append(let(new[0][0], new[0][1], note=new[0][2]))
     else:
@@ -350,7 +355,7 @@ def _columns(inner: str, tiled: str, state: str, tiles: Tiles) -> list[Statement
     no_states = let(tiles.ok(tiled), call("tl.zeros", shape(block_name(tiled)), "tl.int1"))
     found = (
         let("column", Name(axis_name(tiled)) - before),
-        let("column_ok", (column >= 0) & (column < size), note="of the matrix of the part's map"),
+        let("column_ok", (column >= 0) & (column < size), note="of the matrix of the segment's map"),
         If(none, (no_states,)),
     )
     return [If(Name(f"{state}_linear").given, found)]

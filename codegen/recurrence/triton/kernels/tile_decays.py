@@ -37,7 +37,7 @@ from .tile_names import Scope, TileNames
 from .tile_values import Cumulative, Once, Value
 
 DECAY_NAMES = {"decay_mask": "m", "decay_in": "since", "decay_out": "until", "decay_all": "kept"}
-NAMED = ("read", "write", "stored", "scaled", "intra", "matrix", "ahead")
+NAMED = ("read", "write", "stored", "scaled", "intra", "matrix", "ahead", "weight", "block weight")
 
 
 class TileDecays(TileNames):
@@ -196,6 +196,8 @@ class TileDecays(TileNames):
         for y in walk(x):
             if y.op in DECAY_NAMES:
                 names[y] = DECAY_NAMES[y.op]
+            elif y.op in ("order_mask", "apart_mask"):
+                names[y] = _order_text(y)
             elif y.op == "leaf" and y.attrs[0] in NAMED:
                 names[y] = self.name_of(leaf(*y.attrs[:2]))
             elif y.op == "leaf" and y.attrs[0] in ("inner", "product"):
@@ -203,5 +205,17 @@ class TileDecays(TileNames):
                 names[y] = made[0] if made else "w"
             elif y.op == "leaf" and y.attrs[0] == "stream":
                 known = [n for d, n in (*self.streams.items(), *self.decays.items()) if d.attrs[:2] == y.attrs[:2]]
-                names[y] = f"({plain(known[0], step=False, subscripts=False)})" if known else "x"
+                made_before = {
+                    z: self.name_of(z) for x in known[:1] for z in walk(x) if z.op == "leaf" and z.attrs[0] in NAMED
+                }
+                names[y] = f"({plain(known[0], made_before, step=False, subscripts=False)})" if known else "x"
         return plain(x, names, step=False, subscripts=False)
+
+
+def _order_text(x: Node) -> str:
+    """Which pairs of steps, of a read i and a write j, a mask has."""
+    least, direction = (int(not x.attrs[0]) if x.op == "order_mask" else x.attrs[0]), x.attrs[1]
+    sign = ">" if direction > 0 else "<"
+    if least < 2:
+        return f"[i {sign}{'' if least else '='} j]"
+    return f"[i >= j + {least}]" if direction > 0 else f"[i <= j - {least}]"

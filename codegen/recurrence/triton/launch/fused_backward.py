@@ -62,7 +62,7 @@ class FusedBackwardHost(Host):
         self._gradients()
         exchange = ", exchange=None" if self.exchanges else ""
         head = f"(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None{exchange})"
-        return self._function(f"{self.function}_backward_whole", head, "Gradients, on one walk over the sequences.")
+        return self._function(f"{self.function}_backward_whole", head, "Gradients, by the fused backward pass.")
 
     def _inside(self) -> set[Node]:
         """What sweeps store for each other alone: that stays in registers."""

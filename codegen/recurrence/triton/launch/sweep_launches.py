@@ -310,7 +310,7 @@ class SweepLaunches(StateAdjointLaunches):
             if self.exchanges:
                 name = self.names(leaf("state", s.name))
                 sent = Set((f"{name}_coming",), coming)
-                elsewhere = "other parts of the sequence are elsewhere"
+                elsewhere = "other segments of the sequence are elsewhere"
                 begin.append(If(Expr("exchange is not None"), (sent,), comment=elsewhere))
                 came = Set((f"{name}_first", f"{name}_starts"), py("{}()", ref(f"{name}_coming")), nested=True)
                 finish.append(If(Expr("exchange is not None"), (came,), (starts,)))

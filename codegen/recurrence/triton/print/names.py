@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from typing import Protocol
 
 from ....ir.expr import Node, plain_name
 from ...chunkwise.compiled import Compiled
@@ -23,6 +24,13 @@ STEMS = {
 NUMBERED = re.compile(rf"({'|'.join(STEMS.values())})\d*")
 
 
+class NameOf(Protocol):
+    """What leaves are called in kernels, and which numbers the formulas have of what is made."""
+
+    def __call__(self, x: Node) -> str: ...
+    def number(self, key: tuple[str, str]) -> int | None: ...
+
+
 class Names:
     """Python names of leaves: those of the spec where they are free, numbered ones for what the compiler found."""
 
@@ -34,6 +42,11 @@ class Names:
         self.known: dict[object, str] = {}
         self.taken = set(self.reserved)  # all names that there are, in plain letters
         self.counts: Counter[str] = Counter()
+        self.numbers = c.numbers
+
+    def number(self, key: tuple[str, str]) -> int | None:
+        """The number of the formula, at the file's head, of a read or a write, or of a state after a chunk."""
+        return self.numbers.get((key[0], plain_name(key[1])))
 
     def __call__(self, x: Node) -> str:
         key: object = x.attrs[:2] if x.op == "leaf" else x
