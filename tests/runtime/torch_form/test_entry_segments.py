@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from chunkform.codegen.commands.compile import compile_module
+from chunkform.codegen.commands.compile import compile_module, compile_op
 from chunkform.codegen.recurrence.pipeline import compile_spec
-from chunkform.spec.language import load
+from chunkform.spec.language import Recurrence, cos, diag, load, sin
 
 CODEGEN = Path(__file__).parents[2] / "codegen"
 LENGTHS = (70, 5, 0, 66)  # of which the second runs whole, and the third has nothing
@@ -72,3 +72,37 @@ def test_states_and_gradients_that_enter_segments(file: str, name: str) -> None:
         kept = own.forward(rest, states, {})[2]
         expected = own.backward(rest, states, {}, kept, after, ends, frozenset(states))[1]
         assert all(torch.allclose(leaving[m], expected[m], rtol=1e-12, atol=1e-12) for m in states), n
+
+
+def turned(constant: bool) -> Recurrence:
+    """A state that is rotated, by one angle of each channel or by one of each step."""
+    r = Recurrence("turned_as_before" if constant else "turned")
+    d, e = r.dims("d e")
+    k, v = r.inputs("k", d), r.inputs("v", e)
+    th = r.parameter("th", d) if constant else r.inputs("th", d)
+    A, B = r.state("A", d, e), r.state("B", d, e)
+    c, s = diag(cos(th)), diag(sin(th))
+    r.update(A, c * A.prev - s * B.prev + k * v.T)
+    r.update(B, s * A.prev + c * B.prev)
+    r.output("o", A.next.T * k)
+    return r
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("constant", "bound"), [(True, 1e-4), (False, 2e-6)])
+def test_float32_knows_after_a_million_steps_what_was_turned_in_each(constant: bool, bound: float) -> None:
+    """One angle that is the same in all steps is rounded to the same side in all."""
+    torch.manual_seed(0)
+    op = compile_op(turned(constant))
+    steps = 10**6
+    th = torch.tensor([0.01, 0.1, 1.0, 2.5]).view(1, 1, 1, 4)
+    angles = th.expand(1, steps, 1, 4) if constant else th + 0.3 * torch.randn(1, steps, 1, 4)
+    k = torch.zeros(1, steps, 1, 4)
+    k[:, 0] = 1
+    _, last = op(
+        k, torch.ones(1, steps, 1, 1), th[0, 0] if constant else angles, output_final_state=True, backend="torch"
+    )
+    turned_by = angles[0, 1:, 0].double().sum(0)
+    for state, function in zip(last, (torch.cos, torch.sin), strict=True):
+        assert state.dtype == torch.float32
+        assert (state[0, 0, :, 0].double() - function(turned_by)).abs().max() < bound
