@@ -49,6 +49,7 @@ class Definitions(Recursions):
         self.paper, self.title = paper, title
         self.document, self.s = document, symbols
         self.resolve = Resolver(self.s, self.define)
+        self.resolve.rows = document.taken.rows
         self.busy: set[str] = set()
         self.said: set[tuple[str, int]] = set()  # functions that the header defines
         self.refused: dict[str, str] = {}

@@ -17,6 +17,7 @@ from .lexer import Token, expanded, tokens_of
 from .parser import read_row
 from .reader import Slip, Source, SourceRow, read_source
 from .row import Fault, Item, Notation, Row, depth_of, spelled, split
+from .superscripts import steps_above
 from .words import FUNCTIONS, OPENING, RELATIONS
 
 
@@ -69,6 +70,7 @@ class Taken:
     text: str = ""
     kinds: tuple[tuple[str, str], ...] = ()
     shapes: tuple[tuple[str, tuple[str, str]], ...] = ()
+    rows: bool = False  # X_i, of a matrix X, is its row as it stands, and not as a column
     any_start: bool = False  # states start anywhere, whatever the document says
 
 
@@ -119,6 +121,7 @@ def read_document(text: str, path: str, header: Header) -> Document:
     source = with_steps_counted(read_source(text, path), header)
     source.title = str(header.data.get("title", "")) or source.title
     notation = notation_of(source, header)
+    notation = replace(notation, above=steps_above(source, notation))
     only = notation.labels - header.labels  # functions that are told apart by a number
     rows = [ReadRow(r) for r in source.rows]
     head: Formula | None = None

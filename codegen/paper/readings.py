@@ -147,23 +147,32 @@ def taken_better(paper: Paper) -> dict[str, tuple[str, bool]]:
     """Take what is computed beside the outputs as an abbreviation, of which no loss takes anything, where that makes all true
     that is true otherwise, and more. Where it makes other claims true: which ones depend on it, and whether they hold then."""
     found: dict[str, tuple[str, bool]] = {}
+    if any(name.endswith(" 1") for s in paper.parts for name in s.names):
+        take_if_better(paper, replace(paper.document.taken, text="X_i is the row of X as it stands", rows=True), found)
     for taken in [t for s in paper.parts for t in abbreviations(s, paper)]:
-        here = truths(paper)
-        if all(here.values()) or paper.again is None:
-            continue
-        other = paper.again(taken)
-        if not any(n in symbols.steps.lets for symbols in other.parts for n, _ in taken.kinds):
-            continue  # nothing reads it: its gradient would be 0, and all that lacks a term with it true
-        for symbols in other.parts:
-            adopt(other, symbols)
-        there = truths(other)
-        changed = {k: there[k] for k in here.keys() & there.keys() if here[k] != there[k]}
-        if changed and all(changed.values()):
-            paper.__dict__.update(other.__dict__)
-            paper.symbols.guess(f"{taken.text}: so {sum(there.values())} claims are true, and fewer otherwise")
-        else:
-            found |= {k: (taken.text, true) for k, true in changed.items()}
+        take_if_better(paper, taken, found, read=True)
     return found
+
+
+def take_if_better(paper: Paper, taken: Taken, found: dict[str, tuple[str, bool]], read: bool = False) -> None:
+    """Take a document so where that makes all true that is true otherwise, and more; else note which claims depend on it. `read`:
+    where something reads what is taken so."""
+    here = truths(paper)
+    if all(here.values()) or paper.again is None:
+        return
+    other = paper.again(taken)
+    if read and not any(n in symbols.steps.lets for symbols in other.parts for n, _ in taken.kinds):
+        return  # nothing reads it: its gradient would be 0, and all that lacks a term with it true
+    for symbols in other.parts:
+        adopt(other, symbols)
+    there = truths(other)
+    changed = {k: there[k] for k in here.keys() & there.keys() if here[k] != there[k]}
+    lost = [k for k, true in here.items() if true and k not in there]
+    if changed and all(changed.values()) and not lost:
+        paper.__dict__.update(other.__dict__)
+        paper.symbols.guess(f"{taken.text}: so {sum(there.values())} claims are true, and fewer otherwise")
+    else:
+        found |= {k: (taken.text, true) for k, true in changed.items()}
 
 
 def abbreviations(symbols: Symbols, paper: Paper) -> Iterator[Taken]:

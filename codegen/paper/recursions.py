@@ -87,7 +87,11 @@ class Recursions:
                 self.s.guess(f"{name}_0 is given{shape_words(shape)}")
                 begins[name] = Formula("at", (), (first,))
             else:
-                (begins[name],) = settled((self.resolve(said),), {}, shape[0])
+                try:
+                    (begins[name],) = settled((self.resolve(said),), {}, shape[0])
+                except Fault as fault:
+                    self.s.unknown[name] = fault.message
+                    continue
             own = self.s.names[name] = safe_in(setting, safe(name))
             self.s.arity[name] = 1
             # while others are resolved, each is known by where it starts
@@ -96,7 +100,13 @@ class Recursions:
             )
         for name, begin in begins.items():
             own = self.s.names[name]
-            (step,) = statement_sides((self.resolve(steps.states[name]),), self.s)
+            try:
+                (step,) = statement_sides((self.resolve(steps.states[name]),), self.s)
+            except Fault as fault:
+                setting.quantities.pop(own)
+                self.s.names.pop(name)
+                self.s.unknown[name] = fault.message
+                continue
             setting.quantities[own] = Quantity(own, "defined", parameters=(STEP,), body=step, start=(0, begin))
             self.s.definitions[name] = next(e for e in steps.equations if core(e.head).attrs[0] == name)
 

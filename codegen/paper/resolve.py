@@ -45,6 +45,7 @@ class Resolver:
         self.s = symbols
         self.define = lookup  # defines a name that the document defines, when it is asked for first
         self.depth = 0
+        self.rows = False  # X_i, of a matrix X, is its row as it stands, and not as a column
         self.gathers = LENGTH  # how many entries something has that is defined for each index, with no word on how many
 
     def __call__(self, x: Formula) -> Formula:
@@ -197,15 +198,15 @@ class Resolver:
         key = f"{name} {len(args)}"
         letters = tuple(Formula("index", (), (x,)) for x in ("i", "j")[: len(args)])
         if key not in self.s.names:
-            body = self.one_row(q, letters[0]) if len(args) == 1 else self.entry(q, list(letters))
+            body = self.one_row(q, letters[0], self.rows) if len(args) == 1 else self.entry(q, list(letters))
             self.s.names[key] = safe_in(self.s.setting, f"{q.attrs[0]}_{'row' if len(args) == 1 else 'entry'}")
             self.s.setting.define(self.s.names[key], letters, body)
         return self.s.setting.quantities[self.s.names[key]](*args)
 
-    def one_row(self, x: Formula, i: Formula) -> Formula:
-        """x_i, of a matrix its row as a column, of a vector its entry."""
+    def one_row(self, x: Formula, i: Formula, stands: bool = False) -> Formula:
+        """x_i, of a matrix its row as a column, or as it `stands`; of a vector its entry."""
         picked = row(x, i)
-        return picked if self.shape(x)[1] == "1" else picked.T
+        return picked if stands or self.shape(x)[1] == "1" else picked.T
 
     def quantity(self, name: str, count: int) -> tuple[Quantity | Formula, bool] | None:
         """What a name stands for, and whether the document writes it as a row."""

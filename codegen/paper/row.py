@@ -36,6 +36,7 @@ class Notation:
     upper: frozenset[str] = frozenset()
     arity: tuple[tuple[str, int], ...] = ()
     maps: frozenset[str] = frozenset()  # letters that are always applied to something in brackets, as phi(x)
+    above: frozenset[str] = frozenset()  # names whose step stands above
     names: frozenset[str] = frozenset()  # names of several letters that a font holds together
 
     def takes(self, name: str) -> int | None:

@@ -95,7 +95,7 @@ class Scripts(Cursor):
             full, below = full + "".join(str(b) for b in below), []
         if bracketed:
             full += "[]"
-        if above:
+        if above and (below or f"{full}^" not in self.notation.above):
             full += "^"
         if (
             (full in self.notation.functions or (full in FUNCTIONS and full in self.notation.functions))

@@ -313,6 +313,7 @@ def settled(sides: Sequence[Formula], symbols: Mapping[str, Shape], default: str
 
     out = [named(s) for s in marked]
     if whole:
-        first = next(s for s, shape in zip(out, shapes) if not dims.is_scalar(shape))
-        out = [Formula("product", (s, first)) if s.op == "number" and s.attrs[0] == 0 else s for s in out]
+        first = next((s for s, shape in zip(out, shapes) if not dims.is_scalar(shape)), None)  # none is left to be one
+        zero = [s.op == "number" and s.attrs[0] == 0 for s in out]
+        out = [Formula("product", (s, first)) if first is not None and z else s for s, z in zip(out, zero)]
     return tuple(out)

@@ -70,7 +70,7 @@ def declared(facts: Iterable[Item], steps_letter: str) -> tuple[dict[str, Shape]
     stepwise: set[str] = set()  # symbols of which a shape is stated with an index: B_t in R^n, and B in R^{T x n}
     for item in facts:
         domain = item.sides[-1]
-        if domain.op != "reals" or not domain.args or len(domain.args) > 2:
+        if domain.op != "reals" or len(domain.args) > 2:
             continue
         sizes = [size_name(a) for a in domain.args]
         if any(s is None for s in sizes):
@@ -81,9 +81,9 @@ def declared(facts: Iterable[Item], steps_letter: str) -> tuple[dict[str, Shape]
             if symbol.op != "at":
                 continue
             name = symbol.attrs[0]
-            shape: Shape = (str(sizes[0]), str(sizes[1]) if len(sizes) > 1 else "1")
+            shape: Shape = (*map(str, sizes), "1", "1")[:2]  # type: ignore[assignment]
             if turned:
-                shape = shape[::-1] if len(sizes) > 1 else ("1", shape[0])
+                shape = shape[::-1]
             if shape[0] == steps_letter and not symbol.args:
                 stacked[name] = shape
             if symbol.args and name not in stepwise:
@@ -114,6 +114,8 @@ def costs_of(name: str, bold: bool, turned: bool, count: int = 1) -> list[tuple[
         return [("column", 0), ("row", 1)]
     stem = name.removesuffix("bar").removesuffix("tilde").removesuffix("hat").removesuffix("'").split("_")[0]
     against = 4 if turned else 0
+    if stem == "Delta" and count == 1 and not turned:  # the size of a step
+        return [("scalar", 0), ("column", 1), ("matrix", 2), ("row", 3)]
     if (len(stem) == 1 and stem.isupper()) or stem in MATRIX_NAMES:
         return [("matrix", 0), ("column", 5), ("row", 5), ("scalar", 7 + against)]
     if len(stem) == 1 or stem in ("kappa", "mu", "phi", "psi", "xi") or (bold and stem in SCALARS):

@@ -267,3 +267,26 @@ def test_the_gradient_by_a_state_that_no_spec_can_say_goes_through_all_later_ste
     rows = "$$dP_{ij} = do_i^\\top v_j$$\n$$dv_j = \\sum_i P_{ij} do_i$$\n"
     path.write_text(f"with $q_t, k_t, v_t \\in \\mathbb R^d$\n{attention}{rows}", encoding="utf-8")
     assert [Verifier(thorough=False).judge(c).verdict for c in read_paper(path).claims] == ["holds", "holds"]
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        "$$H_t = (\\lambda_t H_{t-1} + f(k_t, k_{t-1}))^{-1}$$\n$$o_t = H_t q_t$$\n",
+        "$$H_0 = g(k_1, k_2)$$\n$$H_t = (\\lambda_t H_{t-1} + k_t k_t^\\top)^{-1}$$\n$$o_t = H_t q_t$$\n",
+    ],
+)
+def test_a_state_of_a_function_that_is_not_known_is_not_judged(tmp_path: Path, rows: str) -> None:
+    path = tmp_path / "paper.md"
+    path.write_text(f"{rows}$$o_t = 2 H_t q_t$$\n", encoding="utf-8")
+    paper = read_paper(path)
+    assert not paper.claims
+    assert "isn't known" in paper.document.rows[-1].reason
+
+
+def test_a_side_that_becomes_a_scalar_late_is_no_fault(tmp_path: Path) -> None:
+    path = tmp_path / "paper.md"
+    step = "$$k_t = \\mathrm{diag}(\\alpha_t) k_{t-1} + k_t v_t^\\top, \\quad o_t = k_t^\\top q_t$$\n"
+    row = "$$o_t = \\sum_{i=1}^t ((q_t \\odot b_t)^\\top \\frac{k_i}{b_{i-1}}) v_i, \\quad \\text{if } k_0 = 0$$\n"
+    path.write_text(step + row, encoding="utf-8")
+    assert read_paper(path).symbols.refused.startswith("the update of k reads k.next before it is known")
