@@ -40,6 +40,7 @@ def install() -> None:
     """From here on gates look first whether they have passed. To be called before modules with gates are imported."""
     if os.environ.get("CHUNKFORM_TEST_GATES") == "all" or hasattr(rationals.in_field, "__wrapped__"):
         return
+    _folder()  # before a test leads the cache elsewhere
     plain, disagreement = rationals.in_field, random_points._disagreement
 
     @functools.wraps(plain)

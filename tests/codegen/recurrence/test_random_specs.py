@@ -7,6 +7,7 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -134,18 +135,32 @@ def check_adjoint(c: Compiled, point: Point, rng: random.Random) -> None:
         assert m.equal(total, forward), v.name
 
 
-@settings(max_examples=15)
-@given(
-    r=specs(), sizes=st.tuples(*[st.integers(1, 3)] * 2), lengths=st.lists(st.integers(1, 4), min_size=1, max_size=3)
-)
-def test_chunks_and_adjoint_of_a_random_affine_recurrence(
-    r: Recurrence, sizes: tuple[int, int], lengths: list[int]
-) -> None:
+def judge(r: Recurrence, sizes: tuple[int, int], lengths: list[int]) -> None:
     compiled = compile_spec(r)
     assert compiled.family == "chunk-parallel", compiled.reason
     point = Point(Field(), dict(zip("de", sizes, strict=True)), sum(lengths), seed=1)
     check_forward(compiled, point, lengths, random.Random(1))
     check_adjoint(compiled, replace_steps(point, 2), random.Random(2))
+
+
+drawn = given(
+    r=specs(), sizes=st.tuples(*[st.integers(1, 3)] * 2), lengths=st.lists(st.integers(1, 4), min_size=1, max_size=3)
+)
+
+
+@settings(max_examples=8)
+@drawn
+def test_chunks_and_adjoint_of_a_random_affine_recurrence(
+    r: Recurrence, sizes: tuple[int, int], lengths: list[int]
+) -> None:
+    judge(r, sizes, lengths)
+
+
+@pytest.mark.long
+@settings(max_examples=40)
+@drawn
+def test_chunks_and_adjoint_of_more_of_them(r: Recurrence, sizes: tuple[int, int], lengths: list[int]) -> None:
+    judge(r, sizes, lengths)
 
 
 def replace_steps(point: Point, steps: int) -> Point:
