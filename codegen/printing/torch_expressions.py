@@ -245,16 +245,6 @@ class TorchText:
         return f'torch.einsum("{spec}->...{"".join(letters[x] for x in out)}", {left}, {right})'
 
 
-def in_brackets(text: str) -> bool:
-    """Is a text one expression in brackets, of which the first closes at its end?"""
-    depth = 0
-    for n, c in enumerate(text):
-        depth += (c == "(") - (c == ")")
-        if depth == 0:
-            return n > 0 and n == len(text) - 1
-    return False
-
-
 def taken_whole(text: str) -> str:
     """The text of an operand, of which an attribute is taken: in brackets where it has operators outside of any."""
     depth = 0
