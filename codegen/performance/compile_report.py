@@ -24,8 +24,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from chunkform.errors import CompilerError
+from chunkform.runtime.chunk_kernels.split_precision import in_pairs_on
+from chunkform.runtime.launch.assumed_card import Card, assuming_card
 from chunkform.runtime.launch.files import removed_at_exit
 from chunkform.runtime.launch.launch import assuming_roles
+from chunkform.runtime.launch.narrowing import NARROWEST, narrowed
 from chunkform.runtime.launch.parallel_compile import noting
 
 from ..ir.expr import dim_of
@@ -34,6 +37,14 @@ from ..recurrence.triton import scanned
 
 R = TypeVar("R")
 SHARED, RESERVED = 233472, 1024  # bytes of shared memory of a multiprocessor of sm_90, of which each program takes some
+SMALL = {
+    "sm_80": 163,
+    "sm_86": 99,
+    "sm_87": 163,
+    "sm_89": 99,
+    "sm_120": 99,
+    "sm_121": 99,
+}  # KiB that a program may use there
 SHARED_LIMIT = SHARED - RESERVED  # that a program may use
 # Bytes of spill stores or loads that a kernel may have, by the bytes of its operands. A product in float32 takes three passes
 # over split operands, which no tile of 256 channels keeps in registers: float32 is for checks, two bytes are for training.
@@ -90,8 +101,31 @@ def inspect_op(
     module = module or _module(c)
     for dtype in dtypes:
         for width in widths:
-            for launched in launches_of(c, module, dtype, width, roles=arch == ROLES_ON):
-                yield report_row(launched, arch, dtype, width, _held(c, launched))
+            yield from _rows_at(c, module, arch, dtype, width)
+
+
+def _rows_at(c: Compiled, module: Any, arch: str, dtype: str, width: int) -> list[InspectRow]:
+    """The rows of a dtype and a width; on a GPU of less shared memory than sm_90 has, as a call launches kernels there: with
+    narrower tiles where the first ones don't fit."""
+    rows: list[InspectRow] = []
+    for level in range(NARROWEST + 1 if arch in SMALL else 1):
+        with assuming_card(card_of(arch)), narrowed(level):
+            found = launches_of(c, module, dtype, width, roles=arch == ROLES_ON)
+            rows = [report_row(x, arch, dtype, width, _held(c, x)) for x in found]
+        if all(row.shared_bytes <= shared_limit(arch) for row in rows):
+            break
+    return rows
+
+
+def card_of(arch: str) -> Card:
+    """The GPU that calls are inspected for."""
+    number = int(arch.removeprefix("sm_"))
+    return Card((number // 10, number % 10), shared_limit(arch))
+
+
+def shared_limit(arch: str) -> int:
+    """Bytes of shared memory that a program may use."""
+    return SMALL[arch] * 1024 if arch in SMALL else SHARED_LIMIT
 
 
 # --- what a call launches -------------------------------------------------------------------------------------------
@@ -222,6 +256,7 @@ def report_row(
 
     def counted() -> tuple[Resources, int, int, int, int]:
         """What the assembler says, shared memory, products, those on no tensor core, and instructions of tensor cores."""
+        in_pairs_on(card_of(arch).capability)  # in this process alone
         compiled = compiled_kernel(launched, options, settings, arch)
         ptx = compiled.asm["ptx"]
         dots = re.findall(r"^.*(?:tt\.dot|warp_group_dot) .*$", compiled.asm["ttgir"], re.M)
@@ -233,14 +268,15 @@ def report_row(
     try:
         needed, shared, dots, slow, instructions = apart(counted)
     except Exception as error:  # whatever the compiler raises is a problem of this row
-        return InspectRow(name, dtype, width, config, 0, 0, 0, 0, 0, f"does not compile: {error}"[:200])
+        return InspectRow(name, dtype, width, config, 0, 0, 0, 0, 0, f"does not compile for {arch}: {sentence(error)}")
     problems = []
     if slow or (dots and not instructions):
         problems.append(f"{slow} of {dots} products use no tensor core")
     several = "YIELD" in options and dtype != "float32" and arch == "sm_90" and not is_gluon(launched.kernel)
     programs = _programs(settings) if several else 1
-    if shared > SHARED // programs - RESERVED:
-        problems.append(f"{shared} bytes of shared memory, limit {SHARED // programs - RESERVED}")
+    most = SHARED // programs - RESERVED if programs > 1 else shared_limit(arch)
+    if shared > most:
+        problems.append(f"{shared} bytes of shared memory, limit {most}")
     limit = SPILL_LIMIT[4 if dtype == "float32" else 2]
     if needed.spills > limit and held < REGISTERS:
         problems.append(f"{needed.spills} bytes spilled, bound {limit}")
@@ -255,6 +291,13 @@ def _as_float32(dot: str) -> bool:
     return "inputPrecision" not in dot and re.search(r":\s*tensor<[^>,]*xf32,", dot) is not None
 
 
+def sentence(error: Exception) -> str:
+    """What a compiler complains of, in one line: the first that says error."""
+    lines = [x.strip() for x in str(error).splitlines() if x.strip()]
+    said = next((x for x in lines if re.search(r"\berror\s*:", x)), lines[0] if lines else type(error).__name__)
+    return re.sub(r"^.*?\berror\s*:\s*", "", said)[:160]
+
+
 def apart(run: Callable[[], R], seconds: int = SECONDS) -> R:
     """run() in a process of its own, which may take so much of a processor's time, and which ctrl-C ends at once: a compiler
     hears of neither by itself."""
@@ -263,6 +306,9 @@ def apart(run: Callable[[], R], seconds: int = SECONDS) -> R:
     def child() -> None:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
+        quiet = os.open(os.devnull, os.O_WRONLY)  # a compiler that fails prints all that it was given
+        os.dup2(quiet, 1)
+        os.dup2(quiet, 2)
         try:
             end.send((True, run()))
         except Exception as error:
@@ -348,8 +394,11 @@ def assembled(ptx: str, arch: str) -> str:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernel.ptx"
         path.write_text(ptx)
-        command = [assembler(), "-v", f"--gpu-name={target[1] if target else arch}", str(path), "-o", os.devnull]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stderr
+        command = [assembler(arch), "-v", f"--gpu-name={target[1] if target else arch}", str(path), "-o", os.devnull]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise CompilerError(done.stderr or f"the assembler ended with {done.returncode}")
+        return done.stderr
 
 
 @dataclass(frozen=True)
@@ -370,12 +419,13 @@ def resources_of(report: str) -> Resources:
     return Resources(max(registers, default=0), max(spills, default=0), tuple(waits))
 
 
-def assembler() -> str:
-    """The ptxas that Triton brings."""
+def assembler(arch: str = "sm_90") -> str:
+    """The ptxas that Triton brings for an architecture."""
     import triton
 
     folder = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
-    for name in ("ptxas", "ptxas-blackwell"):
+    new = int(arch.removeprefix("sm_")) >= 100
+    for name in ("ptxas-blackwell", "ptxas") if new else ("ptxas", "ptxas-blackwell"):
         if (folder / name).exists():
             return str(folder / name)
     return "ptxas"

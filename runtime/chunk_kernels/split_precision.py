@@ -7,11 +7,29 @@ that it stands where it is written, the compiler moves no product's instruction 
 
 import os
 
+import torch
 import triton
 import triton.language as tl
 
+from ..launch.launch import PREPARING
+
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 PAIRS = tl.constexpr(not INTERPRETED)  # are entries rounded in pairs, by instructions of their own?
+UNPAIRED = (10, 11)  # where they aren't: for GPUs of these capabilities Triton moves loads across no such instruction
+
+
+def in_pairs_on(capability: tuple[int, int]) -> None:
+    """Kernels that are compiled from now on round as they can on a GPU of this compute capability."""
+    global PAIRS
+    PAIRS = tl.constexpr(not INTERPRETED and capability[0] not in UNPAIRED)
+
+
+def _prepare(device: int) -> None:
+    if torch.cuda.is_initialized():
+        in_pairs_on(torch.cuda.get_device_capability(device))
+
+
+PREPARING.append(_prepare)
 
 
 @triton.jit

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -392,6 +392,16 @@ def launch(kernel: JITFunction, grid: tuple[int, ...], *args: KernelArgument, **
         watching.note(kernel, compiled, grid, args, options, scratch)
 
 
+PREPARING: list[Callable[[int], None]] = []  # what is told of a GPU before a kernel is compiled for it
+
+
+@functools.cache
+def prepare(device: int) -> None:
+    """Tell all that want to know of a GPU."""
+    for told in PREPARING:
+        told(device)
+
+
 _COMPILED: dict[tuple[Any, ...], tuple[Any, list[str], bool]] = {}
 
 
@@ -428,6 +438,7 @@ def _launch(
     key = _key(kernel, args, options, device)
     found = _COMPILED.get(key)
     if found is None:
+        prepare(device)
         with _scratch(device) as taken:
             compiled = _fitting(kernel, grid, args, options)
         _COMPILED[key] = compiled, [n for n in kernel.arg_names[len(args) :]], bool(taken)

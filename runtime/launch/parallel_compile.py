@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from .launch import compiled_for
+from .launch import compiled_for, prepare
 from .recorder import KernelArgument, KernelOption, watching
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ def compile_ahead(call: Callable[[], Any], threads: int = THREADS, then: Callabl
     """
     wanted: dict[Any, Future[None]] = {}
     device = torch.cuda.current_device()
+    prepare(device)
 
     def compiled(
         kernel: JITFunction, grid: tuple[int, ...], args: tuple[KernelArgument, ...], options: dict[str, KernelOption]

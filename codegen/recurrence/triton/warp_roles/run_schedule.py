@@ -5,7 +5,8 @@ are refused, with a `GateError`:
 
 - a read of a ring's stage that isn't behind its `ready`, or after the role has said that it is done with it;
 - a fill of a stage that isn't behind its `empty`; a stage that is called ready, or empty, before all of it is;
-- a buffer that is overwritten while a product or the copy engine reads it, or read by them before a fence;
+- a buffer that is overwritten while a product or the copy engine reads it, or read by them without a fence right behind what
+  was stored there: each warp must have passed one before any warp waits for all others, whatever makes it wait;
 - a product that is used before it was waited for;
 - roles that wait for each other.
 """
@@ -91,7 +92,7 @@ class _Stage:
 
 @dataclass
 class _Memory:
-    """A buffer: what is in it, how often it was filled, and whether a fence came after that."""
+    """A buffer: what is in it, how often it was filled, and whether a fence came right behind that."""
 
     content: np.ndarray | None = None
     filled: int = 0
@@ -111,6 +112,7 @@ class _Warps:
     products: dict[str, tuple[Product, dict[str, int]]] = field(default_factory=dict)  # under way, with what they read
     order: list[str] = field(default_factory=list)
     loaded: bool = False  # tiles that the copy engine fills, since the last fence
+    stored: set[str] = field(default_factory=set)  # buffers that its last steps have filled
     sent: list[str] = field(default_factory=list)  # buffers that the copy engine may still read, in order
 
 
@@ -291,6 +293,8 @@ class _Running:
     # --- steps
 
     def step(self, w: _Warps, x: Step) -> None:
+        if not isinstance(x, Put | Fence):
+            w.stored.clear()
         match x:
             case Await(barriers=b, ready=ready):
                 (w.ready if ready else w.empty)[b] = True
@@ -309,8 +313,8 @@ class _Running:
                 self.put(w, place, self.number(w, value), turned)
             case Fence():
                 w.loaded = False
-                for memory in self.buffers.values():
-                    memory.fenced = True
+                for name in w.stored:
+                    self.buffers[name].fenced = True
             case Product():
                 self.begin(w, x)
             case Settle(name=name, outstanding=n):
@@ -376,6 +380,7 @@ class _Running:
                 if place in reads:
                     raise self.fault(f"{place} is overwritten while {p.name} reads it")
         memory.content, memory.fenced = across(value) if turned else value, False
+        w.stored.add(place)
         memory.filled += 1
 
     def begin(self, w: _Warps, x: Product) -> None:

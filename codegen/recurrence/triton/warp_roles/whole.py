@@ -42,7 +42,6 @@ from ....ir.warp_schedule import (
     Send,
     Settle,
     Shared,
-    Step,
     Tile,
 )
 from ....printing.cannot_print import CannotPrint
@@ -200,7 +199,6 @@ class WholeConsumer(Consumer):
             self._pass(state, x)
         for b in (CHUNK, STATE):
             self._release_of(b)
-        self.steps = _with_few_fences(self.steps)
         before = [self._initial(n) for n in self.states]
         after = [self._last(x) for x in self.sweep.s.after]
         return Role("consumer", WARPS, tuple(before), tuple(self.steps), (*after, Drain()))
@@ -442,27 +440,6 @@ class WholeConsumer(Consumer):
         since = max((n for n, x in enumerate(self.steps[: last + 1]) if isinstance(x, Fence)), default=0)
         loaded = any(r.tile is not None for x in self.steps[since : last + 1] for r in self._loaded(x))
         self.steps[last + 1 : last + 1] = [*([Fence()] if loaded else []), Arrive(b, False)]
-
-
-def _with_few_fences(steps: list[Step]) -> list[Step]:
-    """Steps without fences where one behind does as well: it is before all that reads what comes before it."""
-    put: dict[str, int] = {}  # where each buffer was filled
-    needed: list[tuple[int, int]] = []  # between which steps there is to be one
-    for n, x in enumerate(steps):
-        match x:
-            case Put(place=place):
-                put[place] = n
-            case Product(left=left, right=right):
-                needed += [(put[y.place], n) for y in (left, right) if isinstance(y, Shared) and y.place in put]
-            case Send(buffer=name):
-                needed.append((put[name], n))
-            case Arrive() if isinstance(steps[n - 1], Fence):
-                needed.append((n - 2, n))
-    kept: list[int] = []
-    for begin, end in sorted(needed, key=lambda x: x[1]):
-        if not any(begin < n < end for n in kept):
-            kept.append(max(n for n in range(begin, end) if isinstance(steps[n], Fence)))
-    return [x for n, x in enumerate(steps) if not isinstance(x, Fence) or n in kept]
 
 
 def _as_loaded(x: Code) -> Code:

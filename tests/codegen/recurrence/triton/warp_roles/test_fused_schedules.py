@@ -88,6 +88,17 @@ def test_each_step_is_needed(made: dict[str, Made]) -> None:
     assert [what for what, less in with_one_step_less(s) if not refused(k, less)] == []
 
 
+def test_a_fence_comes_right_behind_what_is_stored(made: dict[str, Made]) -> None:
+    """A warp that waits for all others before its fence would leave them to read what no fence is behind."""
+    k, s = made["lightning_attention"]
+    consumer = s.roles[0]
+    fences = [n for n, x in enumerate(consumer.each) if isinstance(x, Fence)]
+    assert fences and all(isinstance(consumer.each[n - 1], Put) for n in fences)
+    for n in fences:
+        later = (*consumer.each[:n], consumer.each[n + 1], consumer.each[n], *consumer.each[n + 2 :])
+        assert refused(k, edited(s, consumer, later)), consumer.each[n + 1]
+
+
 def test_nobody_is_done_with_a_stage_too_early(made: dict[str, Made]) -> None:
     """Neither with what lies by steps, nor with the state, which has a stage of its own."""
     k, s = made["lightning_attention"]
