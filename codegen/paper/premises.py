@@ -24,6 +24,7 @@ from .resolve import statement_sides
 from .row import Fault, Item
 from .steps import core
 from .symbols import Symbols, safe_in
+from .words import LOSSES
 
 Resolve = Callable[[Formula], Formula]
 
@@ -171,6 +172,9 @@ def one(s: Symbols, found: Under, left: Formula, right: Formula) -> bool:
     if value == 1 and (name := of_norm(s, left)):
         found.add(said, unit=(name,))
         return True
+    if symbol.op == "partial" and core(symbol.args[1]).op == "at":  # of the loss: another way to write dS
+        of, by = symbol.args[0], core(symbol.args[1])
+        symbol = Formula("at", by.args, (f"d{by.attrs[0]}",)) if of.attrs[:1] and of.attrs[0] in LOSSES else symbol
     if symbol.op != "at":
         return False
     if value is not None and at_end(s, symbol, found, value):

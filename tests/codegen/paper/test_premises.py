@@ -43,6 +43,14 @@ def verdict(folder: Path, row: str) -> str:
         (r"o_t = S_{t-1}^\top q_t \quad \text{if } v_t = 0, \lambda_t = 2", "fails"),
         (r"d\log\lambda_t = \sum_{s=t}^n (q_s^\top dq_s - k_s^\top dk_s), \quad \text{if } dS_{n+1} = 0", "holds"),
         (r"d\log\lambda_t = \sum_{s=t}^n (q_s^\top dq_s + k_s^\top dk_s), \quad \text{if } dS_{n+1} = 0", "fails"),
+        (
+            r"dv_t = \sum_{s=t}^n (\prod_{i=t+1}^s \lambda_i) (q_s^\top k_t) do_s, \quad \text{if } \nabla_{S_{n+1}} L = 0",
+            "holds",
+        ),
+        (
+            r"dv_t = \sum_{s=t}^n (\prod_{i=t}^s \lambda_i) (q_s^\top k_t) do_s, \quad \text{if } \nabla_{S_{n+1}} L = 0",
+            "fails",
+        ),
         # numbers that are 0: a symbol of each is moved until they are
         (r"S_t^\top q_t = \lambda_t S_{t-1}^\top q_t \quad \text{if } k_t^\top q_t = 0", "holds"),
         (r"S_t^\top q_t = \lambda_t S_{t-1}^\top q_t \quad \text{if } k_t \perp q_t", "holds"),
