@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib.util
+import re
 from collections.abc import Iterable
 
 HOST = "https://example.org/chunkform"  # PLACEHOLDER: pyproject.toml has the same, which a test holds
@@ -107,10 +108,10 @@ class FallbackWarning(UserWarning):
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """`: did you mean ..?` with what is spelt much alike, or has the name as a part; empty where nothing is."""
+    """`: did you mean ..?` with what is spelt much alike, or has words that begin with the name; empty where nothing is."""
     known = list(dict.fromkeys(names))
     alike = difflib.get_close_matches(name.lower(), known, 3, 0.6)
-    parts = [x for x in known if len(name) > 2 and name.lower() in x]
+    parts = [x for x in known if len(name) > 2 and re.search(rf"(?<![a-z]){re.escape(name.lower())}", x)]
     found = list(dict.fromkeys([*alike[:1], *parts, *alike[1:]]))[:3]
     return f": did you mean {' or '.join(found)}?" if found else ""
 

@@ -28,72 +28,71 @@ family: chunk-parallel
 #     (16) V_t = mu_t V_{t-1} + error_t x_t^T
 #     (17) error_t = W_{t-1} x_t - y_t
 #     (18) W_t = keep_t W_{t-1} - mu_t eta_t V_{t-1} - eta_t error_t x_t^T
-#     (19) error_t = W_{t-1} x_t - y_t
-#     (20) o_t = keep_t W_{t-1} z_t - eta_t V_t z_t
+#     (19) o_t = keep_t W_{t-1} z_t - eta_t V_t z_t
 #
 # Read-write form of the adjoint
 # dV_t^+ is the part of dV_t that comes from later steps.
 # dW_t^+ is the part of dW_t that comes from later steps.
-#     (21) dV_{t-1}^+ = mu_t dV_t^+ - mu_t eta_t dW_t^+ - mu_t eta_t do_t z_t^T
-#     (22) dW_{t-1}^+ = keep_t dW_t^+ + keep_t do_t z_t^T + p_t x_t^T
-#     (23) p_t = dV_t^+ x_t - eta_t (dW_t^+ x_t + (x_t^T z_t) do_t)
-#     (24) dx_t = dV_t^+^T error_t + W_{t-1}^T p_t - eta_t (dW_t^+^T error_t + (error_t^T do_t) z_t)
-#     (25) dz_t = keep_t W_{t-1}^T do_t - eta_t V_t^T do_t
-#     (26) dy_t = eta_t (dW_t^+ x_t + (x_t^T z_t) do_t) - dV_t^+ x_t
-#     (27) deta_t = -mu_t <V_{t-1}, dW_t^+> - mu_t do_t^T V_{t-1} z_t - x_t^T dW_t^+^T error_t - (x_t^T z_t)
+#     (20) dV_{t-1}^+ = mu_t dV_t^+ - mu_t eta_t dW_t^+ - mu_t eta_t do_t z_t^T
+#     (21) dW_{t-1}^+ = keep_t dW_t^+ + keep_t do_t z_t^T + p_t x_t^T
+#     (22) p_t = dV_t^+ x_t - eta_t (dW_t^+ x_t + (x_t^T z_t) do_t)
+#     (23) dx_t = dV_t^+^T error_t + W_{t-1}^T p_t - eta_t (dW_t^+^T error_t + (error_t^T do_t) z_t)
+#     (24) dz_t = keep_t W_{t-1}^T do_t - eta_t V_t^T do_t
+#     (25) dy_t = eta_t (dW_t^+ x_t + (x_t^T z_t) do_t) - dV_t^+ x_t
+#     (26) deta_t = -mu_t <V_{t-1}, dW_t^+> - mu_t do_t^T V_{t-1} z_t - x_t^T dW_t^+^T error_t - (x_t^T z_t)
 #         error_t^T do_t
-#     (28) dlog mu_t = mu_t <V_{t-1}, dV_t^+> - mu_t eta_t <V_{t-1}, dW_t^+> - mu_t eta_t do_t^T V_{t-1} z_t
-#     (29) dlog keep_t = keep_t <W_{t-1}, dW_t^+> + keep_t z_t^T W_{t-1}^T do_t
+#     (27) dlog mu_t = mu_t <V_{t-1}, dV_t^+> - mu_t eta_t <V_{t-1}, dW_t^+> - mu_t eta_t do_t^T V_{t-1} z_t
+#     (28) dlog keep_t = keep_t <W_{t-1}, dW_t^+> + keep_t z_t^T W_{t-1}^T do_t
 #
 # Products of decays in a chunk
 # i, j and s run over the steps of the chunk.
-#     (30) A_t = [mu_t, 0; -mu_t eta_t, keep_t]   (of V, W)
-#     (31) M_{ij,XY} = (A_{i-1} ... A_{j+1})_{XY}  for j < i, else 0
-#     (32) g_{i,XY} = (A_{i-1} ... A_{1})_{XY}
-#     (33) f_{i,XY} = (A_{i} ... A_{1})_{XY}
-#     (34) N_{ij,XY} = (A_{i} ... A_{j+1})_{XY}  for j <= i, else 0
-#     (35) b_{j,XY} = (A_{C} ... A_{j+1})_{XY}
-#     (36) E_t = [mu_t, -mu_t eta_t; 0, keep_t]   (of dV, dW)
-#     (37) L_{ij,XY} = (E_{i+1} ... E_{j-1})_{XY}  for j > i, else 0
-#     (38) c_{i,XY} = (E_{i+1} ... E_{C})_{XY}
-#     (39) w_{i,XY} = (E_{i} ... E_{C})_{XY}
-#     (40) r_{j,XY} = (E_{1} ... E_{j-1})_{XY}
+#     (29) A_t = [mu_t, 0; -mu_t eta_t, keep_t]   (of V, W)
+#     (30) M_{ij,XY} = (A_{i-1} ... A_{j+1})_{XY}  for j < i, else 0
+#     (31) g_{i,XY} = (A_{i-1} ... A_{1})_{XY}
+#     (32) f_{i,XY} = (A_{i} ... A_{1})_{XY}
+#     (33) N_{ij,XY} = (A_{i} ... A_{j+1})_{XY}  for j <= i, else 0
+#     (34) b_{j,XY} = (A_{C} ... A_{j+1})_{XY}
+#     (35) E_t = [mu_t, -mu_t eta_t; 0, keep_t]   (of dV, dW)
+#     (36) L_{ij,XY} = (E_{i+1} ... E_{j-1})_{XY}  for j > i, else 0
+#     (37) c_{i,XY} = (E_{i+1} ... E_{C})_{XY}
+#     (38) w_{i,XY} = (E_{i} ... E_{C})_{XY}
+#     (39) r_{j,XY} = (E_{1} ... E_{j-1})_{XY}
 #
 # Over a chunk of C steps, forward
 # The only sweep goes from the first chunk to the last.
-#     (41) T_1 = (X X^T) . M_{W,V} - ((X X^T) . M_{W,W}) diag(eta)
-#     (42) error = (I - T_1)^-1 (diag(g_{W,V}) X V_0^T + diag(g_{W,W}) X W_0^T - Y)
-#     (43) H_1 = diag(f_{V,V}) Z V_0^T + ((Z X^T) . N_{V,V}) error   (row t: V_t z_t)
-#     (44) H_2 = diag(g_{W,W}) Z W_0^T + diag(g_{W,V}) Z V_0^T + ((Z X^T) . M_{W,V}) error - ((Z X^T) . M_{W,W})
+#     (40) T_1 = (X X^T) . M_{W,V} - ((X X^T) . M_{W,W}) diag(eta)
+#     (41) error = (I - T_1)^-1 (diag(g_{W,V}) X V_0^T + diag(g_{W,W}) X W_0^T - Y)
+#     (42) H_1 = diag(f_{V,V}) Z V_0^T + ((Z X^T) . N_{V,V}) error   (row t: V_t z_t)
+#     (43) H_2 = diag(g_{W,W}) Z W_0^T + diag(g_{W,V}) Z V_0^T + ((Z X^T) . M_{W,V}) error - ((Z X^T) . M_{W,W})
 #         diag(eta) error   (row t: W_{t-1} z_t)
-#     (45) V_C = f_{C,V,V} V_0 + error^T diag(b_{V,V}) X
-#     (46) W_C = f_{C,W,V} V_0 + f_{C,W,W} W_0 + error^T diag(b_{W,V}) X - error^T diag(eta . b_{W,W}) X
+#     (44) V_C = f_{C,V,V} V_0 + error^T diag(b_{V,V}) X
+#     (45) W_C = f_{C,W,V} V_0 + f_{C,W,W} W_0 + error^T diag(b_{W,V}) X - error^T diag(eta . b_{W,W}) X
 #
 # Over a chunk of C steps, backward
 # Sweep 1 goes from the first chunk to the last.
-#     (47) H_3 = diag(g_{V,V}) Z V_0^T + ((Z X^T) . M_{V,V}) error   (row t: V_{t-1} z_t)
+#     (46) H_3 = diag(g_{V,V}) Z V_0^T + ((Z X^T) . M_{V,V}) error   (row t: V_{t-1} z_t)
 # Sweep 2 goes from the last chunk to the first.
-#     (48) T_2 = (X X^T) . L_{dV,dW} - diag(eta) ((X X^T) . L_{dW,dW})
-#     (49) P = (I - T_2)^-1 (diag(c_{dV,dW}) X dW_C^T + diag(c_{dV,dV}) X dV_C^T + ((X Z^T) . L_{dV,dW}) diag(keep)
+#     (47) T_2 = (X X^T) . L_{dV,dW} - diag(eta) ((X X^T) . L_{dW,dW})
+#     (48) P = (I - T_2)^-1 (diag(c_{dV,dW}) X dW_C^T + diag(c_{dV,dV}) X dV_C^T + ((X Z^T) . L_{dV,dW}) diag(keep)
 #         dO - diag(eta . c_{dW,dW}) X dW_C^T - ((X Z^T) . L_{dV,dV}) diag(mu . eta) dO - diag(eta) ((X Z^T) .
 #         L_{dW,dW}) diag(keep) dO - diag(eta . ((X . Z) 1)) dO)
-#     (50) H_4 = diag(c_{dV,dW}) X dW_C^T + diag(c_{dV,dV}) X dV_C^T + ((X Z^T) . L_{dV,dW}) diag(keep) dO + ((X X^T)
+#     (49) H_4 = diag(c_{dV,dW}) X dW_C^T + diag(c_{dV,dV}) X dV_C^T + ((X Z^T) . L_{dV,dW}) diag(keep) dO + ((X X^T)
 #         . L_{dV,dW}) P - ((X Z^T) . L_{dV,dV}) diag(mu . eta) dO   (row t: dV_t^+ x_t)
-#     (51) H_5 = diag(c_{dW,dW}) X dW_C^T + ((X Z^T) . L_{dW,dW}) diag(keep) dO + ((X X^T) . L_{dW,dW}) P   (row t:
+#     (50) H_5 = diag(c_{dW,dW}) X dW_C^T + ((X Z^T) . L_{dW,dW}) diag(keep) dO + ((X X^T) . L_{dW,dW}) P   (row t:
 #         dW_t^+ x_t)
-#     (52) dV_0 = w_{1,dV,dW} dW_C + w_{1,dV,dV} dV_C + dO^T diag(keep . r_{dV,dW}) Z + P^T diag(r_{dV,dW}) X - dO^T
+#     (51) dV_0 = w_{1,dV,dW} dW_C + w_{1,dV,dV} dV_C + dO^T diag(keep . r_{dV,dW}) Z + P^T diag(r_{dV,dW}) X - dO^T
 #         diag(mu . eta . r_{dV,dV}) Z
-#     (53) dW_0 = w_{1,dW,dW} dW_C + dO^T diag(keep . r_{dW,dW}) Z + P^T diag(r_{dW,dW}) X
+#     (52) dW_0 = w_{1,dW,dW} dW_C + dO^T diag(keep . r_{dW,dW}) Z + P^T diag(r_{dW,dW}) X
 # Sweep 3 goes from the last chunk to the first.
-#     (54) H_6 = diag(c_{dV,dV}) error dV_C + diag(c_{dV,dW}) error dW_C + ((error dO^T) . L_{dV,dW}) diag(keep) Z +
+#     (53) H_6 = diag(c_{dV,dV}) error dV_C + diag(c_{dV,dW}) error dW_C + ((error dO^T) . L_{dV,dW}) diag(keep) Z +
 #         ((error P^T) . L_{dV,dW}) X - ((error dO^T) . L_{dV,dV}) diag(mu . eta) Z   (row t: dV_t^+^T error_t)
-#     (55) H_7 = diag(c_{dW,dW}) error dW_C + ((error dO^T) . L_{dW,dW}) diag(keep) Z + ((error P^T) . L_{dW,dW}) X
+#     (54) H_7 = diag(c_{dW,dW}) error dW_C + ((error dO^T) . L_{dW,dW}) diag(keep) Z + ((error P^T) . L_{dW,dW}) X
 #         (row t: dW_t^+^T error_t)
 # Sweep 4 goes from the first chunk to the last.
-#     (56) H_8 = diag(f_{V,V}) dO V_0 + ((dO error^T) . N_{V,V}) X   (row t: V_t^T do_t)
-#     (57) H_9 = diag(g_{W,W}) P W_0 + diag(g_{W,V}) P V_0 + ((P error^T) . M_{W,V}) X - ((P error^T) . M_{W,W})
+#     (55) H_8 = diag(f_{V,V}) dO V_0 + ((dO error^T) . N_{V,V}) X   (row t: V_t^T do_t)
+#     (56) H_9 = diag(g_{W,W}) P W_0 + diag(g_{W,V}) P V_0 + ((P error^T) . M_{W,V}) X - ((P error^T) . M_{W,W})
 #         diag(eta) X   (row t: W_{t-1}^T p_t)
-#     (58) H_{10} = diag(g_{W,W}) dO W_0 + diag(g_{W,V}) dO V_0 + ((dO error^T) . M_{W,V}) X - ((dO error^T) .
+#     (57) H_{10} = diag(g_{W,W}) dO W_0 + diag(g_{W,V}) dO V_0 + ((dO error^T) . M_{W,V}) X - ((dO error^T) .
 #         M_{W,W}) diag(eta) X   (row t: W_{t-1}^T do_t)
 #
 # In code, products of decays are called by what lies at their ends: m (in torch, decays) is from a write to a read,
@@ -201,9 +200,9 @@ def torch_forward(given, states, constants, packed=None):
     x = steps_first(given["x"], dtype)
     y = steps_first(given["y"], dtype)
     z = steps_first(given["z"], dtype)
-    # (42) error: W_{t-1} x_t - y_t
-    # (43) y_2: V_t z_t
-    # (44) y_3: W_{t-1} z_t
+    # (41) error: W_{t-1} x_t - y_t
+    # (42) y_2: V_t z_t
+    # (43) y_3: W_{t-1} z_t
     error, y_2, y_3, V_last, W_last = in_segments(
         _forward_sweep_1, (mu, keep, -eta * mu, x, -x * eta[..., None], -y, z), (V_first, W_first),
         lead, 1, CHUNK, dtype, device,
@@ -556,7 +555,7 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     error = saved["f73806d84e"]
     x = steps_first(given["x"], dtype)
     z = steps_first(given["z"], dtype)
-    # (47) y: V_{t-1} z_t
+    # (46) y: V_{t-1} z_t
     y, V_0, W_0, V_end, W_end = in_segments(
         _backward_sweep_1, (mu, keep, -eta * mu, error, x, -x * eta[..., None], z),
         (V_first, W_first), lead, 1, CHUNK, dtype, device,
@@ -565,9 +564,9 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     do = steps_or_zeros(cotangents.get("o"), (*lead, size_m), dtype, device)
     t19 = -x * eta[..., None]
     t20 = (z * x).sum(-1)
-    # (49) p: dV_t^+ x_t - eta_t (dW_t^+ x_t + (x_t^T z_t) do_t)
-    # (50) y_2: dV_t^+ x_t
-    # (51) y_3: dW_t^+ x_t
+    # (48) p: dV_t^+ x_t - eta_t (dW_t^+ x_t + (x_t^T z_t) do_t)
+    # (49) y_2: dV_t^+ x_t
+    # (50) y_3: dW_t^+ x_t
     p, y_2, y_3, dV_C, dW_C, dV_first, dW_first = in_segments(
         _backward_sweep_2,
         (
@@ -578,8 +577,8 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     )
     t25 = -z * eta[..., None] * mu[..., None]
     t26 = z * keep[..., None]
-    # (54) y_4: dV_t^+^T error_t
-    # (55) y_5: dW_t^+^T error_t
+    # (53) y_4: dV_t^+^T error_t
+    # (54) y_5: dW_t^+^T error_t
     y_4, y_5, dV_first, dW_first = in_segments(
         _backward_sweep_3, (mu, t17, keep, t25, do, t26, p, x, error), (dV_last, dW_last), lead, -1,
         CHUNK, dtype, device,
@@ -591,9 +590,9 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
         _backward_state_adjoint_4, (mu, keep, t17, do, z, x, p, error, -eta),
         (V_0, W_0, dV_C, dW_C), lead, CHUNK, dtype, device,
     )
-    # (56) y_6: V_t^T do_t
-    # (57) y_7: W_{t-1}^T p_t
-    # (58) y_8: W_{t-1}^T do_t
+    # (55) y_6: V_t^T do_t
+    # (56) y_7: W_{t-1}^T p_t
+    # (57) y_8: W_{t-1}^T do_t
     y_6, y_7, y_8, V_end, W_end = in_segments(
         _backward_sweep_5, (mu, keep, t17, error, x, t19, do, p), (V_first, W_first), lead, 1, CHUNK, dtype, device
     )
@@ -1122,8 +1121,8 @@ def forward_sweep_1(
             p11 = tl.dot(
                 (-(eta * weight8_each)[None, :] * p3).to(DT), x[n_n_].to(DT), p10, input_precision="tf32x3"
             )  # ... + -p3^T diag(eta . weight8) x
-            V_next = p9  # (45) weight3 V + p3^T diag(weight4) x
-            W_next = p11  # (46) weight5 W + weight6 V + p3^T diag(weight7) x - p3^T diag(eta . weight8) x
+            V_next = p9  # (44) weight3 V + p3^T diag(weight4) x
+            W_next = p11  # (45) weight5 W + weight6 V + p3^T diag(weight7) x - p3^T diag(eta . weight8) x
             V_slice2 = V_next
             W_slice2 = W_next
             V_next2 = V_next2 + (V_slice2,)
@@ -1737,8 +1736,8 @@ def backward_sweep_1(
             p5 = tl.dot(
                 (weight7_each[None, :] * write1_each.to(tl.float32)).to(DT), x.to(DT), p4, input_precision="tf32x3"
             )  # ... + write1^T diag(weight7) x
-            V_next = p3  # (45) weight2 V + write1^T diag(weight3) x
-            W_next = p5  # (46) weight4 W + weight5 V + write1^T diag(weight7) x - write1^T diag(eta . weight6) x
+            V_next = p3  # (44) weight2 V + write1^T diag(weight3) x
+            W_next = p5  # (45) weight4 W + weight5 V + write1^T diag(weight7) x - write1^T diag(eta . weight6) x
             V_slice2 = V_next
             W_slice2 = W_next
             V_next2 = V_next2 + (V_slice2,)
@@ -2032,8 +2031,8 @@ def backward_sweep_2(
             p15 = tl.dot(
                 (weight18_each[None, :] * p6).to(DT), x[n_n_].to(DT), p14, input_precision="tf32x3"
             )  # ... + p6^T diag(weight18) x
-            dV_next = p13  # (52) weight13 dW + weight14 dV + do^T diag(keep . weight16) z + p6^T diag(weight16) x - do^T diag(mu . eta . weight17) z
-            dW_next = p15  # (53) weight15 dW + do^T diag(keep . weight18) z + p6^T diag(weight18) x
+            dV_next = p13  # (51) weight13 dW + weight14 dV + do^T diag(keep . weight16) z + p6^T diag(weight16) x - do^T diag(mu . eta . weight17) z
+            dW_next = p15  # (52) weight15 dW + do^T diag(keep . weight18) z + p6^T diag(weight18) x
             dV_slice2 = dV_next
             dW_slice2 = dW_next
             dV_next2 = dV_next2 + (dV_slice2,)
@@ -2248,8 +2247,8 @@ def backward_sweep_3(
             p12 = tl.dot(
                 (weight18_each[None, :] * x_each.to(tl.float32)).to(DT), write2.to(DT), p11, input_precision="tf32x3"
             )  # ... + write2^T diag(weight18) x
-            dV_next = p10  # (52) weight13 dW + weight14 dV + do^T diag(keep . weight16) z + write2^T diag(weight16) x - do^T diag(mu . eta . weight17) z
-            dW_next = p12  # (53) weight15 dW + do^T diag(keep . weight18) z + write2^T diag(weight18) x
+            dV_next = p10  # (51) weight13 dW + weight14 dV + do^T diag(keep . weight16) z + write2^T diag(weight16) x - do^T diag(mu . eta . weight17) z
+            dW_next = p12  # (52) weight15 dW + do^T diag(keep . weight18) z + write2^T diag(weight18) x
             dV_slice2 = dV_next
             dW_slice2 = dW_next
             dV_next2 = dV_next2 + (dV_slice2,)
@@ -2388,8 +2387,8 @@ def backward_sweep_4(
             p5 = tl.dot(
                 (weight7_each[None, :] * x_each.to(tl.float32)).to(DT), write1.to(DT), p4, input_precision="tf32x3"
             )  # ... + write1^T diag(weight7) x
-            V_next = p3  # (45) weight2 V + write1^T diag(weight3) x
-            W_next = p5  # (46) weight4 W + weight5 V + write1^T diag(weight7) x - write1^T diag(eta . weight6) x
+            V_next = p3  # (44) weight2 V + write1^T diag(weight3) x
+            W_next = p5  # (45) weight4 W + weight5 V + write1^T diag(weight7) x - write1^T diag(eta . weight6) x
             V_slice2 = V_next
             W_slice2 = W_next
             V_next2 = V_next2 + (V_slice2,)
@@ -2517,8 +2516,8 @@ def backward_sweep_5(
             p7 = tl.dot(
                 (weight7_each[None, :] * x_each.to(tl.float32)).to(DT), write1.to(DT), p6, input_precision="tf32x3"
             )  # ... + write1^T diag(weight7) x
-            V_next = p5  # (45) weight2 V + write1^T diag(weight3) x
-            W_next = p7  # (46) weight4 W + weight5 V + write1^T diag(weight7) x - write1^T diag(eta . weight6) x
+            V_next = p5  # (44) weight2 V + write1^T diag(weight3) x
+            W_next = p7  # (45) weight4 W + weight5 V + write1^T diag(weight7) x - write1^T diag(eta . weight6) x
             V_slice2 = V_next
             W_slice2 = W_next
             V_next2 = V_next2 + (V_slice2,)
@@ -2654,8 +2653,8 @@ def backward_sweep_6(
             p7 = tl.dot(
                 (weight7_each[None, :] * x_each.to(tl.float32)).to(DT), write1.to(DT), p6, input_precision="tf32x3"
             )  # ... + write1^T diag(weight7) x
-            V_next = p5  # (45) weight2 V + write1^T diag(weight3) x
-            W_next = p7  # (46) weight4 W + weight5 V + write1^T diag(weight7) x - write1^T diag(eta . weight6) x
+            V_next = p5  # (44) weight2 V + write1^T diag(weight3) x
+            W_next = p7  # (45) weight4 W + weight5 V + write1^T diag(weight7) x - write1^T diag(eta . weight6) x
             V_slice2 = V_next
             W_slice2 = W_next
             V_next2 = V_next2 + (V_slice2,)

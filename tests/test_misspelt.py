@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import importlib.util
+from pathlib import Path
 
 import pytest
 
 import chunkform
 import chunkform.generated
+from chunkform.errors import ArgumentError, nearest
 from chunkform.runtime.compat import fla
+from chunkform.runtime.nn import Mixer
 
 
 @pytest.mark.parametrize(
@@ -30,13 +33,27 @@ def test_an_import(line: str, told: str) -> None:
     assert told in str(caught.value)
 
 
+def test_a_name_is_near_by_its_words_and_not_by_letters_within_one() -> None:
+    assert nearest("delta", ["gated_delta_rule", "xyz"]) == ": did you mean gated_delta_rule?"
+    assert "precond" not in nearest("rec", ["precond_gated_delta_rule"])
+
+
+def test_a_layer_of_a_spec_whose_file_is_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine.py").touch()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ArgumentError, match=r"no op 'mine' in the catalogue: did you mean mine\.py\?"):
+        Mixer("mine", width=8, heads=1)
+
+
 def test_an_attribute() -> None:
     with pytest.raises(AttributeError, match="has no attribute 'recurrence': did you mean Recurrence"):
         chunkform.recurrence  # noqa: B018
     assert not hasattr(chunkform, "recurence")
     with pytest.raises(AttributeError, match="no op 'gated_detla_rule': did you mean gated_delta_rule"):
         chunkform.generated.gated_detla_rule  # noqa: B018
-    with pytest.raises(AttributeError, match=r"did you mean chunk_gla .*\? docs/from_fla\.md lists the functions"):
+    with pytest.raises(
+        AttributeError, match=r"did you mean chunk_gla .*\? https://\S*/docs/from_fla\.md lists the functions"
+    ):
         fla.chunk_glaa  # noqa: B018
 
 

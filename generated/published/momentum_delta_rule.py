@@ -28,69 +28,68 @@ family: chunk-parallel
 #     (16) S_t = alpha_t S_{t-1} + beta_t eta_t k_t w_t^T - mu_t beta_t M_{t-1}
 #     (17) w_t = v_t - S_{t-1}^T p_t
 #     (18) M_t = mu_t M_{t-1} - eta_t k_t w_t^T
-#     (19) w_t = v_t - S_{t-1}^T p_t
-#     (20) o_t = alpha_t S_{t-1}^T q_t - beta_t M_t^T q_t
+#     (19) o_t = alpha_t S_{t-1}^T q_t - beta_t M_t^T q_t
 #
 # Read-write form of the adjoint
 # dS_t^+ is the part of dS_t that comes from later steps.
 # dM_t^+ is the part of dM_t that comes from later steps.
-#     (21) dS_{t-1}^+ = alpha_t dS_t^+ + alpha_t q_t do_t^T + eta_t p_t g_t^T
-#     (22) g_t = dM_t^+^T k_t - beta_t (dS_t^+^T k_t + (q_t^T k_t) do_t)
-#     (23) dM_{t-1}^+ = mu_t dM_t^+ - mu_t beta_t dS_t^+ - mu_t beta_t q_t do_t^T
-#     (24) dq_t = alpha_t S_{t-1} do_t - beta_t M_t do_t
-#     (25) dk_t = -eta_t (dM_t^+ w_t - beta_t (dS_t^+ w_t + (do_t^T w_t) q_t))
-#     (26) dp_t = eta_t S_{t-1} g_t
-#     (27) dv_t = -eta_t g_t
-#     (28) dbeta_t = eta_t k_t^T dS_t^+ w_t + eta_t (q_t^T k_t) do_t^T w_t - mu_t <dS_t^+, M_{t-1}> - mu_t q_t^T
+#     (20) dS_{t-1}^+ = alpha_t dS_t^+ + alpha_t q_t do_t^T + eta_t p_t g_t^T
+#     (21) g_t = dM_t^+^T k_t - beta_t (dS_t^+^T k_t + (q_t^T k_t) do_t)
+#     (22) dM_{t-1}^+ = mu_t dM_t^+ - mu_t beta_t dS_t^+ - mu_t beta_t q_t do_t^T
+#     (23) dq_t = alpha_t S_{t-1} do_t - beta_t M_t do_t
+#     (24) dk_t = -eta_t (dM_t^+ w_t - beta_t (dS_t^+ w_t + (do_t^T w_t) q_t))
+#     (25) dp_t = eta_t S_{t-1} g_t
+#     (26) dv_t = -eta_t g_t
+#     (27) dbeta_t = eta_t k_t^T dS_t^+ w_t + eta_t (q_t^T k_t) do_t^T w_t - mu_t <dS_t^+, M_{t-1}> - mu_t q_t^T
 #         M_{t-1} do_t
-#     (29) deta_t = -w_t^T g_t
-#     (30) dlog alpha_t = alpha_t <S_{t-1}, dS_t^+> + alpha_t q_t^T S_{t-1} do_t
-#     (31) dlog mu_t = mu_t <M_{t-1}, dM_t^+> - mu_t beta_t <dS_t^+, M_{t-1}> - mu_t beta_t q_t^T M_{t-1} do_t
+#     (28) deta_t = -w_t^T g_t
+#     (29) dlog alpha_t = alpha_t <S_{t-1}, dS_t^+> + alpha_t q_t^T S_{t-1} do_t
+#     (30) dlog mu_t = mu_t <M_{t-1}, dM_t^+> - mu_t beta_t <dS_t^+, M_{t-1}> - mu_t beta_t q_t^T M_{t-1} do_t
 #
 # Products of decays in a chunk
 # i, j and s run over the steps of the chunk.
-#     (32) A_t = [alpha_t, -mu_t beta_t; 0, mu_t]   (of S, M)
-#     (33) N_{ij,XY} = (A_{i-1} ... A_{j+1})_{XY}  for j < i, else 0
-#     (34) f_{i,XY} = (A_{i-1} ... A_{1})_{XY}
-#     (35) x_{i,XY} = (A_{i} ... A_{1})_{XY}
-#     (36) L_{ij,XY} = (A_{i} ... A_{j+1})_{XY}  for j <= i, else 0
-#     (37) b_{j,XY} = (A_{C} ... A_{j+1})_{XY}
-#     (38) E_t = [alpha_t, 0; -mu_t beta_t, mu_t]   (of dS, dM)
-#     (39) D_{ij,XY} = (E_{i+1} ... E_{j-1})_{XY}  for j > i, else 0
-#     (40) c_{i,XY} = (E_{i+1} ... E_{C})_{XY}
-#     (41) z_{i,XY} = (E_{i} ... E_{C})_{XY}
-#     (42) r_{j,XY} = (E_{1} ... E_{j-1})_{XY}
+#     (31) A_t = [alpha_t, -mu_t beta_t; 0, mu_t]   (of S, M)
+#     (32) N_{ij,XY} = (A_{i-1} ... A_{j+1})_{XY}  for j < i, else 0
+#     (33) f_{i,XY} = (A_{i-1} ... A_{1})_{XY}
+#     (34) x_{i,XY} = (A_{i} ... A_{1})_{XY}
+#     (35) L_{ij,XY} = (A_{i} ... A_{j+1})_{XY}  for j <= i, else 0
+#     (36) b_{j,XY} = (A_{C} ... A_{j+1})_{XY}
+#     (37) E_t = [alpha_t, 0; -mu_t beta_t, mu_t]   (of dS, dM)
+#     (38) D_{ij,XY} = (E_{i+1} ... E_{j-1})_{XY}  for j > i, else 0
+#     (39) c_{i,XY} = (E_{i+1} ... E_{C})_{XY}
+#     (40) z_{i,XY} = (E_{i} ... E_{C})_{XY}
+#     (41) r_{j,XY} = (E_{1} ... E_{j-1})_{XY}
 #
 # Over a chunk of C steps, forward
 # The only sweep goes from the first chunk to the last.
-#     (43) T_1 = ((P K^T) . N_{S,M}) diag(eta) - ((P K^T) . N_{S,S}) diag(beta . eta)
-#     (44) W = (I - T_1)^-1 (V - diag(f_{S,S}) P S_0 - diag(f_{S,M}) P M_0)
-#     (45) Y_1 = diag(x_{M,M}) Q M_0 - ((Q K^T) . L_{M,M}) diag(eta) W   (row t: M_t^T q_t)
-#     (46) Y_2 = diag(f_{S,M}) Q M_0 + diag(f_{S,S}) Q S_0 + ((Q K^T) . N_{S,S}) diag(beta . eta) W - ((Q K^T) .
+#     (42) T_1 = ((P K^T) . N_{S,M}) diag(eta) - ((P K^T) . N_{S,S}) diag(beta . eta)
+#     (43) W = (I - T_1)^-1 (V - diag(f_{S,S}) P S_0 - diag(f_{S,M}) P M_0)
+#     (44) Y_1 = diag(x_{M,M}) Q M_0 - ((Q K^T) . L_{M,M}) diag(eta) W   (row t: M_t^T q_t)
+#     (45) Y_2 = diag(f_{S,M}) Q M_0 + diag(f_{S,S}) Q S_0 + ((Q K^T) . N_{S,S}) diag(beta . eta) W - ((Q K^T) .
 #         N_{S,M}) diag(eta) W   (row t: S_{t-1}^T q_t)
-#     (47) S_C = x_{C,S,M} M_0 + x_{C,S,S} S_0 + K^T diag(beta . eta . b_{S,S}) W - K^T diag(eta . b_{S,M}) W
-#     (48) M_C = x_{C,M,M} M_0 - K^T diag(eta . b_{M,M}) W
+#     (46) S_C = x_{C,S,M} M_0 + x_{C,S,S} S_0 + K^T diag(beta . eta . b_{S,S}) W - K^T diag(eta . b_{S,M}) W
+#     (47) M_C = x_{C,M,M} M_0 - K^T diag(eta . b_{M,M}) W
 #
 # Over a chunk of C steps, backward
 # Sweep 1 goes from the last chunk to the first.
-#     (49) T_2 = ((K P^T) . D_{dM,dS}) diag(eta) - diag(beta) ((K P^T) . D_{dS,dS}) diag(eta)
-#     (50) G = (I - T_2)^-1 (diag(c_{dM,dS}) K dS_C + diag(c_{dM,dM}) K dM_C + ((K Q^T) . D_{dM,dS}) diag(alpha) dO -
+#     (48) T_2 = ((K P^T) . D_{dM,dS}) diag(eta) - diag(beta) ((K P^T) . D_{dS,dS}) diag(eta)
+#     (49) G = (I - T_2)^-1 (diag(c_{dM,dS}) K dS_C + diag(c_{dM,dM}) K dM_C + ((K Q^T) . D_{dM,dS}) diag(alpha) dO -
 #         diag(beta . c_{dS,dS}) K dS_C - diag(beta) ((K Q^T) . D_{dS,dS}) diag(alpha) dO - ((K Q^T) . D_{dM,dM})
 #         diag(mu . beta) dO - diag(beta . ((Q . K) 1)) dO)
-#     (51) dS_0 = z_{1,dS,dS} dS_C + Q^T diag(alpha . r_{dS,dS}) dO + P^T diag(eta . r_{dS,dS}) G
-#     (52) dM_0 = z_{1,dM,dM} dM_C + z_{1,dM,dS} dS_C + Q^T diag(alpha . r_{dM,dS}) dO + P^T diag(eta . r_{dM,dS}) G
+#     (50) dS_0 = z_{1,dS,dS} dS_C + Q^T diag(alpha . r_{dS,dS}) dO + P^T diag(eta . r_{dS,dS}) G
+#     (51) dM_0 = z_{1,dM,dM} dM_C + z_{1,dM,dS} dS_C + Q^T diag(alpha . r_{dM,dS}) dO + P^T diag(eta . r_{dM,dS}) G
 #         - Q^T diag(mu . beta . r_{dM,dM}) dO
 # Sweep 2 goes from the last chunk to the first.
-#     (53) Y_3 = diag(c_{dM,dM}) W dM_C^T + diag(c_{dM,dS}) W dS_C^T + ((W dO^T) . D_{dM,dS}) diag(alpha) Q + ((W
+#     (52) Y_3 = diag(c_{dM,dM}) W dM_C^T + diag(c_{dM,dS}) W dS_C^T + ((W dO^T) . D_{dM,dS}) diag(alpha) Q + ((W
 #         G^T) . D_{dM,dS}) diag(eta) P - ((W dO^T) . D_{dM,dM}) diag(mu . beta) Q   (row t: dM_t^+ w_t)
-#     (54) Y_4 = diag(c_{dS,dS}) W dS_C^T + ((W dO^T) . D_{dS,dS}) diag(alpha) Q + ((W G^T) . D_{dS,dS}) diag(eta) P
+#     (53) Y_4 = diag(c_{dS,dS}) W dS_C^T + ((W dO^T) . D_{dS,dS}) diag(alpha) Q + ((W G^T) . D_{dS,dS}) diag(eta) P
 #          (row t: dS_t^+ w_t)
 # Sweep 3 goes from the first chunk to the last.
-#     (55) Y_5 = diag(x_{M,M}) dO M_0^T - ((dO W^T) . L_{M,M}) diag(eta) K   (row t: M_t do_t)
-#     (56) Y_6 = diag(f_{M,M}) dO M_0^T - ((dO W^T) . N_{M,M}) diag(eta) K   (row t: M_{t-1} do_t)
-#     (57) Y_7 = diag(f_{S,M}) dO M_0^T + diag(f_{S,S}) dO S_0^T + ((dO W^T) . N_{S,S}) diag(beta . eta) K - ((dO
+#     (54) Y_5 = diag(x_{M,M}) dO M_0^T - ((dO W^T) . L_{M,M}) diag(eta) K   (row t: M_t do_t)
+#     (55) Y_6 = diag(f_{M,M}) dO M_0^T - ((dO W^T) . N_{M,M}) diag(eta) K   (row t: M_{t-1} do_t)
+#     (56) Y_7 = diag(f_{S,M}) dO M_0^T + diag(f_{S,S}) dO S_0^T + ((dO W^T) . N_{S,S}) diag(beta . eta) K - ((dO
 #         W^T) . N_{S,M}) diag(eta) K   (row t: S_{t-1} do_t)
-#     (58) Y_8 = diag(f_{S,M}) G M_0^T + diag(f_{S,S}) G S_0^T + ((G W^T) . N_{S,S}) diag(beta . eta) K - ((G W^T) .
+#     (57) Y_8 = diag(f_{S,M}) G M_0^T + diag(f_{S,S}) G S_0^T + ((G W^T) . N_{S,S}) diag(beta . eta) K - ((G W^T) .
 #         N_{S,M}) diag(eta) K   (row t: S_{t-1} g_t)
 #
 # In code, products of decays are called by what lies at their ends: m (in torch, decays) is from a write to a read,
@@ -200,9 +199,9 @@ def torch_forward(given, states, constants, packed=None):
     p = steps_first(given["p"], dtype)
     v = steps_first(given["v"], dtype)
     q = steps_first(given["q"], dtype)
-    # (44) w: v_t - S_{t-1}^T p_t
-    # (45) y: M_t^T q_t
-    # (46) y_2: S_{t-1}^T q_t
+    # (43) w: v_t - S_{t-1}^T p_t
+    # (44) y: M_t^T q_t
+    # (45) y_2: S_{t-1}^T q_t
     w, y, y_2, S_last, M_last = in_segments(
         _forward_sweep_1,
         (alpha, -beta * mu, mu, k * eta[..., None] * beta[..., None], -p, -k * eta[..., None], v, q),
@@ -514,7 +513,7 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     p = steps_first(given["p"], dtype)
     eta = steps_first(given["eta"], dtype)
     t17 = (q * k).sum(-1)
-    # (50) p_2: dM_t^+^T k_t - beta_t (dS_t^+^T k_t + (q_t^T k_t) do_t)
+    # (49) p_2: dM_t^+^T k_t - beta_t (dS_t^+^T k_t + (q_t^T k_t) do_t)
     p_2, dS_C, dM_C, dS_first, dM_first = in_segments(
         _backward_sweep_1,
         (
@@ -529,16 +528,16 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     t22 = p * eta[..., None]
     t23 = -q * beta[..., None] * mu[..., None]
     w = saved["138bab744b"]
-    # (53) y: dM_t^+ w_t
-    # (54) y_2: dS_t^+ w_t
+    # (52) y: dM_t^+ w_t
+    # (53) y_2: dS_t^+ w_t
     y, y_2, dS_first, dM_first = in_segments(
         _backward_sweep_2, (alpha, mu, t20, t21, do, t22, p_2, t23, w), (dS_last, dM_last), lead,
         -1, CHUNK, dtype, device,
     )
-    # (55) y_3: M_t do_t
-    # (56) y_4: M_{t-1} do_t
-    # (57) y_5: S_{t-1} do_t
-    # (58) y_6: S_{t-1} p_t
+    # (54) y_3: M_t do_t
+    # (55) y_4: M_{t-1} do_t
+    # (56) y_5: S_{t-1} do_t
+    # (57) y_6: S_{t-1} p_t
     y_3, y_4, y_5, y_6, S_0, M_0, S_end, M_end = in_segments(
         _backward_sweep_3,
         (alpha, t20, mu, -k * eta[..., None], w, k * eta[..., None] * beta[..., None], do, p_2),
@@ -1059,7 +1058,7 @@ def forward_sweep_1(
         p4 = tl.dot(w.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix1 w
         t2 = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p6 = tl.dot(p4.to(DT), tl.trans(t2.to(DT)), input_precision="tf32x3")  # matrix2 p4
-        y = (weight3_each[None, :] * p5) + (-p6)  # (45) diag(weight3) q M - matrix2 p4
+        y = (weight3_each[None, :] * p5) + (-p6)  # (44) diag(weight3) q M - matrix2 p4
         t3 = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p8 = tl.dot(p4.to(DT), tl.trans(t3.to(DT)), input_precision="tf32x3")  # matrix3 p4
         t4 = tl.load(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
@@ -1093,8 +1092,8 @@ def forward_sweep_1(
                 (-(eta * weight8_each)[None, :] * p4).to(DT), k[n_d].to(DT),
                 (weight3_whole * M[n_d]), input_precision="tf32x3",
             )  # ... + -k^T diag(eta . weight8) p4
-            S_next = p11  # (47) weight4 M + weight5 S + k^T diag(eta . beta . weight6) p4 - k^T diag(eta . weight7) p4
-            M_next = p12  # (48) weight3 M - k^T diag(eta . weight8) p4
+            S_next = p11  # (46) weight4 M + weight5 S + k^T diag(eta . beta . weight6) p4 - k^T diag(eta . weight7) p4
+            M_next = p12  # (47) weight3 M - k^T diag(eta . weight8) p4
             S_slice2 = S_next
             M_slice2 = M_next
             M_next2 = M_next2 + (M_slice2,)
@@ -1789,8 +1788,8 @@ def backward_sweep_1(
                 ((alpha * weight8_each)[None, :] * do_each.to(tl.float32)).to(DT), q[n_d].to(DT),
                 p11, input_precision="tf32x3",
             )  # ... + q^T diag(alpha . weight8) do
-            dS_next = p9  # (51) weight4 dS + q^T diag(alpha . weight5) do + p^T diag(eta . weight5) p6
-            dM_next = p12  # (52) weight6 dM + weight7 dS + q^T diag(alpha . weight8) do + p^T diag(eta . weight8) p6 - q^T diag(mu . beta . weight9) do
+            dS_next = p9  # (50) weight4 dS + q^T diag(alpha . weight5) do + p^T diag(eta . weight5) p6
+            dM_next = p12  # (51) weight6 dM + weight7 dS + q^T diag(alpha . weight8) do + p^T diag(eta . weight8) p6 - q^T diag(mu . beta . weight9) do
             dS_slice2 = dS_next
             dM_slice2 = dM_next
             dM_next2 = dM_next2 + (dM_slice2,)
@@ -2017,8 +2016,8 @@ def backward_sweep_2(
                 ((alpha * weight8_each)[None, :] * q_each.to(tl.float32)).to(DT), do.to(DT), p12,
                 input_precision="tf32x3",
             )  # ... + q^T diag(alpha . weight8) do
-            dS_next = p10  # (51) weight4 dS + q^T diag(alpha . weight5) do + p^T diag(eta . weight5) write2
-            dM_next = p13  # (52) weight6 dM + weight7 dS + q^T diag(alpha . weight8) do + p^T diag(eta . weight8) write2 - q^T diag(mu . beta . weight9) do
+            dS_next = p10  # (50) weight4 dS + q^T diag(alpha . weight5) do + p^T diag(eta . weight5) write2
+            dM_next = p13  # (51) weight6 dM + weight7 dS + q^T diag(alpha . weight8) do + p^T diag(eta . weight8) write2 - q^T diag(mu . beta . weight9) do
             dS_slice2 = dS_next
             dM_slice2 = dM_next
             dM_next2 = dM_next2 + (dM_slice2,)
@@ -2173,8 +2172,8 @@ def backward_sweep_3(
                 (-(weight18_each * eta)[None, :] * k_each.to(tl.float32)).to(DT), write1.to(DT),
                 (weight13_whole * M[n_e]), input_precision="tf32x3",
             )  # ... + -k^T diag(eta . weight18) write1
-            S_next = p4  # (47) weight14 S + weight15 M + k^T diag(eta . beta . weight17) write1 - k^T diag(eta . weight16) write1
-            M_next = p5  # (48) weight13 M - k^T diag(eta . weight18) write1
+            S_next = p4  # (46) weight14 S + weight15 M + k^T diag(eta . beta . weight17) write1 - k^T diag(eta . weight16) write1
+            M_next = p5  # (47) weight13 M - k^T diag(eta . weight18) write1
             S_slice2 = S_next
             M_slice2 = M_next
             M_next2 = M_next2 + (M_slice2,)
@@ -2183,7 +2182,7 @@ def backward_sweep_3(
         S = S_next2
         t = tl.load(matrix8 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p = tl.dot(k.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix8 k
-        y = (-p) + ((beta * weight13_each)[None, :] * p2)  # (55) diag(beta . weight13) do M^T - matrix8 k
+        y = (-p) + ((beta * weight13_each)[None, :] * p2)  # (54) diag(beta . weight13) do M^T - matrix8 k
         if YIELD:
             tl.store(
                 dq_2_out + step * D + i[None, :] * (H * D) + d[:, None], (-y), mask=d_ok[:, None] & i_ok[None, :]
@@ -2304,8 +2303,8 @@ def backward_sweep_4(
                 (-(weight18_each * eta)[None, :] * k_each.to(tl.float32)).to(DT), write1.to(DT),
                 (weight13_whole * M[n_e]), input_precision="tf32x3",
             )  # ... + -k^T diag(eta . weight18) write1
-            S_next = p4  # (47) weight14 S + weight15 M + k^T diag(eta . beta . weight17) write1 - k^T diag(eta . weight16) write1
-            M_next = p5  # (48) weight13 M - k^T diag(eta . weight18) write1
+            S_next = p4  # (46) weight14 S + weight15 M + k^T diag(eta . beta . weight17) write1 - k^T diag(eta . weight16) write1
+            M_next = p5  # (47) weight13 M - k^T diag(eta . weight18) write1
             S_slice2 = S_next
             M_slice2 = M_next
             M_next2 = M_next2 + (M_slice2,)
@@ -2314,7 +2313,7 @@ def backward_sweep_4(
         S = S_next2
         t = tl.load(matrix9 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p2 = tl.dot(k.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix9 k
-        y = (weight10_each[None, :] * p) + (-p2)  # (56) diag(weight10) do M^T - matrix9 k
+        y = (weight10_each[None, :] * p) + (-p2)  # (55) diag(weight10) do M^T - matrix9 k
         mu = tl.exp(tl.load(mu_by_head + at + i, mask=i_ok, other=0.0))
         if YIELD:
             tl.store(
@@ -2467,8 +2466,8 @@ def backward_sweep_5(
                 (-(weight18_each * eta)[None, :] * k_each.to(tl.float32)).to(DT), write1.to(DT),
                 (weight13_whole * M[n_e]), input_precision="tf32x3",
             )  # ... + -k^T diag(eta . weight18) write1
-            S_next = p6  # (47) weight14 S + weight15 M + k^T diag(eta . beta . weight17) write1 - k^T diag(eta . weight16) write1
-            M_next = p7  # (48) weight13 M - k^T diag(eta . weight18) write1
+            S_next = p6  # (46) weight14 S + weight15 M + k^T diag(eta . beta . weight17) write1 - k^T diag(eta . weight16) write1
+            M_next = p7  # (47) weight13 M - k^T diag(eta . weight18) write1
             S_slice2 = S_next
             M_slice2 = M_next
             M_next2 = M_next2 + (M_slice2,)
@@ -2605,8 +2604,8 @@ def backward_sweep_6(
                 (-(weight18_each * eta)[None, :] * k_each.to(tl.float32)).to(DT), write1.to(DT),
                 (weight13_whole * M[n_e]), input_precision="tf32x3",
             )  # ... + -k^T diag(eta . weight18) write1
-            S_next = p6  # (47) weight14 S + weight15 M + k^T diag(eta . beta . weight17) write1 - k^T diag(eta . weight16) write1
-            M_next = p7  # (48) weight13 M - k^T diag(eta . weight18) write1
+            S_next = p6  # (46) weight14 S + weight15 M + k^T diag(eta . beta . weight17) write1 - k^T diag(eta . weight16) write1
+            M_next = p7  # (47) weight13 M - k^T diag(eta . weight18) write1
             S_slice2 = S_next
             M_slice2 = M_next
             M_next2 = M_next2 + (M_slice2,)

@@ -255,7 +255,8 @@ def resolved(op: object) -> Callable[..., Any]:
         except AttributeError as error:
             if os.path.isfile(op):
                 return resolved(os.path.abspath(op))
-            near = nearest(op, dir(generated)) or f"; there are {', '.join(dir(generated))}"
+            here = [f"{op}.py"] if os.path.isfile(f"{op}.py") else []
+            near = nearest(op, [*here, *dir(generated)]) or f"; there are {', '.join(dir(generated))}"
             raise ArgumentError(f"Mixer: there is no op {op!r} in the catalogue{near}") from error
     if callable(op):
         return op

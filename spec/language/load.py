@@ -139,11 +139,14 @@ def near_name(error: BaseException, beside: Iterable[str] = ()) -> str:
     unknown = imported[1] if imported else getattr(error, "name", None) if isinstance(error, NameError) else None
     if unknown is None:
         return ""
+    language = sys.modules[__package__]
+    if unknown in language.__all__ and not imported and unknown not in beside:
+        return f": write `from {language.__name__} import {unknown}`"
     if unknown in METHODS and len(unknown) > 2 and not imported and unknown not in beside:
         return f": {METHODS[unknown]}"
     public = [x for x, value in vars(formula).items() if callable(value) and not x.startswith("_")]
     public = [x for x in public if x != unknown]
-    return nearest(unknown, [*(x for x in beside if not x.startswith("_")), *sys.modules[__package__].__all__, *public])
+    return nearest(unknown, [*(x for x in beside if not x.startswith("_")), *language.__all__, *public])
 
 
 def declared(module: object, where: str) -> list[Any]:

@@ -138,9 +138,10 @@ def form_formulas(c: Compiled, backward: bool) -> Iterator[Formula]:
             if reader.has_carried(s.name):
                 part, whole = (leaf(kind, f"d{s.name}", s.axes) for kind in ("carried", "gradient"))
                 yield formula(c, partial(part_text, part=part, whole=whole), text=True)
+    known: set[Formula] = set()
     for one in (s for group in form.groups for s in group):
         if (one.direction < 0) == backward:
-            yield from _state_formulas(c, reader, one)
+            yield from _state_formulas(c, reader, one, known)
     for name, x in form.values.items():
         axes = (c.adjoint.program if backward else c.step).output_axes[name]
         parameter = backward and not any(gradient_name(v) == name and v.per_step for v in c.step.variables)
@@ -154,8 +155,8 @@ def form_formulas(c: Compiled, backward: bool) -> Iterator[Formula]:
         yield formula(c, partial(_state_adjoint_text, reader=reader, p=p), names)
 
 
-def _state_formulas(c: Compiled, reader: Reader, s: StateForm) -> Iterator[Formula]:
-    """One state: how it decays, and what is written to it."""
+def _state_formulas(c: Compiled, reader: Reader, s: StateForm, known: set[Formula]) -> Iterator[Formula]:
+    """One state: how it decays, and what is written to it, where no other state has said it: it is `known` then."""
     prev, after = reader.snapshot(s, "prev"), reader.snapshot(s, "next")
     names = form_names(c)
     early = [_outer(reader, w) for w in s.writes if not w.late]
@@ -168,8 +169,12 @@ def _state_formulas(c: Compiled, reader: Reader, s: StateForm) -> Iterator[Formu
     added = [mul(reader.spelled(x), reader.snapshot(reader.form.state(n), "prev")) for n, x in s.coupling]
     yield equation(c, after, add(mul(decay, inner), *added, *late), names, s.axes)
     for w in s.writes:
-        if w.leaf is not None:
-            yield equation(c, reader.symbols[w.leaf], reader.spelled(w.right), names)
+        if w.leaf is None:
+            continue
+        written = equation(c, reader.symbols[w.leaf], reader.spelled(w.right), names)
+        if written not in known:
+            known.add(written)
+            yield written
 
 
 def _outer(reader: Reader, w: Write) -> Node:

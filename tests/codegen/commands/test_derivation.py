@@ -253,6 +253,8 @@ def test_the_read_write_forms(case):
     run, sections = case
     if run.c.family in WITHOUT_FORM and "Read-write form" not in sections:
         pytest.skip("has none")
+    for section in ("Read-write form", "Read-write form of the adjoint"):
+        assert len(set(sections[section])) == len(sections[section]), "what two states share is said once"
     for t in range(1, STEPS + 1):
         settle(run, sections["Read-write form"], t)
     lines = sections["Read-write form of the adjoint"]

@@ -197,6 +197,13 @@ def test_a_name_whose_file_is_here_is_asked_for_with_its_ending(
         find("mine")
 
 
+def test_a_function_of_the_language_that_is_not_imported_is_named_with_its_import(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text('from chunkform.spec.language import Recurrence\nr = Recurrence("mine")\nx = sqrt(2)\n')
+    with pytest.raises(LoadError, match=r"'sqrt' is not defined: write `from chunkform\.spec\.language import sqrt`"):
+        find(str(file))
+
+
 @pytest.mark.parametrize("name", ["states", "outputs", "updates", "lets", "claims"])
 def test_a_list_that_is_called_says_what_declares_one(name: str) -> None:
     with pytest.raises(SpecError, match=rf"declared already; r.{name[:-1]}\(\.\.\) declares one {name[:-1]}$"):
