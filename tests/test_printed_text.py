@@ -29,6 +29,7 @@ WHY = {
     "exact/jit_source.py": "functions of the runtime, whose source the gates run",
     "performance/compile_report.py": "what Triton and ptxas have made",
     # whole files, once all is decided
+    "printing/formatting.py": "how a finished file is laid out: which arguments share a line",
     "printing/spelling.py": "the last step: the spec's own names, wherever nothing else is called so",
     "recurrence/emit.py": "what a file imports, and whether the op's name is free in it",
     # what is left: functions of several ops in one file
