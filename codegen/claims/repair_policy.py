@@ -193,7 +193,8 @@ class Mender:
                 pair = (r.result, known) if position == 0 else (known, r.result)
                 found.append(replace(r, result=Formula("equation", pair), cost=r.cost + (position == 0)))
         found = ranked(found, whole)
-        told = [restates(*tidied(r.result).args, setting, bodies) for r in found]
+        sides = [tidied(r.result).args for r in found]
+        told = [restates(left, right, setting, bodies) for left, right in sides]
         if told and told[0]:
             self.defined.append(replace(found[0], result=tidied(found[0].result)))
             return []
