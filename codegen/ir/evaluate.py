@@ -105,6 +105,8 @@ class Field:
         if name == "sigmoid":  # sigmoid(-x) is 1 - sigmoid(x)
             half = pow(2, -1, self.p)
             return self._map(lambda x: (half + self._odd(name, x)) % self.p, a)
+        if name == "tanh":  # 2 sigmoid(2x) - 1
+            return (2 * self.fn("sigmoid", 2 * a % self.p) - 1) % self.p
         return self._map(lambda x: self._hash(name, x), a)
 
     def maximum(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:

@@ -75,7 +75,7 @@ TABLE = {
         Function("expm1", lambda x: exp(x), lambda x: sympy.exp(x) - 1, mpmath.expm1, "torch.expm1({})", _TRITON_EXPM1),
         Function(
             "sigmoid",
-            lambda x: mul(sigmoid(x), add(1, mul(-1, sigmoid(x)))),
+            lambda x: mul(sigmoid(x), sigmoid(mul(-1, x))),  # 1 - sigmoid has no digits left far above 0
             sigmoid_,
             lambda x: 1 / (1 + mpmath.exp(-x)),
             "torch.sigmoid({})",
@@ -83,7 +83,7 @@ TABLE = {
         ),
         Function(
             "tanh",
-            lambda x: add(1, mul(-1, power(tanh(x), 2))),
+            lambda x: mul(4, sigmoid(mul(2, x)), sigmoid(mul(-2, x))),  # 1 - tanh^2 has no digits left far from 0
             sympy.tanh,
             mpmath.tanh,
             "torch.tanh({})",

@@ -13,10 +13,8 @@ family: chunk-parallel
 # Its adjoint
 #     (4) dcandidate_t = dh_t . sigmoid(z_t)
 #     (5) dh_t = dh_{t+1} . sigmoid(-z_{t+1}) + dy_t
-#     (6) dz_t = (1 - sigmoid(z_t)) . candidate_t . dcandidate_t - h_{t-1} . dh_t . (1 - sigmoid(-z_t)) .
-#         sigmoid(-z_t)
-#     (7) dc_t = step(c_t) . dcandidate_t + step(-c_t) . (1 - sigmoid(-relu(-c_t))) . sigmoid(-relu(-c_t)) .
-#         dcandidate_t
+#     (6) dz_t = sigmoid(-z_t) . candidate_t . dcandidate_t - h_{t-1} . sigmoid(-z_t) . dcandidate_t
+#     (7) dc_t = sigmoid(relu(-c_t)) . step(-c_t) . sigmoid(-relu(-c_t)) . dcandidate_t + step(c_t) . dcandidate_t
 #     (8) dh_0 = dh_1 . sigmoid(-z_1)
 #
 # Read-write form
@@ -28,10 +26,9 @@ family: chunk-parallel
 # dh_t^+ is the part of dh_t that comes from later steps.
 #     (12) dh_t = dh_t^+ + dy_t
 #     (13) dh_{t-1}^+ = dh_t . sigmoid(-z_t)
-#     (14) dz_t = dh_t . sigmoid(z_t) . (1 - sigmoid(z_t)) . candidate_t - h_{t-1} . dh_t . (1 - sigmoid(-z_t)) .
-#         sigmoid(-z_t)
-#     (15) dc_t = dh_t . sigmoid(z_t) . step(-c_t) . (1 - sigmoid(-relu(-c_t))) . sigmoid(-relu(-c_t)) + dh_t .
-#         sigmoid(z_t) . step(c_t)
+#     (14) dz_t = dh_t . sigmoid(-z_t) . sigmoid(z_t) . candidate_t - h_{t-1} . dh_t . sigmoid(-z_t) . sigmoid(z_t)
+#     (15) dc_t = dh_t . sigmoid(z_t) . sigmoid(relu(-c_t)) . step(-c_t) . sigmoid(-relu(-c_t)) + dh_t . sigmoid(z_t)
+#         . step(c_t)
 #
 # Products of decays in a chunk
 # i, j and s run over the steps of the chunk.
@@ -176,18 +173,17 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     # (28) y_2: dh_t
     y_2, dh_first = in_segments(_backward_sweep_2, (t10, dy), (dh_last,), lead, -1, CHUNK)
     gradients = {}
-    t15 = torch.sigmoid(-z)
-    t16 = torch.relu(c)
-    t17 = -c
-    t18 = torch.relu(t17)
-    t19 = -t18
-    t20 = torch.sigmoid(t19)
-    t21 = t16 + t20
+    t15 = torch.relu(c)
+    t16 = -c
+    t17 = torch.relu(t16)
+    t18 = -t17
+    t19 = torch.sigmoid(t18)
+    t20 = t15 + t19
+    t21 = torch.sigmoid(-z)
     t22 = torch.sigmoid(z)
-    t23 = -(1.0 - t15) * t15 * y_2 * y + t21 * y_2 * t22 * (1.0 - t22)
-    gradients["z"] = from_steps(t23, lead, 1, given["z"].dtype)
-    t25 = y_2 * torch.heaviside(t17, torch.zeros_like(t17)) * (1.0 - t20) * t22 * t20
-    gradients["c"] = from_steps((y_2 * t22 * torch.heaviside(c, torch.zeros_like(c)) + t25), lead, 1, given["c"].dtype)
+    gradients["z"] = from_steps((t20 * t21 * y_2 * t22 - t21 * y_2 * y * t22), lead, 1, given["z"].dtype)
+    t24 = y_2 * torch.sigmoid(t17) * torch.heaviside(t16, torch.zeros_like(t16)) * t22 * t19
+    gradients["c"] = from_steps((y_2 * t22 * torch.heaviside(c, torch.zeros_like(c)) + t24), lead, 1, given["c"].dtype)
     return gradients, {"h": dh_first}
 
 
@@ -401,8 +397,8 @@ def backward_scan_1(
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_scan_2(
     dh_first, dh_last, dh_linear, z_p, z_b, z_t, z_h, z_g, dy_p, dy_b, dy_t, dy_h, dy_g,
-    h_before__p, h_before__b, h_before__t, h_before__h, h_before__g,
-    c__p, c__b, c__t, c__h, c__g, dz_out, dc_out,
+    c__p, c__b, c__t, c__h, c__g,
+    h_before__p, h_before__b, h_before__t, h_before__h, h_before__g, dz_out, dc_out,
     T, H, chunks, starts, parts, length,
     D: tl.constexpr, block_d: tl.constexpr, C: tl.constexpr, RESULTS: tl.constexpr,
     STAGES: tl.constexpr,
@@ -434,6 +430,10 @@ def backward_scan_2(
             dy_p + h // dy_g * dy_h + (b * dy_b + step * dy_t)[:, None] + d[None, :],
             mask=i_ok[:, None] & d_ok[None, :], other=0.0,
         ).to(tl.float32)
+        c_ = tl.load(
+            c__p + h // c__g * c__h + (b * c__b + step * c__t)[:, None] + d[None, :],
+            mask=i_ok[:, None] & d_ok[None, :], other=0.0,
+        ).to(tl.float32)
         h_before_ = tl.zeros([C, block_d], tl.float32)
         if h_before__p is not None:
             h_before_ = tl.load(
@@ -442,10 +442,6 @@ def backward_scan_2(
                 + (b * h_before__b + step * h_before__t)[:, None]
                 + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0,
             ).to(tl.float32)
-        c_ = tl.load(
-            c__p + h // c__g * c__h + (b * c__b + step * c__t)[:, None] + d[None, :],
-            mask=i_ok[:, None] & d_ok[None, :], other=0.0,
-        ).to(tl.float32)
         f = tl.zeros([C, block_d], tl.float32) + tl.where(i_ok[:, None], tl.sigmoid(-z), 1.0)
         w = tl.zeros([C, block_d], tl.float32) + tl.where(i_ok[:, None], dy, 0.0) * f
         if dh_linear is not None:
@@ -468,18 +464,19 @@ def backward_scan_2(
             t1 = tl.sigmoid(z)
             t2 = dy + dh_before_
             t3 = -c_
-            t4 = tl.sigmoid(-tl.maximum(t3, 0.0, propagate_nan=tl.PropagateNan.ALL))
-            t5 = tl.sigmoid(-z)
+            t4 = tl.maximum(t3, 0.0, propagate_nan=tl.PropagateNan.ALL)
+            t5 = tl.sigmoid(-t4)
+            t6 = tl.sigmoid(-z)
             if dz_out is not None:
                 tl.store(
                     dz_out + at[:, None] * D + d[None, :],
-                    t1 * t2 * (1.0 - t1) * (t4 + tl.maximum(c_, 0.0, propagate_nan=tl.PropagateNan.ALL))
-                    - t2 * t5 * (1.0 - t5) * h_before_, mask=i_ok[:, None] & d_ok[None, :],
+                    t1 * t2 * (t5 + tl.maximum(c_, 0.0, propagate_nan=tl.PropagateNan.ALL)) * t6
+                    - t1 * t2 * t6 * h_before_, mask=i_ok[:, None] & d_ok[None, :],
                 )
             if dc_out is not None:
                 tl.store(
                     dc_out + at[:, None] * D + d[None, :],
-                    t1 * t2 * tl.where(c_ > 0, 1.0, 0.0) + t1 * t2 * t4 * tl.where(t3 > 0, 1.0, 0.0) * (1.0 - t4),
+                    t1 * t2 * tl.where(c_ > 0, 1.0, 0.0) + t1 * t2 * t5 * tl.where(t3 > 0, 1.0, 0.0) * tl.sigmoid(t4),
                     mask=i_ok[:, None] & d_ok[None, :],
                 )
     if dh_first is not None:
@@ -498,7 +495,7 @@ def triton_forward(given, states, constants, packed=None, needs_backward=True, f
     B, T = z.shape[:2]
     H = max(z.shape[2], c_.shape[2], 0)
     D = z.shape[-1]
-    config = choose(some.dtype, (D,), "3efdeb5e30e4787c")
+    config = choose(some.dtype, (D,), "773e7d484d76b97e")
     lay = places(packed, (B, T, H), config.chunk)
     parts = 1
     h__first = whole(states.get("h"))
@@ -536,7 +533,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     B, T = z.shape[:2]
     H = max(z.shape[2], c_.shape[2], 0)
     D = z.shape[-1]
-    config = choose(some.dtype, (D,), "3efdeb5e30e4787c")
+    config = choose(some.dtype, (D,), "773e7d484d76b97e")
     lay = places(packed, (B, T, H), config.chunk)
     parts = 1
     h__first = whole(states.get("h"))
@@ -569,9 +566,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         dh_ends, dh_linear = (some.new_empty((B * parts, H, D), dtype=torch.float32) for _ in range(2))
         launch(
             backward_scan_2, (lay.sequences * parts * H * cdiv(D, scan_width(D)),),
-            None, dh_ends, dh_linear, z, *strides(z, H), dy, *strides(dy, H),
-            *((h_before_, *strides(h_before_, H)) if "z" in needs else (None, 0, 0, 0, 1)),
-            c_, *strides(c_, H), None, None,
+            None, dh_ends, dh_linear, z, *strides(z, H), dy, *strides(dy, H), c_, *strides(c_, H),
+            *((h_before_, *strides(h_before_, H)) if "z" in needs else (None, 0, 0, 0, 1)), None, None,
             *lay.walked, parts, lay.length(parts),
             D=D, block_d=scan_width(D), C=SCAN, RESULTS=False, STAGES=scan_stages(parts), num_warps=1,
         )
@@ -579,9 +575,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     dh_last = some.new_empty((lay.sequences * parts, H, D), dtype=torch.float32)
     launch(
         backward_scan_2, (lay.sequences * parts * H * cdiv(D, scan_width(D)),),
-        dh_starts, dh_last, None, z, *strides(z, H), dy, *strides(dy, H),
-        *((h_before_, *strides(h_before_, H)) if "z" in needs else (None, 0, 0, 0, 1)),
-        c_, *strides(c_, H), dz, dc,
+        dh_starts, dh_last, None, z, *strides(z, H), dy, *strides(dy, H), c_, *strides(c_, H),
+        *((h_before_, *strides(h_before_, H)) if "z" in needs else (None, 0, 0, 0, 1)), dz, dc,
         *lay.walked, parts, lay.length(parts),
         D=D, block_d=scan_width(D), C=SCAN, RESULTS=True, STAGES=scan_stages(parts), num_warps=1,
     )

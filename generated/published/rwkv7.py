@@ -19,7 +19,7 @@ family: chunk-parallel
 #     (9) dk_t = dS_t^T v_t
 #     (10) dkappa_t = 2 (kappa_t^T S_{t-1}^T dS_t (kappa_t . rate_t)) kappa_t / m_t^2 - S_{t-1}^T dS_t (kappa_t .
 #         rate_t) / m_t - (rate_t . (dS_t^T S_{t-1} kappa_t)) / m_t
-#     (11) da_t = -(kappa_t . (1 - rate_t) . rate_t . (dS_t^T S_{t-1} kappa_t)) / m_t
+#     (11) da_t = -(kappa_t . sigmoid(-a_t) . rate_t . (dS_t^T S_{t-1} kappa_t)) / m_t
 #     (12) dv_t = dS_t k_t
 #     (13) dlog w_t = w_t . ((S_{t-1} . dS_t)^T 1)
 #     (14) dS_0 = dS_1 diag(w_1) - dS_1 (kappa_1 . rate_1) kappa_1^T / m_1
@@ -40,7 +40,7 @@ family: chunk-parallel
 #     (24) dq_t = S_t^T do_t
 #     (25) dk_t = dS_t^T v_t
 #     (26) dkappa_t = 2 (p_t^T u_t) kappa_t / c_t^2 - S_{t-1}^T p_t / c_t - (rate_t . (dS_t^T u_t)) / c_t
-#     (27) da_t = -(kappa_t . (1 - rate_t) . rate_t . (dS_t^T u_t)) / c_t
+#     (27) da_t = -(kappa_t . sigmoid(-a_t) . rate_t . (dS_t^T u_t)) / c_t
 #     (28) dv_t = dS_t k_t
 #     (29) dlog w_t = w_t . ((S_{t-1} . dS_t)^T 1)
 #     (30) w_t . ((S_{t-1} . dS_t)^T 1) = (S_n . dS_n^+)^T 1 + sum_{s >= t} (q_s . (S_s^T do_s) + (kappa_s . rate_s .
@@ -371,7 +371,7 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     t33 = (p * w).sum(-1)
     t34 = 2.0 * (t15**-2)[..., None] * kappa * t33[..., None] - y * t16[..., None] * t23 - y_2 * t16[..., None]
     gradients["kappa"] = from_steps(t34, lead, 1, given["kappa"].dtype)
-    gradients["a"] = from_steps(-kappa * y * t16[..., None] * (1.0 - t23) * t23, lead, 1, given["a"].dtype)
+    gradients["a"] = from_steps(-kappa * y * torch.sigmoid(-a) * t16[..., None] * t23, lead, 1, given["a"].dtype)
     gradients["v"] = from_steps(dv, lead, 1, given["v"].dtype)
     gradients["w"] = from_steps(paired_S, lead, 1, given["w"].dtype)
     return gradients, {"S": dS_first}
@@ -1071,7 +1071,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], kappa.shape[2], a.shape[2], v.shape[2], w.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "28153f9438cadc2c")
+    config = choose(some.dtype, (D, E), "65e0ab577ccf9490")
     lay = places(packed, (B, T, H), config.chunk)
     blocks = places(packed, (B, T, H), BLOCK)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
@@ -2754,8 +2754,8 @@ def backward_rows_3(
         )
     if da_out is not None:
         tl.store(
-            da_out + at[:, None] * D + d[None, :], -t3[:, None] * t4 * read1 * kappa * (1.0 - t4),
-            mask=i_ok[:, None] & d_ok[None, :],
+            da_out + at[:, None] * D + d[None, :],
+            -t3[:, None] * t4 * read1 * kappa * tl.sigmoid(-a), mask=i_ok[:, None] & d_ok[None, :],
         )
 
 
@@ -2772,7 +2772,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], kappa.shape[2], a.shape[2], v.shape[2], w.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "28153f9438cadc2c")
+    config = choose(some.dtype, (D, E), "65e0ab577ccf9490")
     lay = places(packed, (B, T, H), config.chunk)
     blocks = places(packed, (B, T, H), BLOCK)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mpmath
 import pytest
 import torch
 
@@ -61,6 +62,33 @@ def test_a_write_keeps_its_digits(name):
     torch.testing.assert_close(o.flatten().double()[large], expected[large], rtol=1e-6, atol=0)
     o.sum().backward()
     assert g.grad.isfinite().all()
+
+
+SLOPES = {
+    "sigmoid": (sigmoid, lambda x: 1 / (1 + mpmath.exp(-x))),
+    "sigmoid^2": (lambda g: sigmoid(g) ** 2, lambda x: 1 / (1 + mpmath.exp(-x)) ** 2),
+    "1 / (1 + exp(-g))": (lambda g: 1 / (1 + exp(-g)), lambda x: 1 / (1 + mpmath.exp(-x))),
+    "tanh": (tanh, mpmath.tanh),
+    "tanh^2": (lambda g: tanh(g) ** 2, lambda x: mpmath.tanh(x) ** 2),
+    "(1 + tanh) / 2": (lambda g: (1 + tanh(g)) / 2, lambda x: (1 + mpmath.tanh(x)) / 2),
+    "1 - tanh": (lambda g: 1 - tanh(g), lambda x: 1 - mpmath.tanh(x)),
+}
+
+
+@pytest.mark.parametrize("name", SLOPES)
+def test_a_slope_keeps_its_digits_over_the_whole_range(name):
+    """Against 60 digits: 1 - sigmoid(x) is 0 in float32 at x = 17, and 1 - tanh(x)^2 at 9."""
+    form, meaning = SLOPES[name]
+    x = torch.cat([torch.linspace(-40, 40, 161), torch.tensor([-17.3, 5.0, 17.3])])
+    g = x.reshape(-1, 1, 1).clone().requires_grad_()
+    one = torch.ones(len(x), 1, 1, 1)
+    o, _ = chunkform.compile(written(form))(one, one, one, g)
+    o.sum().backward()
+    with mpmath.workdps(60):
+        exact = [float(mpmath.diff(meaning, mpmath.mpf(y))) for y in x.tolist()]
+    torch.testing.assert_close(
+        g.grad.flatten().double(), torch.tensor(exact, dtype=torch.float64), rtol=2e-6, atol=1e-37
+    )
 
 
 def test_each_channel_of_a_vector_does():
