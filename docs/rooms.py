@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
+import textwrap
 from collections.abc import Iterator
-from html import escape
+from html import escape, unescape
 from pathlib import Path
 
 import networkx as nx
@@ -87,56 +89,62 @@ def purpose(room: str, root: Path = ROOT) -> str:
 
 # --- the picture ------------------------------------------------------------------------------------------------------
 
-WIDTH, HEIGHT, ROOM, FLOOR = 1160, 58, 196, 108
+FILLS = {
+    "spec": "#fdf3d8",
+    "codegen": "#e4eefc",
+    "generated": "#eeeeee",
+    "runtime": "#e6f5e6",
+    "integrations": "#f6e6f3",
+}
+HIDDEN = (
+    "spec",
+    "spec.claims",
+    "codegen",
+    "runtime",
+    "runtime.cached",
+    "integrations",
+)  # data, and what only holds rooms
+
+
+def picture(root: Path = ROOT) -> nx.DiGraph:
+    """The rooms and the arrows of the picture, without those that others imply; `generated` is one room."""
+    graph = room_graph(2, root)
+    graph.remove_nodes_from([r for r in graph if r in HIDDEN])
+    for path in (root / "generated").glob("*.py"):
+        found = re.findall(r"^from chunkform\.(\w+\.\w+)", path.read_text(), re.MULTILINE)
+        graph.add_edges_from(("generated", room) for room in found if room in graph)
+    for module, path in modules(root).items():
+        room = ".".join(room_of(module, path).split(".")[:2])
+        if room in graph and re.search(r"^\s*(from|import) chunkform\.generated", path.read_text(), re.MULTILINE):
+            graph.add_edge(room, "generated")
+    reduced = nx.transitive_reduction(graph)
+    assert isinstance(reduced, nx.DiGraph)
+    return reduced
 
 
 def draw(root: Path = ROOT) -> str:
-    """The rooms as SVG, floor above floor: every arrow points down."""
-    graph = room_graph(2, root)
-    graph.remove_nodes_from([r for r in graph if r in ("spec", "spec.claims", "codegen", "runtime", "runtime.cached")])
-    floors: dict[str, int] = {}
-    for room in reversed(list(nx.topological_sort(graph))):
-        floors[room] = max((floors[x] + 1 for x in graph.successors(room)), default=0)
-    top = max(floors.values())
-    rows = [[r for r in sorted(graph) if floors[r] == n] for n in range(top, -1, -1)]
-    place = {}
-    for n, row in enumerate(rows):
-        step = WIDTH / len(row)
-        for i, room in enumerate(row):
-            place[room] = (step * (i + 0.5), 30 + n * FLOOR)
-    lines = []
-    for a, b in sorted(nx.transitive_reduction(graph).edges):
-        (x1, y1), (x2, y2) = place[a], place[b]
-        bend = (y1 + y2) / 2 + HEIGHT / 2
-        lines.append(
-            f'<path d="M{x1:.0f} {y1 + HEIGHT:.0f} C{x1:.0f} {bend:.0f} {x2:.0f} {bend:.0f} {x2:.0f} {y2:.0f}"/>'
-        )
-    boxes = []
-    for room, (x, y) in sorted(place.items()):
-        kind = room.split(".")[0]
-        words = _wrapped(purpose(room, root), 34)[:2]
-        boxes.append(f'<rect class="{kind}" x="{x - ROOM / 2:.0f}" y="{y}" width="{ROOM}" height="{HEIGHT}" rx="6"/>')
-        boxes.append(f'<text class="name" x="{x:.0f}" y="{y + 18}">{escape(room.replace(".", "/"))}</text>')
-        boxes += [f'<text x="{x:.0f}" y="{y + 34 + 13 * i}">{escape(w)}</text>' for i, w in enumerate(words)]
-    height = 30 + len(rows) * FLOOR
-    style = (
-        "text{font:10px sans-serif;text-anchor:middle;fill:#333}.name{font:bold 12px monospace;fill:#000}"
-        "rect{stroke:#666}.spec{fill:#fdf3d8}.codegen{fill:#e4eefc}.runtime{fill:#e6f5e6}.integrations{fill:#f6e6f3}"
-        "path{fill:none;stroke:#888;marker-end:url(#tip)}"
-    )
-    tip = '<marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
-    tip += '<polygon points="0,0 8,4 0,8" fill="#888"/></marker>'
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}"><style>{style}</style><defs>{tip}</defs>'
-    return "\n".join([head, *lines, *boxes, "</svg>"]) + "\n"
+    """The picture as SVG, laid out by Graphviz: every arrow points down."""
+    import pygraphviz
+
+    g = pygraphviz.AGraph(directed=True, rankdir="TB", nodesep="0.12", ranksep="0.55", bgcolor="white", newrank="true")
+    g.node_attr.update(fontname="Helvetica", fontsize="10", shape="box", style="rounded,filled", color="#666666")
+    g.edge_attr.update(color="#777777", arrowsize="0.6")
+    graph = picture(root)
+    for room in sorted(graph):
+        words = "<br/>".join(map(escape, textwrap.wrap(purpose(room, root), 30)))
+        label = f'<<font face="Courier" point-size="12"><b>{room.replace(".", "/")}</b></font><br/>{words}>'
+        g.add_node(room, label=label, fillcolor=FILLS[room.split(".")[0]])
+    for a, b in sorted(graph.edges):
+        g.add_edge(a, b)
+    g.layout(prog="dot")
+    return re.sub(r"<!--.*?-->\n?", "", g.draw(format="svg").decode(), flags=re.DOTALL)
 
 
-def _wrapped(text: str, width: int) -> list[str]:
-    lines = [""]
-    for word in text.split():
-        if len(lines[-1]) + len(word) > width:
-            lines.append("")
-        lines[-1] = f"{lines[-1]} {word}".strip()
-    return lines
+def drawn(svg: str) -> tuple[set[str], set[tuple[str, str]]]:
+    """The rooms and the arrows of a picture."""
+    titles = [unescape(x) for x in re.findall(r'class="(?:node|edge)">\s*<title>(.*?)</title>', svg)]
+    arrows = {(a, b) for a, arrow, b in (t.partition("->") for t in titles) if arrow}
+    return {t for t in titles if "->" not in t}, arrows
 
 
 if __name__ == "__main__":
