@@ -13,6 +13,7 @@ from chunkform.spec.language.claims import Claim, Setting
 from chunkform.spec.language.formula import formula, substitute, walk
 from chunkform.spec.language.source import Source as Place
 
+from .chunk_counting import count_chunks_from_one, first_chunks
 from .counting import recounted
 from .document import Equation, ReadRow, Taken, read_document
 from .header import Header, find_header
@@ -90,6 +91,9 @@ def paper_of(text: str, path: str, header: Header, taken: Taken = Taken()) -> Pa
         if rows or not (header.parts or paper.parts):
             part = document.part(own, rows)
             counted = recounted(part)
+            if (first_chunks(part) or {taken.chunks_from}) == {0}:
+                count_chunks_from_one(part)
+                counted.append("chunks are counted from 0 in the document, and from 1 here")
             symbols = symbols_of(part, part.equations, name)
             for said in counted:
                 symbols.guess(said)

@@ -72,6 +72,7 @@ class Taken:
     shapes: tuple[tuple[str, tuple[str, str]], ...] = ()
     rows: bool = False  # X_i, of a matrix X, is its row as it stands, and not as a column
     any_start: bool = False  # states start anywhere, whatever the document says
+    chunks_from: int = 1  # the number of the first chunk, where the document doesn't say it
 
 
 @dataclass

@@ -18,6 +18,7 @@ from chunkform.spec.language.formula import Formula, add, formula, product, rebu
 from chunkform.spec.language.statements import Equal
 
 from .between import limit_to_ranges
+from .chunk_counting import first_chunks, tell_the_way
 from .directions import SAYS_ORDER, turned_about
 from .document import Taken
 from .doubts import without_doubtful
@@ -149,6 +150,8 @@ def taken_better(paper: Paper) -> dict[str, tuple[str, bool]]:
     found: dict[str, tuple[str, bool]] = {}
     if any(name.endswith(" 1") for s in paper.parts for name in s.names):
         take_if_better(paper, replace(paper.document.taken, text="X_i is the row of X as it stands", rows=True), found)
+    if not first_chunks(paper.document) and tell_the_way(paper.document):
+        count_chunks_better(paper, found)
     for taken in [t for s in paper.parts for t in abbreviations(s, paper)]:
         take_if_better(paper, taken, found, read=True)
     return found
@@ -175,6 +178,29 @@ def take_if_better(paper: Paper, taken: Taken, found: dict[str, tuple[str, bool]
         found |= {k: (taken.text, true) for k, true in changed.items()}
 
 
+def count_chunks_better(paper: Paper, found: dict[str, tuple[str, bool]]) -> None:
+    """Count a document's chunks from 0 where more claims are true so. What is true the other way only depends on that; and all
+    that differs, where neither way makes more of it true."""
+    here = bare_verdicts(paper)
+    if set(here.values()) <= {"holds"} or paper.again is None:
+        return
+    other = paper.again(replace(paper.document.taken, chunks_from=0))
+    for symbols in other.parts:
+        adopt(other, symbols)
+    there = bare_verdicts(other)
+    gained = {k for k in there if there[k] == "holds" and here.get(k) != "holds"}
+    lost = {k for k in here if here[k] in ("holds", "depends") and there.get(k) not in (here[k], "holds")}
+    if len(gained) > len(lost):
+        paper.__dict__.update(other.__dict__)
+        true = sum(said == "holds" for said in there.values())
+        paper.symbols.guess(f"chunks are counted from 0: so {true} claims are true, and fewer otherwise")
+        found |= {k: ("chunks are counted from 1", True) for k in lost}
+        return
+    found |= {k: ("chunks are counted from 0", True) for k in gained}
+    if len(gained) == len(lost):
+        found |= {k: ("chunks are counted from 0", False) for k in lost}
+
+
 def abbreviations(symbols: Symbols, paper: Paper) -> Iterator[Taken]:
     """Outputs beside others, of which the document has gradients, though it doesn't call them as outputs are called."""
     steps = symbols.steps
@@ -199,7 +225,7 @@ def true_when_turned(paper: Paper, verdicts: Sequence[Verdict]) -> dict[str, tup
             if shape.count("1") != 1 or not about or paper.again is None:
                 continue
             text = f"{n} is a {'column' if shape[0] == '1' else 'row'}"
-            other = paper.again(Taken(text, paper.document.taken.kinds, ((n, shape[::-1]),)))
+            other = paper.again(replace(paper.document.taken, text=text, shapes=((n, shape[::-1]),)))
             same = any(x.shapes == {**s.shapes, n: shape[::-1]} for x in other.parts)  # the recurrence fits as well
             there = truths(other, about) if same else {}
             found |= {k: (text, True) for k in about if there.get(k)}
@@ -220,7 +246,7 @@ def true_when_square(paper: Paper, verdicts: Sequence[Verdict]) -> dict[str, tup
                 n: tuple(one if d == other else d for d in shape) for n, shape in s.shapes.items() if other in shape
             }
             shapes = tuple((n, (shape[0], shape[1])) for n, shape in made.items())
-            again = paper.again(Taken(f"{one} = {other}", paper.document.taken.kinds, shapes))
+            again = paper.again(replace(paper.document.taken, text=f"{one} = {other}", shapes=shapes))
             there = truths(again, wrong - found.keys())
             found |= {k: (f"{one} = {other}", True) for k, true in there.items() if true}
     return found
@@ -241,12 +267,17 @@ def mentions(paper: Paper, claim: str, name: str) -> bool:
 
 def truths(paper: Paper, only: Collection[str] | None = None) -> dict[str, bool]:
     """Which claims are true; those that can't be judged are left out."""
+    return {k: said == "holds" for k, said in bare_verdicts(paper, only).items()}
+
+
+def bare_verdicts(paper: Paper, only: Collection[str] | None = None) -> dict[str, str]:
+    """Verdicts without reasons; claims that can't be judged are left out."""
     bare = Verifier(thorough=False)
     found = {}
     for c in paper.claims:
         if only is None or c.id in only:
             try:
-                found[c.id] = bare.judge(c).verdict == "holds"
+                found[c.id] = bare.judge(c).verdict
             except Exception:  # a claim that can't be judged tells nothing of readings
                 continue
     return found
