@@ -33,6 +33,9 @@ class Misspelt(MetaPathFinder):
         module = sys.modules.get(package)
         if own.startswith("_") or module is None or package.split(".")[0] != "chunkform":
             return None
-        if told := near(module, own):
+        elsewhere = getattr(module, "__elsewhere__", {}).get(
+            own
+        )  # names that a module hasn't, and where what they name is
+        if told := f": {elsewhere}" if elsewhere else near(module, own):
             raise ModuleNotFoundError(f"{package} has no {own}{told}")
         return None

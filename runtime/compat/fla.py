@@ -20,6 +20,8 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import math
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import torch
@@ -61,6 +63,12 @@ __all__ = [
 HINTS = {"chunk_size", "chunk_indices", "cu_seqlens_cpu", "disable_recompute", "safe_gate"}
 NORMALIZER_EPS = 1e-10
 __path__: list[str] = []  # of a package without modules, so that a misspelt import is told (chunkform/misspelt.py)
+__elsewhere__ = dict.fromkeys(["ops", "modules"], f"the functions are in {__name__} itself")
+__elsewhere__ |= dict.fromkeys(
+    ["layers", "DeltaNet", "GatedDeltaNet", "KimiDeltaAttention", "GatedLinearAttention", "Mamba2"],
+    f"layers are in {__name__}_layers",
+)
+THEIRS = {"log_lam": "g", "log_alpha": "g or gk", "log_beta": "gv", "log_gamma": "g_gamma"}  # by names of our ops
 PER_HEAD = {"log_gamma", "lamb"}  # arguments without a time axis
 
 Result = tuple[Tensor, Any]
@@ -453,24 +461,40 @@ def _run(
         starts = None if starts is None else v.shape[1] - starts.flip(0)
     state = initial_state
     if state is not None:
-        state = state.mT if v_first else state
+        state = state.mT if v_first and state.dim() > 1 else state
         state = state.flip(0) if reverse and starts is not None else state
-    extra = {} if starts is None else {"cu_seqlens": starts}
+    extra: dict[str, Any] = {} if starts is None else {"cu_seqlens": starts}
     function = getattr(importlib.import_module(f"chunkform.generated.{op}"), op)
     step = getattr(function, "step", None)
     quiet = not torch.is_grad_enabled() and not torch.compiler.is_compiling()  # a graph can't hold a launch by address
     if step and v.shape[1] == 1 and not extra and quiet:  # generation
         wide = _float32(state)
-        o, last = step(wide, **{n: x if n in PER_HEAD else x.squeeze(1) for n, x in given.items()})
+        now = {n: x if n in PER_HEAD else x.squeeze(1) for n, x in given.items()}
+        o, last = _called(lambda: step(wide, **now), v_first)
         o, last = o.unsqueeze(1), last if output_final_state else None
     else:
-        o, last = function(**given, initial_state=state, output_final_state=output_final_state, **extra)
+        extra |= {"initial_state": state, "output_final_state": output_final_state}
+        o, last = _called(lambda: function(**given, **extra), v_first)
     if reverse:
         o = o.flip(1)
     if last is not None:
         last = last.flip(0) if reverse and starts is not None else last
         last = last.mT.contiguous() if v_first else last
     return o, last
+
+
+def _called(call: Callable[[], Result], v_first: object) -> Result:
+    """What a call of our op returns. What is wrong with its arguments is told with their names in the other library."""
+    if torch.compiler.is_compiling():
+        return call()
+    try:
+        return call()
+    except ArgumentError as error:
+        said = str(error)
+        also = [f"{n} is {x} here" for n, x in THEIRS.items() if n in said]
+        if v_first and "initial_state" in said:
+            also.append("with state_v_first the last two axes of what is given are exchanged first")
+        raise ArgumentError("; ".join([said, *also])) from None
 
 
 def _float32(state: Any) -> Any:
@@ -514,6 +538,10 @@ def _gate(what: str, g: Tensor | None, A_log: Tensor | None, dt_bias: Tensor | N
     """The log decay that `use_gate_in_kernel` makes of g [B, T, HV] or [B, T, HV, K]."""
     if g is None or (A_log is None and lower is None):
         raise ArgumentError(f"{what}: use_gate_in_kernel needs {'g' if g is None else 'A_log'}, got None")
+    count = math.prod(g.shape[2:])
+    for name, x, size in (("A_log", A_log, g.shape[2]), ("dt_bias", dt_bias, count)):
+        if x is not None and x.numel() != size:
+            raise ArgumentError(f"{what}: {name} must have {size} numbers for g {list(g.shape)}, got {list(x.shape)}")
     if g.dim() == 4 and A_log is not None and dt_bias is not None and lower is None:
         return softplus_decay(g, A_log.flatten(), dt_bias.view(g.shape[2:]))
     if g.dim() == 4 and A_log is not None and dt_bias is not None and lower is not None:

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from chunkform.errors import ArgumentError
+from chunkform.errors import ArgumentError, nearest
 
 from ..nn.convolution import last_inputs
 from ..nn.convolve import convolve, packed_by
@@ -31,6 +31,9 @@ from .fla import chunk_delta_rule, chunk_gated_delta_rule, chunk_gla, chunk_kda,
 Kept = tuple[Tensor | None, tuple[Tensor | None, ...]]  # a layer's state, and the tails of its convolutions
 Result = tuple[Tensor, None, "Cache | None"]
 Model = TypeVar("Model", bound=nn.Module)
+HINTS = {"mode", "fuse_norm", "chunk_size", "backend", "num_hidden_layers"}  # which kernels theirs run, first weights
+__path__: list[str] = []  # of a package without modules, so that a misspelt import is told (chunkform/misspelt.py)
+__elsewhere__ = {"RWKV7Attention": f"it is in {__package__}.fla_rwkv7"}
 GATES = {"swish": "silu", "silu": "silu", "sigmoid": "sigmoid"}
 
 
@@ -92,14 +95,34 @@ class Layer(nn.Module):
     """What the layers have in common: padding, packed sequences, caches."""
 
     theirs: ClassVar[dict[str, str]] = {}  # arguments of the constructor that a layer of theirs has elsewhere
+    fixed: ClassVar[dict[str, object]] = {}  # arguments of theirs that have one value here
 
-    def __init__(self, layer_idx: int | None) -> None:
+    def __init__(self, layer_idx: int | None, others: dict[str, object]) -> None:
         super().__init__()
+        for n, x in others.items():
+            what = type(self).__name__
+            if n in self.fixed and x != self.fixed[n]:
+                raise ArgumentError(f"{what}: {n} must be {self.fixed[n]!r}, got {x!r}")
+            if n not in self.fixed and n not in HINTS:
+                known = [*inspect.signature(type(self).__init__).parameters][1:-1]
+                raise ArgumentError(
+                    f"{what}: {n} isn't supported{nearest(n, known) or '; there are ' + ', '.join(known)}"
+                )
         self.layer_idx = layer_idx
 
     @property
     def index(self) -> int:
         return 0 if self.layer_idx is None else self.layer_idx
+
+    def kept(self, cache: object) -> Kept:
+        """What a cache has for this layer."""
+        if cache is None:
+            return None, (None,) * 3
+        if not isinstance(cache, Cache):
+            raise ArgumentError(
+                f"{type(self).__name__}: past_key_values must be a {Cache.__module__}.Cache, got {type(cache).__name__}"
+            )
+        return cache.of(self)
 
     def mixed(self, x: Tensor, kept: Kept, starts: Tensor | None, final: bool) -> tuple[Tensor, Kept]:
         """The layer's function of x [B, T, hidden_size], and what the next call goes on with."""
@@ -117,7 +140,11 @@ class Layer(nn.Module):
         """`attention_mask` [B, T], 0 where padded, on any side: padded steps are left out, and their output is zero."""
         if past_key_values is None and use_cache:
             past_key_values = Cache()
-        kept = (None, (None,) * 3) if past_key_values is None else past_key_values.of(self)
+        kept = self.kept(past_key_values)
+        if attention_mask is not None and attention_mask.dim() != 2:
+            raise ArgumentError(
+                f"{type(self).__name__}: attention_mask must be [B, T], 0 where padded, got {list(attention_mask.shape)}"
+            )
         mask = None if attention_mask is None else attention_mask[:, -hidden_states.shape[1] :].bool()
         if mask is not None and bool(mask.all()):
             mask = None
@@ -139,8 +166,16 @@ class Layer(nn.Module):
 class _Projected(Layer):
     """Queries, keys and values by projections and short convolutions; the output normalised in each head and projected."""
 
-    def __init__(self, layer_idx: int | None, width: int, sizes: tuple[int, int, int], taps: int, bias: bool) -> None:
-        super().__init__(layer_idx)
+    def __init__(
+        self,
+        layer_idx: int | None,
+        others: dict[str, object],
+        width: int,
+        sizes: tuple[int, int, int],
+        taps: int,
+        bias: bool,
+    ) -> None:
+        super().__init__(layer_idx, others)
         self.hidden_size = width
         for name, size in zip("qkv", sizes, strict=True):
             setattr(self, f"{name}_proj", nn.Linear(width, size, bias=False))
@@ -183,6 +218,8 @@ def inverse_softplus_steps(count: int) -> Tensor:
 class DeltaNet(_Projected):
     """The delta rule (arXiv 2406.06484): keys of length one; beta is a sigmoid."""
 
+    fixed: ClassVar[dict[str, object]] = {"d_model": None}
+
     def __init__(
         self,
         hidden_size: int = 1024,
@@ -199,9 +236,12 @@ class DeltaNet(_Projected):
         norm_eps: float = 1e-5,
         qk_activation: str = "silu",
         qk_norm: str = "l2",
+        **others: object,
     ) -> None:
         keys, values = (whole("hidden_size * expand", hidden_size * x) for x in (expand_k, expand_v))
-        super().__init__(layer_idx, hidden_size, (keys, keys, values), conv_size if use_short_conv else 0, conv_bias)
+        super().__init__(
+            layer_idx, others, hidden_size, (keys, keys, values), conv_size if use_short_conv else 0, conv_bias
+        )
         if (qk_activation, qk_norm) != ("silu", "l2"):
             raise ArgumentError(f"DeltaNet: keys have a SiLU and length one, got {qk_activation!r} and {qk_norm!r}")
         self.num_heads, self.head_k_dim, self.head_v_dim = num_heads, keys // num_heads, values // num_heads
@@ -243,11 +283,12 @@ class GatedDeltaNet(_Projected):
         layer_idx: int | None = None,
         norm_eps: float = 1e-5,
         output_gate_activation: str = "swish",
+        **others: object,
     ) -> None:
         self_heads = num_heads if num_v_heads is None else num_v_heads
         head_v_dim = whole("head_dim * expand_v", head_dim * expand_v)
         sizes = num_heads * head_dim, num_heads * head_dim, self_heads * head_v_dim
-        super().__init__(layer_idx, hidden_size, sizes, conv_size if use_short_conv else 0, conv_bias)
+        super().__init__(layer_idx, others, hidden_size, sizes, conv_size if use_short_conv else 0, conv_bias)
         self.num_heads, self.num_v_heads, self.head_k_dim, self.head_v_dim = num_heads, self_heads, head_dim, head_v_dim
         self.allow_neg_eigval = allow_neg_eigval
         self.a_proj = nn.Linear(hidden_size, self_heads, bias=False)
@@ -299,11 +340,12 @@ class KimiDeltaAttention(_Projected):
         conv_bias: bool = False,
         layer_idx: int | None = None,
         norm_eps: float = 1e-5,
+        **others: object,
     ) -> None:
         of_values = num_heads if num_v_heads is None else num_v_heads
         head_v_dim = whole("head_dim * expand_v", head_dim * expand_v)
         sizes = num_heads * head_dim, num_heads * head_dim, of_values * head_v_dim
-        super().__init__(layer_idx, hidden_size, sizes, conv_size if use_short_conv else 0, conv_bias)
+        super().__init__(layer_idx, others, hidden_size, sizes, conv_size if use_short_conv else 0, conv_bias)
         self.num_v_heads, self.head_k_dim, self.head_v_dim = of_values, head_dim, head_v_dim
         self.allow_neg_eigval, self.lower_bound = allow_neg_eigval, lower_bound
         self.f_proj = nn.Sequential(
@@ -349,6 +391,7 @@ class GatedLinearAttention(_Projected):
         "norm_eps": "g_norm_swish_gate.eps",
         "gate_low_rank_dim": "gk_proj.0.out_features",
     }
+    fixed: ClassVar[dict[str, object]] = {"feature_map": None, "gate_fn": "swish", "elementwise_affine": True}
 
     def __init__(
         self,
@@ -366,11 +409,12 @@ class GatedLinearAttention(_Projected):
         gate_low_rank_dim: int = 16,
         clamp_min: float | None = None,
         layer_idx: int | None = None,
+        **others: object,
     ) -> None:
         of_keys = num_heads if num_kv_heads is None else num_kv_heads
         keys, values = (whole("hidden_size * expand", hidden_size * x) for x in (expand_k, expand_v))
         sizes = keys, keys * of_keys // num_heads, values * of_keys // num_heads
-        super().__init__(layer_idx, hidden_size, sizes, conv_size if use_short_conv else 0, conv_bias)
+        super().__init__(layer_idx, others, hidden_size, sizes, conv_size if use_short_conv else 0, conv_bias)
         self.silu = use_short_conv
         self.num_heads, self.num_kv_heads = num_heads, of_keys
         self.head_k_dim, self.head_v_dim = keys // num_heads, values // num_heads
@@ -418,6 +462,7 @@ class Mamba2(Layer):
     """Mamba-2 (arXiv 2405.21060), whose groups share B and C: neighbouring heads, as in the kernels of mamba_ssm."""
 
     theirs: ClassVar[dict[str, str]] = {"state_size": "ssm_state_size", "conv_kernel": "conv_kernel_size"}
+    fixed: ClassVar[dict[str, object]] = {"hidden_act": "silu"}
 
     def __init__(
         self,
@@ -436,8 +481,9 @@ class Mamba2(Layer):
         use_bias: bool = False,
         norm_eps: float = 1e-5,
         layer_idx: int | None = None,
+        **others: object,
     ) -> None:
-        super().__init__(layer_idx)
+        super().__init__(layer_idx, others)
         inner = expand * hidden_size
         if inner % head_dim or num_heads not in (None, 0, inner // head_dim) or (inner // head_dim) % n_groups:
             raise ArgumentError(

@@ -42,21 +42,28 @@ class RWKV7Attention(Layer):
     theirs: ClassVar[dict[str, str]] = {"hidden_size": "r_proj.in_features", "value_dim": "v_proj.out_features"} | {
         f"{n}_low_rank_dim": f"{x}_lora.lora.0.out_features" for n, x in RANKS.items()
     }
+    fixed: ClassVar[dict[str, object]] = {"elementwise_affine": True}
 
     def __init__(
         self,
         hidden_size: int = 1024,
-        head_dim: int = 64,
-        decay_low_rank_dim: int = 64,
-        gate_low_rank_dim: int = 128,
-        a_low_rank_dim: int = 64,
-        v_low_rank_dim: int = 32,
+        head_dim: int | None = 64,
+        decay_low_rank_dim: int | None = None,
+        gate_low_rank_dim: int | None = None,
+        a_low_rank_dim: int | None = None,
+        v_low_rank_dim: int | None = None,
         norm_eps: float = 1e-5,
         layer_idx: int | None = None,
         value_dim: int | None = None,
+        num_heads: int | None = None,
+        **others: object,
     ) -> None:
-        super().__init__(layer_idx)
+        super().__init__(layer_idx, others)
         values = hidden_size if value_dim is None else value_dim
+        if head_dim is None:  # else the number of heads follows from it
+            if not num_heads:
+                raise ArgumentError("RWKV7Attention: give head_dim or num_heads, got None for both")
+            head_dim = hidden_size // num_heads
         count = hidden_size // head_dim
         if hidden_size % head_dim or values % count:
             raise ArgumentError(f"RWKV7Attention: {hidden_size} and {values} must be multiples of {count} heads")
@@ -69,11 +76,16 @@ class RWKV7Attention(Layer):
             nn.Linear(hidden_size, values, bias=False),
             nn.Linear(values, hidden_size, bias=False),
         )
-        self.w_lora = LowRank(hidden_size, hidden_size, decay_low_rank_dim, nn.Tanh())
+
+        def rank(given: int | None, factor: float) -> int:
+            return max(32, round(factor * hidden_size**0.5 / 32) * 32) if given is None else given
+
+        wider = head_dim / 64
+        self.w_lora = LowRank(hidden_size, hidden_size, rank(decay_low_rank_dim, 2.5 * wider), nn.Tanh())
         if layer_idx != 0:
-            self.v_lora = LowRank(hidden_size, values, v_low_rank_dim, nn.Identity())
-        self.a_lora = LowRank(hidden_size, hidden_size, a_low_rank_dim, nn.Identity())
-        self.g_lora = LowRank(hidden_size, values, gate_low_rank_dim, nn.Sigmoid(), bias=False)
+            self.v_lora = LowRank(hidden_size, values, rank(v_low_rank_dim, 1.7 * wider), nn.Identity())
+        self.a_lora = LowRank(hidden_size, hidden_size, rank(a_low_rank_dim, 2.5 * wider), nn.Identity())
+        self.g_lora = LowRank(hidden_size, values, rank(gate_low_rank_dim, 5), nn.Sigmoid(), bias=False)
         self.g_norm = nn.GroupNorm(count, values, eps=head_dim * norm_eps)
 
     @property
@@ -97,7 +109,7 @@ class RWKV7Attention(Layer):
             raise ArgumentError(f"RWKV7Attention: the layer {self.layer_idx} needs v_first, which the layer 0 returns")
         if past_key_values is None and use_cache:
             past_key_values = Cache()
-        kept = (None, (None,) * 3) if past_key_values is None else past_key_values.of(self)
+        kept = self.kept(past_key_values)
         y, v_first, (state, tails) = self._computed(
             hidden_states, kept, cu_seqlens, v_first, past_key_values is not None
         )

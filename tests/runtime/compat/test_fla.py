@@ -1,5 +1,6 @@
 """flash-linear-attention's functions on our ops: each against its formula, a loop over time in float64."""
 
+import importlib
 import inspect
 
 import pytest
@@ -325,6 +326,22 @@ MISTAKES = [
     (lambda q, k, v: fla.parallel_attn(q, k, v, window_size=4), "attn: window_size isn't supported"),
     (lambda q, k, v: fla.chunk_mesa_net(q, k, v, *[q] * 3, max_CG_iteration=9), "got max_CG_iteration = 9; compile"),
     (lambda q, k, v: fla.chunk_delta_rule(q, k, v, gate(V)), r"delta_rule: beta must have 3 axes"),
+    (lambda q, k, v: fla.chunk_gla(q, k, v, gate()), r"log_alpha must have 4 axes .*; log_alpha is g or gk here"),
+    (lambda q, k, v: fla.chunk_simple_gla(q, k, v, g_gamma=HEADS[:1].repeat(5)), "log_gamma is g_gamma here"),
+    (
+        lambda q, k, v: fla.chunk_gla(q, k, v, gate(K), initial_state=torch.zeros(1), state_v_first=True),
+        "state_v_first the last two axes",
+    ),
+    (
+        lambda q, k, v: fla.chunk_kda(q, k, v, gate(K), gate(), use_gate_in_kernel=True, A_log=torch.zeros(9)),
+        r"kda: A_log must have \d+ numbers for g .*, got \[9\]",
+    ),
+    (
+        lambda q, k, v: fla.chunk_gdn(
+            q, k, v, gate(), gate(), use_gate_in_kernel=True, A_log=HEADS, dt_bias=torch.zeros(9)
+        ),
+        r"gated_delta_rule: dt_bias must have \d+ numbers for g .*, got \[9\]",
+    ),
     (lambda q, k, v: fla.chunk_gla(q, k, v, gate(K), revers=True), "revers isn't supported: did you mean reverse"),
 ]
 
@@ -333,6 +350,21 @@ MISTAKES = [
 def test_mistakes_are_named(wrong, said):
     with pytest.raises(ArgumentError, match=said):
         wrong(*qkv())
+
+
+IMPORTS = {
+    "chunkform.runtime.compat.fla.ops.gla": "the functions are in chunkform.runtime.compat.fla itself",
+    "chunkform.runtime.compat.fla.layers": "layers are in chunkform.runtime.compat.fla_layers",
+    "chunkform.runtime.compat.fla.GatedDeltaNet": "layers are in chunkform.runtime.compat.fla_layers",
+    "chunkform.runtime.compat.fla_layers.RWKV7Attention": "it is in chunkform.runtime.compat.fla_rwkv7",
+}
+
+
+@pytest.mark.parametrize("name", IMPORTS)
+def test_their_modules_are_told_where_they_are(name):
+    importlib.import_module("chunkform.runtime.compat.fla_layers")
+    with pytest.raises(ModuleNotFoundError, match=IMPORTS[name]):
+        importlib.import_module(name)
 
 
 def test_every_public_function_is_tested():

@@ -178,3 +178,52 @@ def test_layers_of_a_model_are_replaced_with_their_weights():
         layers.from_layer(theirs)
     with pytest.raises(ArgumentError, match="there is no layer Linear here"):
         layers.from_layer(nn.Linear(2, 2))
+
+
+# As the models of theirs make layers: by keyword, with what only their kernels want.
+THEIR_CALLS = {
+    "DeltaNet": {"mode": "chunk", "d_model": None, "hidden_size": 16, "num_heads": 2},
+    "GatedDeltaNet": {"mode": "chunk", "hidden_size": 16, "head_dim": 4, "num_heads": 2},
+    "KimiDeltaAttention": {"mode": "chunk", "hidden_size": 16, "head_dim": 4, "num_heads": 2},
+    "GatedLinearAttention": {
+        "mode": "fused_recurrent",
+        "hidden_size": 16,
+        "feature_map": None,
+        "gate_fn": "swish",
+        "elementwise_affine": True,
+        "fuse_norm": True,
+        "num_heads": 2,
+    },
+    "Mamba2": {"hidden_size": 16, "head_dim": 8, "state_size": 6, "hidden_act": "silu", "chunk_size": 256},
+    "RWKV7Attention": {
+        "mode": "chunk",
+        "hidden_size": 16,
+        "head_dim": None,
+        "num_heads": 2,
+        "decay_low_rank_dim": None,
+        "elementwise_affine": True,
+        "fuse_norm": False,
+        "num_hidden_layers": 2,
+        "layer_idx": 0,
+    },
+}
+
+
+@pytest.mark.parametrize("name", THEIR_CALLS)
+def test_constructors_take_what_theirs_take(name):
+    made = layers.layer_of(name)
+    assert made(**THEIR_CALLS[name])(torch.randn(1, 3, 16))[0].shape == (1, 3, 16)
+    with pytest.raises(ArgumentError, match=f"{name}: head_dims isn't supported"):
+        made(**THEIR_CALLS[name], head_dims=3)
+    for n, value in made.fixed.items():
+        with pytest.raises(ArgumentError, match=f"{name}: {n} must be {value!r}, got 'other'"):
+            made(**THEIR_CALLS[name] | {n: "other"})
+    with pytest.raises(ArgumentError, match=f"{name}: past_key_values must be a .*fla_layers.Cache, got dict"):
+        made(**THEIR_CALLS[name])(torch.randn(1, 3, 16), past_key_values={})
+
+
+def test_a_mask_of_pairs_is_refused():
+    with pytest.raises(
+        ArgumentError, match=r"DeltaNet: attention_mask must be \[B, T\], 0 where padded, got \[1, 3, 3\]"
+    ):
+        layers.DeltaNet(16, num_heads=2)(torch.randn(1, 3, 16), torch.ones(1, 3, 3))

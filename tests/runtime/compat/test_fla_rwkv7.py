@@ -66,3 +66,10 @@ def test_what_it_needs_is_said():
     with pytest.raises(ArgumentError, match="takes no padding"):
         layer(0)(x, torch.tensor([[0, 1, 1]]))
     assert torch.equal(from_layer(layer(0))(x)[0], layer(0)(x)[0])
+
+
+def test_ranks_follow_from_the_width():
+    """The ranks of a layer of 1024 channels, and of one whose heads are twice as wide, as their documentation has them."""
+    for width, expected in ((64, (64, 160, 64, 64)), (128, (160, 160, 160, 96))):
+        m = RWKV7Attention(1024, width)
+        assert tuple(getattr(m, f"{n}_lora").lora[0].out_features for n in "wgav") == expected
