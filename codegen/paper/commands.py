@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from chunkform.spec.language.formula import Formula
+from chunkform.spec.language.formula import Formula, walk
 
 from .lexer import Token, argument_at
 from .operators import Operators
 from .pieces import quotient, times
 from .row import Fault, split
 from .words import FONTS, LOSSES
+
+LOSS = Formula("at", (), ("L",))
+LOSS_NAMES = {(name,) for name in LOSSES}
 
 
 class Commands(Operators):
@@ -67,7 +70,10 @@ class Commands(Operators):
         if self.is_mark("^"):
             self.i += 1
             transposed = self.exponent("", self.argument(), False, True) == ("transpose",)
-        of = self.factor() if self.starts_factor() else Formula("at", (), ("L",))
+        start_of = self.i
+        of = self.factor() if self.starts_factor() else LOSS
+        if "nabla" in self.notation.gradients and not any(y.attrs[:1] in LOSS_NAMES for y in walk(of)):
+            self.i, of = start_of, LOSS
         if of.op == "transpose" and of.args[0].op == "at" and of.args[0].attrs[0] in LOSSES:  # a loss is a number
             of, transposed = of.args[0], not transposed
         found = Formula("partial", (of, by))

@@ -11,6 +11,7 @@ from chunkform.errors import LoadError
 from chunkform.spec.language.formula import Formula, formula, walk
 
 from .algorithms import carried
+from .gradient_marks import gradient_marks
 from .header import Header
 from .heads import base_of
 from .lexer import Token, expanded, tokens_of
@@ -122,6 +123,7 @@ def read_document(text: str, path: str, header: Header) -> Document:
     source = with_steps_counted(read_source(text, path), header)
     source.title = str(header.data.get("title", "")) or source.title
     notation = notation_of(source, header)
+    notation = replace(notation, gradients=gradient_marks(source))
     notation = replace(notation, above=steps_above(source, notation))
     only = notation.labels - header.labels  # functions that are told apart by a number
     rows = [ReadRow(r) for r in source.rows]

@@ -36,7 +36,8 @@ class Names(Scripts):
             return self.named(name, x)
         if x.kind == "command" and x.text in GREEK:
             self.i += 1
-            return self.named(SPELLED.get(x.text, x.text), x)
+            by = self.differential(x, True) if x.text in self.notation.gradients and self.token is not None else None
+            return self.named(SPELLED.get(x.text, x.text), x) if by is None else by
         if x.kind == "command" and (x.text in FONTS or x.text in ACCENTS):
             self.i += 1
             if x.text in SWITCHES and x.text not in NAMING:

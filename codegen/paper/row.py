@@ -38,6 +38,7 @@ class Notation:
     maps: frozenset[str] = frozenset()  # letters that are always applied to something in brackets, as phi(x)
     above: frozenset[str] = frozenset()  # names whose step stands above
     names: frozenset[str] = frozenset()  # names of several letters that a font holds together
+    gradients: frozenset[str] = frozenset()  # nabla and delta, where they stand for gradients of a loss without a name
 
     def takes(self, name: str) -> int | None:
         return dict(self.arity).get(name)
