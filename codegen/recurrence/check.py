@@ -93,6 +93,7 @@ def _rows(
         if all(x is None for x in states.values()):
             initial = None
         asked = {"initial_state": initial, "output_final_state": True}
+    asked |= case.packing
     *outputs, last = op(**{keys[n]: x for n, x in arguments.items()}, **s.constants, **asked, backend=backend)
     lasts = dict(zip(states, last if isinstance(last, tuple) else (last,), strict=True)) if states else {}
     named = dict(zip(c.step.outputs, outputs, strict=True))

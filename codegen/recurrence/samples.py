@@ -41,6 +41,14 @@ class Case:
         first, one = self.steps // 3, min(1, self.steps)
         return (self.steps,) if self.packed == "one" else (0, first, one, 0, self.steps - first - one)
 
+    @property
+    def packing(self) -> dict[str, Tensor]:
+        """What a call says of packed sequences: `cu_seqlens`, or nothing."""
+        if self.lengths is None:
+            return {}
+        starts = torch.tensor([0, *self.lengths], dtype=torch.int32).cumsum(0, dtype=torch.int32)
+        return {"cu_seqlens": starts.to(self.device)}
+
 
 @dataclass(frozen=True)
 class Sample:

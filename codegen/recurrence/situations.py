@@ -264,9 +264,7 @@ class Subject:
             options["backend"] = row["backend"]
         if row["final state"] == "in bfloat16":
             options["state_dtype"] = torch.bfloat16
-        if case.lengths is not None:
-            starts = torch.tensor([0, *case.lengths], dtype=torch.int32).cumsum(0, dtype=torch.int32)
-            options["cu_seqlens"] = starts.to(case.device)
+        options |= case.packing
         if row.get("constants", "given") == "given":
             options |= s.constants
         else:

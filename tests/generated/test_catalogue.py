@@ -79,3 +79,11 @@ def test_importing_an_op_loads_neither_sympy_nor_jinja2():
 def test_a_file_says_where_it_comes_from(name):
     doc = ast.get_docstring(ast.parse((GENERATED / f"{name}.py").read_text()))
     assert f"chunkform build {name}" in doc and "do not edit" in doc and "spec hash" in doc
+
+
+@pytest.mark.parametrize("packed", ["one", "several"])
+@pytest.mark.parametrize("name", ["gated_delta_rule", "lightning_attention"])
+def test_a_check_hands_on_which_sequences_are_packed(name, packed):
+    case = Case(seed=5, steps=70, width=8, packed=packed)
+    rows = check_op(compiled(name), op_of(name), case, backend="torch")
+    assert {r.quantity: r.error for r in rows if not r.ok} == {}
