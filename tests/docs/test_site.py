@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from shared.once import made_once
 
 ROOT = Path(__file__).parents[2]
 PUBLIC = ("chunkform", "chunkform.spec.language", "chunkform.runtime.nn", "chunkform.errors")
@@ -20,15 +21,17 @@ INTERNAL = {  # what stands in __all__ and is no name that a user writes
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
+    return made_once(tmp_path_factory, "site", build) / "html"
+
+
+def build(folder: Path) -> None:
     if not (ROOT / "build" / "typing").exists():
         subprocess.run(["make", "-s", "build/typing"], cwd=ROOT, check=True)
-    out = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(out)]
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder / "html")]
     built = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"}
     )
     assert built.returncode == 0, built.stdout + built.stderr
-    return out
 
 
 def pages(site: Path) -> dict[str, str]:

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 import torch
 import torch.multiprocessing as mp
-from filelock import FileLock
 from shared import rank_faults, ranks
+from shared.once import made_once
 
 import chunkform.generated
 from chunkform.codegen.commands.compile import compile_module
@@ -102,21 +102,21 @@ CASES = [(f"{kind} {name}", size) for name in OPS for kind, size in EXACT] + OTH
 
 
 @pytest.fixture(scope="session")
-def found(tmp_path_factory: pytest.TempPathFactory, worker_id: str = "") -> dict[str, list[dict]]:
-    """For each case what every rank of its group found. The processes start once, also where tests run in several workers."""
-    folder = shared_folder(tmp_path_factory)
-    with FileLock(f"{folder}.lock"):
-        if not (folder / "done").exists():
-            folder.mkdir(parents=True, exist_ok=True)
-            prepare(folder)
-            together(ranks.start, 4, str(folder), CASES)
-            (folder / "done").touch()
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What one process makes of each op, and what every rank of a group found in each case. The processes start once, also where
+    tests run in several workers."""
+
+    def make(folder: Path) -> None:
+        prepare(folder)
+        together(ranks.start, 4, str(folder), CASES)
+
+    return made_once(tmp_path_factory, "parallel", make)
+
+
+@pytest.fixture(scope="session")
+def found(folder: Path) -> dict[str, list[dict]]:
+    """For each case what every rank of its group found."""
     return told(folder, CASES)
-
-
-def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    base = tmp_path_factory.getbasetemp()
-    return (base.parent if base.name.startswith("popen-") else base) / "parallel"
 
 
 def told(folder: Path, cases: list[tuple[str, int]]) -> dict[str, list[dict]]:
@@ -175,11 +175,8 @@ def test_on_several_processes(found: dict, name: str, size: int) -> None:
 
 
 @pytest.mark.parametrize("size, count", [(8, 3), pytest.param(16, len(SCANNED), marks=pytest.mark.long)])
-def test_maps_that_travel_in_log_steps_give_what_one_process_gives(
-    size: int, count: int, found: dict, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_maps_that_travel_in_log_steps_give_what_one_process_gives(size: int, count: int, folder: Path) -> None:
     """Outputs and all gradients, whole and packed, where every process is a node of its own."""
-    folder = shared_folder(tmp_path_factory)
     cases = [(f"scan {name} {kind}", size) for name in SCANNED[:count] for kind in ("whole", "packed")]
     together(ranks.start, size, str(folder), cases, size)
     for everything in told(folder, cases).values():
