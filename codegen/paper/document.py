@@ -71,6 +71,7 @@ class Taken:
     text: str = ""
     kinds: tuple[tuple[str, str], ...] = ()
     shapes: tuple[tuple[str, tuple[str, str]], ...] = ()
+    fits: tuple[tuple[Formula, Formula], ...] = ()  # sides that fit, beside those of the recurrence
     rows: bool = False  # X_i, of a matrix X, is its row as it stands, and not as a column
     any_start: bool = False  # states start anywhere, whatever the document says
     chunks_from: int = 1  # the number of the first chunk, where the document doesn't say it

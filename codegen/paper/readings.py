@@ -6,7 +6,7 @@ more, that one is what the author means, and the document is judged under it; el
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import combinations
 
@@ -17,6 +17,7 @@ from chunkform.spec.language.claims import Claim, Setting
 from chunkform.spec.language.formula import Formula, add, formula, product, rebuild, transform, walk
 from chunkform.spec.language.statements import Equal
 
+from .bare_truths import bare_verdicts, truths
 from .between import limit_to_ranges
 from .chunk_counting import first_chunks, tell_the_way
 from .directions import SAYS_ORDER, turned_about
@@ -29,6 +30,7 @@ from .row import Item
 from .shapes import Dims, shape_of
 from .steps import OUTPUTS, core
 from .symbols import Symbols
+from .unknown_shapes import true_in_other_shapes
 from .wrong_definitions import mark_wrong_definitions
 
 
@@ -42,6 +44,7 @@ def adopted(paper: Paper, judge: Callable[[list[Claim]], list[Verdict]]) -> tupl
     turned = (
         true_when_square(paper, verdicts)
         | true_when_turned(paper, verdicts)
+        | true_in_other_shapes(paper, verdicts)
         | true_downwards(verdicts)
         | true_when_repeated(paper, verdicts)
         | true_from_its_start(paper, verdicts)
@@ -263,24 +266,6 @@ def mentions(paper: Paper, claim: str, name: str) -> bool:
     statement = next(c.statement for c in paper.claims if c.id == claim)
     names = {y.attrs[0] for x in formulas_of(statement) for y in walk(x) if y.op == "at"}
     return bool(names & {name, f"d{name}", f"dlog_{name}"})
-
-
-def truths(paper: Paper, only: Collection[str] | None = None) -> dict[str, bool]:
-    """Which claims are true; those that can't be judged are left out."""
-    return {k: said == "holds" for k, said in bare_verdicts(paper, only).items()}
-
-
-def bare_verdicts(paper: Paper, only: Collection[str] | None = None) -> dict[str, str]:
-    """Verdicts without reasons; claims that can't be judged are left out."""
-    bare = Verifier(thorough=False)
-    found = {}
-    for c in paper.claims:
-        if only is None or c.id in only:
-            try:
-                found[c.id] = bare.judge(c).verdict
-            except Exception:  # a claim that can't be judged tells nothing of readings
-                continue
-    return found
 
 
 def adopt(paper: Paper, symbols: Symbols) -> None:

@@ -252,9 +252,10 @@ def with_recurrence(
     known = {n: s for n, s in fixed.items() if n in names or n in steps.outputs}
     outputs = [n for n in steps.outputs if n not in names]
     found = Symbols(Setting(name), steps)
-    solution = solved(pairs, [*ordered, *outputs], known, document.bold, steps.states) or solved(
-        pairs, [*ordered, *outputs], {}, document.bold, steps.states
-    )
+    more = document.taken.fits
+    tried = ((pairs + list(more), known),) * bool(more) + ((pairs, known), (pairs, {}))
+    solutions = (solved(p, [*ordered, *outputs], said, document.bold, steps.states) for p, said in tried)
+    solution = next((x for x in solutions if x is not None), None)
     if solution is None:
         found.refused = "the shapes of the step's equations don't fit: " + ", ".join(
             str(e.row.line) for e in steps.equations
