@@ -46,7 +46,7 @@ def long_spec() -> Recurrence:
 
 
 def corrupt_tanh(a: Adjoint) -> Adjoint:
-    """A pass that is wrong where a spec has a tanh."""
+    """A pass that is wrong where a gradient has a tanh: dq, of a read of a state that a tanh is added to."""
     outputs = {n: mul(2, x) if "tanh" in repr(x) else x for n, x in a.program.outputs.items()}
     return replace(a, program=replace(a.program, outputs=outputs))
 
@@ -78,7 +78,7 @@ def test_a_gate_reports_the_smallest_spec_that_it_refuses(monkeypatch: pytest.Mo
     assert "Please report it" in message and "chunkform 0" in message
     found = read_back(smallest(message))
     assert [x.name for x in found.states] == ["h"] and [x.name for x in found.outputs] == ["z"]
-    assert [x.name for x in found.variables] == ["u"] and found.lets == []
+    assert [x.name for x in found.variables] == ["q", "u"] and found.lets == []
     assert "tanh(u)" in smallest(message) and "sigmoid" not in smallest(message)
 
 
