@@ -131,6 +131,7 @@ def _run(path: str, words: list[str], folder: Path) -> int:
     for stream, name in ((1, "out"), (2, "err")):
         os.dup2(os.open(folder / name, os.O_WRONLY | os.O_CREAT), stream)
     os.close(0)
+    tempfile.tempdir = str(folder)  # which is removed: what a process has registered for its end isn't called here
     sys.argv = [path, *words]
     if path.endswith(".py"):
         sys.path.insert(0, str(Path(path).parent))
