@@ -29,10 +29,11 @@ def module_of(name: str):
     return compile_report._module(compiled(name))
 
 
+@pytest.mark.parametrize("name", ["linear_attention", pytest.param("retention", marks=pytest.mark.long)])
 @pytest.mark.parametrize("arch", ARCHITECTURES)
-def test_a_recurrence_compiles_for_other_gpus(arch):
+def test_a_recurrence_compiles_for_other_gpus(arch, name):
     """Both passes: the fused backward, which Hopper alone takes, isn't among their kernels."""
-    rows = list(inspect_op(compiled("retention"), arch, ("bfloat16",), (128,), module_of("retention")))
+    rows = list(inspect_op(compiled(name), arch, ("bfloat16",), (128,), module_of(name)))
     assert [f"{row.kernel}: {row.problem}" for row in rows if not row.ok] == []
     assert "backward_whole" not in {row.kernel for row in rows} and "backward_sweep_1" in {row.kernel for row in rows}
     assert max(row.shared_bytes for row in rows) <= shared_limit(arch)
