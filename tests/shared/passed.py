@@ -1,4 +1,4 @@
-"""What gates have passed in this session is passed: a gate that gets the very same again, in any process, doesn't run again.
+"""What gates have passed is passed: a gate that gets the very same again, in any process of the tests, does not run again.
 
 A gate is a function of what it is given: points and orders follow from the program by a hash. So its success is noted in the
 tests' cache, by all that it is given, by its own code, and by the text of all that it could call. What a test corrupts is another
