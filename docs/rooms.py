@@ -140,11 +140,14 @@ def draw(root: Path = ROOT) -> str:
     return re.sub(r"<!--.*?-->\n?", "", g.draw(format="svg").decode(), flags=re.DOTALL)
 
 
-def drawn(svg: str) -> tuple[set[str], set[tuple[str, str]]]:
-    """The rooms and the arrows of a picture."""
-    titles = [unescape(x) for x in re.findall(r'class="(?:node|edge)">\s*<title>(.*?)</title>', svg)]
-    arrows = {(a, b) for a, arrow, b in (t.partition("->") for t in titles) if arrow}
-    return {t for t in titles if "->" not in t}, arrows
+def drawn(svg: str) -> tuple[dict[str, str], set[tuple[str, str]]]:
+    """The rooms of a picture, each with its caption, and the arrows."""
+    found = re.findall(r'class="(node|edge)">\s*<title>(.*?)</title>(.*?)</g>', svg, re.DOTALL)
+    texts = {
+        unescape(title): re.findall(r"<text[^>]*>(.*?)</text>", rest) for kind, title, rest in found if kind == "node"
+    }
+    arrows = {tuple(unescape(title).split("->")) for kind, title, _ in found if kind == "edge"}
+    return {room: unescape(" ".join(caption)) for room, (_, *caption) in texts.items()}, {(a, b) for a, b in arrows}
 
 
 if __name__ == "__main__":
