@@ -11,14 +11,14 @@ family: sequential
 #     (3) o_t = W_t z_t
 #
 # Its adjoint
-#     (4) h_t = sigmoid(W_{t-1} x_t)
-#     (5) derror_t = -eta_t dW_t x_t
-#     (6) dW_t = dW_{t+1} - eta_{t+1} ((1 - h_{t+1}) . h_{t+1} . (dW_{t+1} x_{t+1})) x_{t+1}^T + do_t z_t^T
-#     (7) dx_t = -eta_t dW_t^T error_t - eta_t W_{t-1}^T ((1 - h_t) . h_t . (dW_t x_t))
-#     (8) dz_t = W_t^T do_t
-#     (9) dy_t = eta_t dW_t x_t
-#     (10) deta_t = -x_t^T dW_t^T error_t
-#     (11) dW_0 = dW_1 - eta_1 ((1 - h_1) . h_1 . (dW_1 x_1)) x_1^T
+#     (4) derror_t = -eta_t dW_t x_t
+#     (5) dW_t = dW_{t+1} - eta_{t+1} (sigmoid(W_t x_{t+1}) . sigmoid(-W_t x_{t+1}) . (dW_{t+1} x_{t+1})) x_{t+1}^T +
+#         do_t z_t^T
+#     (6) dx_t = -eta_t dW_t^T error_t - eta_t W_{t-1}^T (sigmoid(W_{t-1} x_t) . sigmoid(-W_{t-1} x_t) . (dW_t x_t))
+#     (7) dz_t = W_t^T do_t
+#     (8) dy_t = eta_t dW_t x_t
+#     (9) deta_t = -x_t^T dW_t^T error_t
+#     (10) dW_0 = dW_1 - eta_1 (sigmoid(W_0 x_1) . sigmoid(-W_0 x_1) . (dW_1 x_1)) x_1^T
 #
 # Recurrent form, because what is written isn't affine in what is read: sigmoid(W_{t-1} x_t)
 
@@ -141,19 +141,19 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
             t1 = do[..., :, None] * z[..., None, :]
             t2 = (x[..., None, :] * W).sum(-1)
             t3 = torch.sigmoid(t2)
-            t4 = t1 + dW
-            t5 = (x[..., None, :] * t4).sum(-1)
-            t6 = 1.0 - t3
-            t7 = ((t3 * t5 * t6)[..., :, None] * W).sum(-2)
+            t4 = torch.sigmoid(-t2)
+            t5 = t1 + dW
+            t6 = (x[..., None, :] * t5).sum(-1)
+            t7 = ((t3 * t4 * t6)[..., :, None] * W).sum(-2)
             error = t3 - y
-            t8 = (error[..., :, None] * t4).sum(-2)
+            t8 = (error[..., :, None] * t5).sum(-2)
             t9 = (do[..., :, None] * (W - (eta[..., None] * error)[..., :, None] * x[..., None, :])).sum(-2)
             t10 = (x * t8).sum(-1)
             gradients["x"][:, t] = -eta[..., None] * t7 - eta[..., None] * t8
             gradients["z"][:, t] = t9
-            gradients["y"][:, t] = eta[..., None] * t5
+            gradients["y"][:, t] = eta[..., None] * t6
             gradients["eta"][:, t] = -t10
-            dW = t1 + dW - (eta[..., None] * t3 * t5 * t6)[..., :, None] * x[..., None, :]
+            dW = t1 + dW - (eta[..., None] * t3 * t4 * t6)[..., :, None] * x[..., None, :]
     initial_gradients = {"W": dW.to(dtype_of(given))}
     gradients = {name: gradient for name, gradient in gradients.items() if name in needs}
     return gradients, {name: gradient for name, gradient in initial_gradients.items() if name in needs}
@@ -686,12 +686,12 @@ def sequential_backward_kernel(
                 t1 = do[:, None] * z[None, :]
                 t2 = tl.sum(x[None, :] * W, axis=1)
                 t3 = tl.sigmoid(t2)
-                t4 = t1 + dW
-                t5 = tl.sum(x[None, :] * t4, axis=1)
-                t6 = 1.0 - t3
-                t7 = tl.sum((t3 * t5 * t6)[:, None] * W, axis=0)
+                t4 = tl.sigmoid(-t2)
+                t5 = t1 + dW
+                t6 = tl.sum(x[None, :] * t5, axis=1)
+                t7 = tl.sum((t3 * t4 * t6)[:, None] * W, axis=0)
                 error = t3 - y
-                t8 = tl.sum(error[:, None] * t4, axis=0)
+                t8 = tl.sum(error[:, None] * t5, axis=0)
                 t9 = tl.sum(do[:, None] * (W - (eta * error)[:, None] * x[None, :]), axis=0)
                 t10 = tl.sum(x * t8, axis=0)
                 tl.store(
@@ -699,9 +699,9 @@ def sequential_backward_kernel(
                     -eta * t7 - eta * t8, mask=in_n,
                 )
                 tl.store(dz_at + ((line + now_0_) * heads + head + tile * lines * heads) * size_n + at_n, t9, mask=in_n)
-                tl.store(dy_at + ((line + now_0_) * heads + head) * size_m + at_m, eta * t5, mask=in_m)
+                tl.store(dy_at + ((line + now_0_) * heads + head) * size_m + at_m, eta * t6, mask=in_m)
                 tl.store(deta_at + (line + now_0_) * heads + head + tile * lines * heads, -t10)
-                dW = t1 + dW - (eta * t3 * t5 * t6)[:, None] * x[None, :]
+                dW = t1 + dW - (eta * t3 * t4 * t6)[:, None] * x[None, :]
                 # round 2 of 8
                 x = x_1_.to(tl.float32)
                 z = z_1.to(tl.float32)
@@ -712,12 +712,12 @@ def sequential_backward_kernel(
                 t1 = do[:, None] * z[None, :]
                 t2 = tl.sum(x[None, :] * W, axis=1)
                 t3 = tl.sigmoid(t2)
-                t4 = t1 + dW
-                t5 = tl.sum(x[None, :] * t4, axis=1)
-                t6 = 1.0 - t3
-                t7 = tl.sum((t3 * t5 * t6)[:, None] * W, axis=0)
+                t4 = tl.sigmoid(-t2)
+                t5 = t1 + dW
+                t6 = tl.sum(x[None, :] * t5, axis=1)
+                t7 = tl.sum((t3 * t4 * t6)[:, None] * W, axis=0)
                 error = t3 - y
-                t8 = tl.sum(error[:, None] * t4, axis=0)
+                t8 = tl.sum(error[:, None] * t5, axis=0)
                 t9 = tl.sum(do[:, None] * (W - (eta * error)[:, None] * x[None, :]), axis=0)
                 t10 = tl.sum(x * t8, axis=0)
                 tl.store(
@@ -725,9 +725,9 @@ def sequential_backward_kernel(
                     -eta * t7 - eta * t8, mask=in_n,
                 )
                 tl.store(dz_at + ((line + now_1_) * heads + head + tile * lines * heads) * size_n + at_n, t9, mask=in_n)
-                tl.store(dy_at + ((line + now_1_) * heads + head) * size_m + at_m, eta * t5, mask=in_m)
+                tl.store(dy_at + ((line + now_1_) * heads + head) * size_m + at_m, eta * t6, mask=in_m)
                 tl.store(deta_at + (line + now_1_) * heads + head + tile * lines * heads, -t10)
-                dW = t1 + dW - (eta * t3 * t5 * t6)[:, None] * x[None, :]
+                dW = t1 + dW - (eta * t3 * t4 * t6)[:, None] * x[None, :]
                 # round 3 of 8
                 x = x_2_.to(tl.float32)
                 z = z_2.to(tl.float32)
@@ -738,12 +738,12 @@ def sequential_backward_kernel(
                 t1 = do[:, None] * z[None, :]
                 t2 = tl.sum(x[None, :] * W, axis=1)
                 t3 = tl.sigmoid(t2)
-                t4 = t1 + dW
-                t5 = tl.sum(x[None, :] * t4, axis=1)
-                t6 = 1.0 - t3
-                t7 = tl.sum((t3 * t5 * t6)[:, None] * W, axis=0)
+                t4 = tl.sigmoid(-t2)
+                t5 = t1 + dW
+                t6 = tl.sum(x[None, :] * t5, axis=1)
+                t7 = tl.sum((t3 * t4 * t6)[:, None] * W, axis=0)
                 error = t3 - y
-                t8 = tl.sum(error[:, None] * t4, axis=0)
+                t8 = tl.sum(error[:, None] * t5, axis=0)
                 t9 = tl.sum(do[:, None] * (W - (eta * error)[:, None] * x[None, :]), axis=0)
                 t10 = tl.sum(x * t8, axis=0)
                 tl.store(
@@ -751,9 +751,9 @@ def sequential_backward_kernel(
                     -eta * t7 - eta * t8, mask=in_n,
                 )
                 tl.store(dz_at + ((line + now_2_) * heads + head + tile * lines * heads) * size_n + at_n, t9, mask=in_n)
-                tl.store(dy_at + ((line + now_2_) * heads + head) * size_m + at_m, eta * t5, mask=in_m)
+                tl.store(dy_at + ((line + now_2_) * heads + head) * size_m + at_m, eta * t6, mask=in_m)
                 tl.store(deta_at + (line + now_2_) * heads + head + tile * lines * heads, -t10)
-                dW = t1 + dW - (eta * t3 * t5 * t6)[:, None] * x[None, :]
+                dW = t1 + dW - (eta * t3 * t4 * t6)[:, None] * x[None, :]
                 # round 4 of 8
                 x = x_3_.to(tl.float32)
                 z = z_3.to(tl.float32)
@@ -764,12 +764,12 @@ def sequential_backward_kernel(
                 t1 = do[:, None] * z[None, :]
                 t2 = tl.sum(x[None, :] * W, axis=1)
                 t3 = tl.sigmoid(t2)
-                t4 = t1 + dW
-                t5 = tl.sum(x[None, :] * t4, axis=1)
-                t6 = 1.0 - t3
-                t7 = tl.sum((t3 * t5 * t6)[:, None] * W, axis=0)
+                t4 = tl.sigmoid(-t2)
+                t5 = t1 + dW
+                t6 = tl.sum(x[None, :] * t5, axis=1)
+                t7 = tl.sum((t3 * t4 * t6)[:, None] * W, axis=0)
                 error = t3 - y
-                t8 = tl.sum(error[:, None] * t4, axis=0)
+                t8 = tl.sum(error[:, None] * t5, axis=0)
                 t9 = tl.sum(do[:, None] * (W - (eta * error)[:, None] * x[None, :]), axis=0)
                 t10 = tl.sum(x * t8, axis=0)
                 tl.store(
@@ -777,9 +777,9 @@ def sequential_backward_kernel(
                     -eta * t7 - eta * t8, mask=in_n,
                 )
                 tl.store(dz_at + ((line + now_3_) * heads + head + tile * lines * heads) * size_n + at_n, t9, mask=in_n)
-                tl.store(dy_at + ((line + now_3_) * heads + head) * size_m + at_m, eta * t5, mask=in_m)
+                tl.store(dy_at + ((line + now_3_) * heads + head) * size_m + at_m, eta * t6, mask=in_m)
                 tl.store(deta_at + (line + now_3_) * heads + head + tile * lines * heads, -t10)
-                dW = t1 + dW - (eta * t3 * t5 * t6)[:, None] * x[None, :]
+                dW = t1 + dW - (eta * t3 * t4 * t6)[:, None] * x[None, :]
                 # round 5 of 8
                 x = x_4_.to(tl.float32)
                 z = z_4.to(tl.float32)
@@ -790,12 +790,12 @@ def sequential_backward_kernel(
                 t1 = do[:, None] * z[None, :]
                 t2 = tl.sum(x[None, :] * W, axis=1)
                 t3 = tl.sigmoid(t2)
-                t4 = t1 + dW
-                t5 = tl.sum(x[None, :] * t4, axis=1)
-                t6 = 1.0 - t3
-                t7 = tl.sum((t3 * t5 * t6)[:, None] * W, axis=0)
+                t4 = tl.sigmoid(-t2)
+                t5 = t1 + dW
+                t6 = tl.sum(x[None, :] * t5, axis=1)
+                t7 = tl.sum((t3 * t4 * t6)[:, None] * W, axis=0)
                 error = t3 - y
-                t8 = tl.sum(error[:, None] * t4, axis=0)
+                t8 = tl.sum(error[:, None] * t5, axis=0)
                 t9 = tl.sum(do[:, None] * (W - (eta * error)[:, None] * x[None, :]), axis=0)
                 t10 = tl.sum(x * t8, axis=0)
                 tl.store(
@@ -803,9 +803,9 @@ def sequential_backward_kernel(
                     -eta * t7 - eta * t8, mask=in_n,
                 )
                 tl.store(dz_at + ((line + now_4_) * heads + head + tile * lines * heads) * size_n + at_n, t9, mask=in_n)
-                tl.store(dy_at + ((line + now_4_) * heads + head) * size_m + at_m, eta * t5, mask=in_m)
+                tl.store(dy_at + ((line + now_4_) * heads + head) * size_m + at_m, eta * t6, mask=in_m)
                 tl.store(deta_at + (line + now_4_) * heads + head + tile * lines * heads, -t10)
-                dW = t1 + dW - (eta * t3 * t5 * t6)[:, None] * x[None, :]
+                dW = t1 + dW - (eta * t3 * t4 * t6)[:, None] * x[None, :]
                 # round 6 of 8
                 x = x_5_.to(tl.float32)
                 z = z_5.to(tl.float32)
@@ -816,12 +816,12 @@ def sequential_backward_kernel(
                 t1 = do[:, None] * z[None, :]
                 t2 = tl.sum(x[None, :] * W, axis=1)
                 t3 = tl.sigmoid(t2)
-                t4 = t1 + dW
-                t5 = tl.sum(x[None, :] * t4, axis=1)
-                t6 = 1.0 - t3
-                t7 = tl.sum((t3 * t5 * t6)[:, None] * W, axis=0)
+                t4 = tl.sigmoid(-t2)
+                t5 = t1 + dW
+                t6 = tl.sum(x[None, :] * t5, axis=1)
+                t7 = tl.sum((t3 * t4 * t6)[:, None] * W, axis=0)
                 error = t3 - y
-                t8 = tl.sum(error[:, None] * t4, axis=0)
+                t8 = tl.sum(error[:, None] * t5, axis=0)
                 t9 = tl.sum(do[:, None] * (W - (eta * error)[:, None] * x[None, :]), axis=0)
                 t10 = tl.sum(x * t8, axis=0)
                 tl.store(
@@ -829,9 +829,9 @@ def sequential_backward_kernel(
                     -eta * t7 - eta * t8, mask=in_n,
                 )
                 tl.store(dz_at + ((line + now_5_) * heads + head + tile * lines * heads) * size_n + at_n, t9, mask=in_n)
-                tl.store(dy_at + ((line + now_5_) * heads + head) * size_m + at_m, eta * t5, mask=in_m)
+                tl.store(dy_at + ((line + now_5_) * heads + head) * size_m + at_m, eta * t6, mask=in_m)
                 tl.store(deta_at + (line + now_5_) * heads + head + tile * lines * heads, -t10)
-                dW = t1 + dW - (eta * t3 * t5 * t6)[:, None] * x[None, :]
+                dW = t1 + dW - (eta * t3 * t4 * t6)[:, None] * x[None, :]
                 # round 7 of 8
                 x = x_6_.to(tl.float32)
                 z = z_6.to(tl.float32)
@@ -842,12 +842,12 @@ def sequential_backward_kernel(
                 t1 = do[:, None] * z[None, :]
                 t2 = tl.sum(x[None, :] * W, axis=1)
                 t3 = tl.sigmoid(t2)
-                t4 = t1 + dW
-                t5 = tl.sum(x[None, :] * t4, axis=1)
-                t6 = 1.0 - t3
-                t7 = tl.sum((t3 * t5 * t6)[:, None] * W, axis=0)
+                t4 = tl.sigmoid(-t2)
+                t5 = t1 + dW
+                t6 = tl.sum(x[None, :] * t5, axis=1)
+                t7 = tl.sum((t3 * t4 * t6)[:, None] * W, axis=0)
                 error = t3 - y
-                t8 = tl.sum(error[:, None] * t4, axis=0)
+                t8 = tl.sum(error[:, None] * t5, axis=0)
                 t9 = tl.sum(do[:, None] * (W - (eta * error)[:, None] * x[None, :]), axis=0)
                 t10 = tl.sum(x * t8, axis=0)
                 tl.store(
@@ -855,9 +855,9 @@ def sequential_backward_kernel(
                     -eta * t7 - eta * t8, mask=in_n,
                 )
                 tl.store(dz_at + ((line + now_6_) * heads + head + tile * lines * heads) * size_n + at_n, t9, mask=in_n)
-                tl.store(dy_at + ((line + now_6_) * heads + head) * size_m + at_m, eta * t5, mask=in_m)
+                tl.store(dy_at + ((line + now_6_) * heads + head) * size_m + at_m, eta * t6, mask=in_m)
                 tl.store(deta_at + (line + now_6_) * heads + head + tile * lines * heads, -t10)
-                dW = t1 + dW - (eta * t3 * t5 * t6)[:, None] * x[None, :]
+                dW = t1 + dW - (eta * t3 * t4 * t6)[:, None] * x[None, :]
                 # round 8 of 8
                 x = x_7_.to(tl.float32)
                 z = z_7.to(tl.float32)
@@ -868,12 +868,12 @@ def sequential_backward_kernel(
                 t1 = do[:, None] * z[None, :]
                 t2 = tl.sum(x[None, :] * W, axis=1)
                 t3 = tl.sigmoid(t2)
-                t4 = t1 + dW
-                t5 = tl.sum(x[None, :] * t4, axis=1)
-                t6 = 1.0 - t3
-                t7 = tl.sum((t3 * t5 * t6)[:, None] * W, axis=0)
+                t4 = tl.sigmoid(-t2)
+                t5 = t1 + dW
+                t6 = tl.sum(x[None, :] * t5, axis=1)
+                t7 = tl.sum((t3 * t4 * t6)[:, None] * W, axis=0)
                 error = t3 - y
-                t8 = tl.sum(error[:, None] * t4, axis=0)
+                t8 = tl.sum(error[:, None] * t5, axis=0)
                 t9 = tl.sum(do[:, None] * (W - (eta * error)[:, None] * x[None, :]), axis=0)
                 t10 = tl.sum(x * t8, axis=0)
                 tl.store(
@@ -881,9 +881,9 @@ def sequential_backward_kernel(
                     -eta * t7 - eta * t8, mask=in_n,
                 )
                 tl.store(dz_at + ((line + now_7_) * heads + head + tile * lines * heads) * size_n + at_n, t9, mask=in_n)
-                tl.store(dy_at + ((line + now_7_) * heads + head) * size_m + at_m, eta * t5, mask=in_m)
+                tl.store(dy_at + ((line + now_7_) * heads + head) * size_m + at_m, eta * t6, mask=in_m)
                 tl.store(deta_at + (line + now_7_) * heads + head + tile * lines * heads, -t10)
-                dW = t1 + dW - (eta * t3 * t5 * t6)[:, None] * x[None, :]
+                dW = t1 + dW - (eta * t3 * t4 * t6)[:, None] * x[None, :]
             for rest in range(length // 8 * 8, length):
                 offset = length - 1 - rest
                 now = origin + offset
@@ -898,12 +898,12 @@ def sequential_backward_kernel(
                 t1 = do[:, None] * z[None, :]
                 t2 = tl.sum(x[None, :] * W, axis=1)
                 t3 = tl.sigmoid(t2)
-                t4 = t1 + dW
-                t5 = tl.sum(x[None, :] * t4, axis=1)
-                t6 = 1.0 - t3
-                t7 = tl.sum((t3 * t5 * t6)[:, None] * W, axis=0)
+                t4 = tl.sigmoid(-t2)
+                t5 = t1 + dW
+                t6 = tl.sum(x[None, :] * t5, axis=1)
+                t7 = tl.sum((t3 * t4 * t6)[:, None] * W, axis=0)
                 error = t3 - y
-                t8 = tl.sum(error[:, None] * t4, axis=0)
+                t8 = tl.sum(error[:, None] * t5, axis=0)
                 t9 = tl.sum(do[:, None] * (W - (eta * error)[:, None] * x[None, :]), axis=0)
                 t10 = tl.sum(x * t8, axis=0)
                 tl.store(
@@ -911,9 +911,9 @@ def sequential_backward_kernel(
                     -eta * t7 - eta * t8, mask=in_n,
                 )
                 tl.store(dz_at + ((line + now) * heads + head + tile * lines * heads) * size_n + at_n, t9, mask=in_n)
-                tl.store(dy_at + ((line + now) * heads + head) * size_m + at_m, eta * t5, mask=in_m)
+                tl.store(dy_at + ((line + now) * heads + head) * size_m + at_m, eta * t6, mask=in_m)
                 tl.store(deta_at + (line + now) * heads + head + tile * lines * heads, -t10)
-                dW = t1 + dW - (eta * t3 * t5 * t6)[:, None] * x[None, :]
+                dW = t1 + dW - (eta * t3 * t4 * t6)[:, None] * x[None, :]
         else:
             now = origin + length - 1
             x_ahead_2 = tl.load(x_at + now * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
@@ -947,12 +947,12 @@ def sequential_backward_kernel(
                 t1 = do[:, None] * z[None, :]
                 t2 = tl.sum(x[None, :] * W, axis=1)
                 t3 = tl.sigmoid(t2)
-                t4 = t1 + dW
-                t5 = tl.sum(x[None, :] * t4, axis=1)
-                t6 = 1.0 - t3
-                t7 = tl.sum((t3 * t5 * t6)[:, None] * W, axis=0)
+                t4 = tl.sigmoid(-t2)
+                t5 = t1 + dW
+                t6 = tl.sum(x[None, :] * t5, axis=1)
+                t7 = tl.sum((t3 * t4 * t6)[:, None] * W, axis=0)
                 error = t3 - y
-                t8 = tl.sum(error[:, None] * t4, axis=0)
+                t8 = tl.sum(error[:, None] * t5, axis=0)
                 t9 = tl.sum(do[:, None] * (W - (eta * error)[:, None] * x[None, :]), axis=0)
                 t10 = tl.sum(x * t8, axis=0)
                 tl.store(
@@ -960,9 +960,9 @@ def sequential_backward_kernel(
                     -eta * t7 - eta * t8, mask=in_n,
                 )
                 tl.store(dz_at + ((line + now) * heads + head + tile * lines * heads) * size_n + at_n, t9, mask=in_n)
-                tl.store(dy_at + ((line + now) * heads + head) * size_m + at_m, eta * t5, mask=in_m)
+                tl.store(dy_at + ((line + now) * heads + head) * size_m + at_m, eta * t6, mask=in_m)
                 tl.store(deta_at + (line + now) * heads + head + tile * lines * heads, -t10)
-                dW = t1 + dW - (eta * t3 * t5 * t6)[:, None] * x[None, :]
+                dW = t1 + dW - (eta * t3 * t4 * t6)[:, None] * x[None, :]
         tl.debug_barrier()
     tl.store(dW_start_at + index * (size_m * size_n) + at_m_n, dW, mask=in_m_n)
 

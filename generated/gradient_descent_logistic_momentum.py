@@ -12,18 +12,18 @@ family: sequential
 #     (4) o_t = W_t z_t
 #
 # Its adjoint
-#     (5) h_t = sigmoid(W_{t-1} x_t)
-#     (6) derror_t = dV_t x_t
-#     (7) dV_t = mu_{t+1} dV_{t+1} - eta_t dW_t
-#     (8) dW_t = keep_{t+1} dW_{t+1} + ((1 - h_{t+1}) . h_{t+1} . derror_{t+1}) x_{t+1}^T + do_t z_t^T
-#     (9) dx_t = dV_t^T error_t + W_{t-1}^T ((1 - h_t) . h_t . derror_t)
-#     (10) dz_t = W_t^T do_t
-#     (11) dy_t = -derror_t
-#     (12) deta_t = -<V_t, dW_t>
-#     (13) dlog mu_t = mu_t <V_{t-1}, dV_t>
-#     (14) dlog keep_t = keep_t <W_{t-1}, dW_t>
-#     (15) dV_0 = mu_1 dV_1
-#     (16) dW_0 = keep_1 dW_1 + ((1 - h_1) . h_1 . derror_1) x_1^T
+#     (5) derror_t = dV_t x_t
+#     (6) dV_t = mu_{t+1} dV_{t+1} - eta_t dW_t
+#     (7) dW_t = keep_{t+1} dW_{t+1} + (sigmoid(W_t x_{t+1}) . sigmoid(-W_t x_{t+1}) . derror_{t+1}) x_{t+1}^T + do_t
+#         z_t^T
+#     (8) dx_t = dV_t^T error_t + W_{t-1}^T (sigmoid(W_{t-1} x_t) . sigmoid(-W_{t-1} x_t) . derror_t)
+#     (9) dz_t = W_t^T do_t
+#     (10) dy_t = -derror_t
+#     (11) deta_t = -<V_t, dW_t>
+#     (12) dlog mu_t = mu_t <V_{t-1}, dV_t>
+#     (13) dlog keep_t = keep_t <W_{t-1}, dW_t>
+#     (14) dV_0 = mu_1 dV_1
+#     (15) dW_0 = keep_1 dW_1 + (sigmoid(W_0 x_1) . sigmoid(-W_0 x_1) . derror_1) x_1^T
 #
 # Recurrent form, because what is written isn't affine in what is read: sigmoid(W_{t-1} x_t)
 
@@ -170,10 +170,10 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
             derror = (x[..., None, :] * t2).sum(-1)
             t3 = (x[..., None, :] * W).sum(-1)
             t4 = torch.sigmoid(t3)
-            t5 = 1.0 - t4
-            t6 = ((derror * t4 * t5)[..., :, None] * W).sum(-2)
+            t5 = torch.sigmoid(-t3)
             error = t4 - y
-            t7 = (error[..., :, None] * t2).sum(-2)
+            t6 = (error[..., :, None] * t2).sum(-2)
+            t7 = ((derror * t4 * t5)[..., :, None] * W).sum(-2)
             t8 = error[..., :, None] * x[..., None, :] + mu[..., None, None] * V
             t9 = (do[..., :, None] * (keep[..., None, None] * W - eta[..., None, None] * t8)).sum(-2)
             t10 = (t1 * t8).sum(-2)
@@ -802,10 +802,10 @@ def sequential_backward_kernel(
                 derror = tl.sum(x[None, :] * t2, axis=1)
                 t3 = tl.sum(x[None, :] * W, axis=1)
                 t4 = tl.sigmoid(t3)
-                t5 = 1.0 - t4
-                t6 = tl.sum((derror * t4 * t5)[:, None] * W, axis=0)
+                t5 = tl.sigmoid(-t3)
                 error = t4 - y
-                t7 = tl.sum(error[:, None] * t2, axis=0)
+                t6 = tl.sum(error[:, None] * t2, axis=0)
+                t7 = tl.sum((derror * t4 * t5)[:, None] * W, axis=0)
                 t8 = error[:, None] * x[None, :] + mu * V
                 t9 = tl.sum(do[:, None] * (keep * W - eta * t8), axis=0)
                 t10 = tl.sum(t1 * t8, axis=0)
@@ -841,10 +841,10 @@ def sequential_backward_kernel(
                 derror = tl.sum(x[None, :] * t2, axis=1)
                 t3 = tl.sum(x[None, :] * W, axis=1)
                 t4 = tl.sigmoid(t3)
-                t5 = 1.0 - t4
-                t6 = tl.sum((derror * t4 * t5)[:, None] * W, axis=0)
+                t5 = tl.sigmoid(-t3)
                 error = t4 - y
-                t7 = tl.sum(error[:, None] * t2, axis=0)
+                t6 = tl.sum(error[:, None] * t2, axis=0)
+                t7 = tl.sum((derror * t4 * t5)[:, None] * W, axis=0)
                 t8 = error[:, None] * x[None, :] + mu * V
                 t9 = tl.sum(do[:, None] * (keep * W - eta * t8), axis=0)
                 t10 = tl.sum(t1 * t8, axis=0)
@@ -880,10 +880,10 @@ def sequential_backward_kernel(
                 derror = tl.sum(x[None, :] * t2, axis=1)
                 t3 = tl.sum(x[None, :] * W, axis=1)
                 t4 = tl.sigmoid(t3)
-                t5 = 1.0 - t4
-                t6 = tl.sum((derror * t4 * t5)[:, None] * W, axis=0)
+                t5 = tl.sigmoid(-t3)
                 error = t4 - y
-                t7 = tl.sum(error[:, None] * t2, axis=0)
+                t6 = tl.sum(error[:, None] * t2, axis=0)
+                t7 = tl.sum((derror * t4 * t5)[:, None] * W, axis=0)
                 t8 = error[:, None] * x[None, :] + mu * V
                 t9 = tl.sum(do[:, None] * (keep * W - eta * t8), axis=0)
                 t10 = tl.sum(t1 * t8, axis=0)
@@ -919,10 +919,10 @@ def sequential_backward_kernel(
                 derror = tl.sum(x[None, :] * t2, axis=1)
                 t3 = tl.sum(x[None, :] * W, axis=1)
                 t4 = tl.sigmoid(t3)
-                t5 = 1.0 - t4
-                t6 = tl.sum((derror * t4 * t5)[:, None] * W, axis=0)
+                t5 = tl.sigmoid(-t3)
                 error = t4 - y
-                t7 = tl.sum(error[:, None] * t2, axis=0)
+                t6 = tl.sum(error[:, None] * t2, axis=0)
+                t7 = tl.sum((derror * t4 * t5)[:, None] * W, axis=0)
                 t8 = error[:, None] * x[None, :] + mu * V
                 t9 = tl.sum(do[:, None] * (keep * W - eta * t8), axis=0)
                 t10 = tl.sum(t1 * t8, axis=0)
@@ -964,10 +964,10 @@ def sequential_backward_kernel(
                 derror = tl.sum(x[None, :] * t2, axis=1)
                 t3 = tl.sum(x[None, :] * W, axis=1)
                 t4 = tl.sigmoid(t3)
-                t5 = 1.0 - t4
-                t6 = tl.sum((derror * t4 * t5)[:, None] * W, axis=0)
+                t5 = tl.sigmoid(-t3)
                 error = t4 - y
-                t7 = tl.sum(error[:, None] * t2, axis=0)
+                t6 = tl.sum(error[:, None] * t2, axis=0)
+                t7 = tl.sum((derror * t4 * t5)[:, None] * W, axis=0)
                 t8 = error[:, None] * x[None, :] + mu * V
                 t9 = tl.sum(do[:, None] * (keep * W - eta * t8), axis=0)
                 t10 = tl.sum(t1 * t8, axis=0)
@@ -1027,10 +1027,10 @@ def sequential_backward_kernel(
                 derror = tl.sum(x[None, :] * t2, axis=1)
                 t3 = tl.sum(x[None, :] * W, axis=1)
                 t4 = tl.sigmoid(t3)
-                t5 = 1.0 - t4
-                t6 = tl.sum((derror * t4 * t5)[:, None] * W, axis=0)
+                t5 = tl.sigmoid(-t3)
                 error = t4 - y
-                t7 = tl.sum(error[:, None] * t2, axis=0)
+                t6 = tl.sum(error[:, None] * t2, axis=0)
+                t7 = tl.sum((derror * t4 * t5)[:, None] * W, axis=0)
                 t8 = error[:, None] * x[None, :] + mu * V
                 t9 = tl.sum(do[:, None] * (keep * W - eta * t8), axis=0)
                 t10 = tl.sum(t1 * t8, axis=0)
