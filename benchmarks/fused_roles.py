@@ -1,44 +1,38 @@
-"""The fused backward whose warps have roles, beside today's, on a GPU of compute capability 9.0: errors of each head against the
-recurrence in float64, then times beside the memory lower bound. It takes less than three minutes.
+"""The fused backward whose warps have roles, beside the one without, on a GPU of compute capability 9.0: errors of each head
+against the recurrence in float64, then times beside the memory lower bound. It takes less than two minutes.
 
-    python -m benchmarks.fused_roles --emit     # write the ops that have it into build/fused_roles; needs no GPU
     python -m benchmarks.fused_roles            # compare, time, and put what was found into results/gpu/roles.json
 
-No op of the catalogue has this kernel until its numbers are known. Exit status 1: it was not launched, or has larger errors.
+Gradients of a few numbers a head are left to tests/gpu/test_fused_roles.py, which judges them over many draws. Exit status 1:
+the kernel was not launched, or has larger errors.
 """
 
 from __future__ import annotations
 
 import argparse
-import functools
-import importlib.util
 import json
 import math
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from datetime import date
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
 import triton
 
-from chunkform.codegen.recurrence.emit import emit
 from chunkform.runtime.chunk_kernels import warp_roles
 from chunkform.runtime.launch import replay
 
 from . import timing
-from .accuracy import compiled, errors
+from .accuracy import errors
 from .calls import forward_backward
 from .inputs import SHAPES, Shape, draw
 from .pairs import lower_bound_milliseconds
 from .peers import Subject, ours
 
 ROOT = Path(__file__).parent.parent
-EMITTED, RECORD = ROOT / "build" / "fused_roles", ROOT / "results" / "gpu" / "roles.json"
+RECORD = ROOT / "results" / "gpu" / "roles.json"
 NAMES = ("lightning_attention", "retention", "linear_attention")
 KERNEL = "backward_whole_roles"
 COMPARED = (Shape("tail", 2, 300, 4, 128), Shape("chunks", 1, 512, 2, 128), Shape("one step", 2, 1, 3, 128))
@@ -49,14 +43,10 @@ Row = dict[str, Any]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--emit", action="store_true", help="write the ops alone")
     parser.add_argument("--out", type=Path, default=RECORD, help="the JSON that what was found is put into")
     a = parser.parse_args()
-    if a.emit:
-        print(*map(emitted, NAMES), sep="\n")
-        return
     if not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0):
-        raise SystemExit("fused_roles needs a GPU of compute capability 9.0; --emit does without")
+        raise SystemExit("fused_roles needs a GPU of compute capability 9.0")
     if not triton.__version__.startswith(warp_roles.TESTED):
         raise SystemExit(f"fused_roles needs Triton {' or '.join(warp_roles.TESTED)}, got {triton.__version__}")
     torch.cuda.init()
@@ -67,34 +57,6 @@ def main() -> None:
     problems = complaints(found)
     print(*problems, sep="\n")
     raise SystemExit(bool(problems))
-
-
-def emitted(name: str) -> Path:
-    """The file of an op that has the kernel."""
-    EMITTED.mkdir(parents=True, exist_ok=True)
-    path = EMITTED / f"{name}.py"
-    path.write_text(emit(replace(compiled(name), backward_roles=True), tidy=False))
-    return path
-
-
-@functools.cache
-def op(name: str) -> Callable[..., Any]:
-    """The op that has the kernel."""
-    path = EMITTED / f"{name}.py"
-    path = path if path.exists() else emitted(name)
-    spec = importlib.util.spec_from_file_location(f"fused_roles_{name}", path)
-    assert spec is not None and spec.loader is not None
-    module: ModuleType = importlib.util.module_from_spec(spec)
-    sys.modules[module.__name__] = module
-    spec.loader.exec_module(module)
-    function: Callable[..., Any] = getattr(module, name)
-    return function
-
-
-def subject(name: str) -> Subject:
-    """The op, as it is measured."""
-    function, like = op(name), ours(name)
-    return replace(like, call=lambda given: tuple(function(**given)[:-1]))
 
 
 @contextmanager
@@ -112,7 +74,7 @@ def measured() -> Row:
     rate = timing.copy_rate("cuda", timing.QUICK)
     compared, timed = [], []
     for name in NAMES:
-        one = subject(name)
+        one = ours(name)
         compared += [row for shape in COMPARED for row in comparison(name, one, shape)]
         timed += [times(name, one, SHAPES[s], rate) for s in (TIMED if name == NAMES[0] else TIMED[:1])]
     about = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "triton": triton.__version__}
@@ -121,11 +83,14 @@ def measured() -> Row:
 
 def comparison(name: str, one: Subject, shape: Shape) -> Iterator[Row]:
     """Errors of the worst head, without roles and with them, for decays of three strengths."""
+    given, _ = draw(one.signature, shape, device="cuda", dtype=torch.bfloat16, unit=one.unit, decay="usual")
+    few = {f"d{n}" for n, x in given.items() if x.ndim == 1}
     for decay in ("usual", "lasting", "fast") if shape is COMPARED[0] else ("usual",):
         row: Row = {"op": name, "shape": shape.spelled, "decay": decay}
         for what, there in (("without", False), ("with roles", True)):
             with asked_for(there):
-                row[what] = errors(name, one, shape, "cuda", torch.bfloat16, decay)
+                found = errors(name, one, shape, "cuda", torch.bfloat16, decay)
+            row[what] = {n: x for n, x in found.items() if n not in few}
         yield row
 
 

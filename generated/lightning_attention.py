@@ -76,9 +76,10 @@ from chunkform.runtime.chunk_kernels.kernels import (
 from chunkform.runtime.chunk_kernels.reductions import pair
 from chunkform.runtime.chunk_kernels.segment_maps import map_of_all
 from chunkform.runtime.chunk_kernels.split_precision import rounded_and_rest, rounded_to
+from chunkform.runtime.chunk_kernels.warp_role_sums import store_pair_sums, store_row_sums, store_state_products
 from chunkform.runtime.chunk_kernels.warp_roles import (
-    accumulator, fence_async_shared, gl, gluon, launch_with_roles, mbarrier, swizzled, tma,
-    warpgroup_mma, warpgroup_mma_wait, with_roles,
+    accumulator, fence_async_shared, gl, gluon, launch_fused_with_roles, launch_with_roles,
+    mbarrier, swizzled, tma, warpgroup_mma, warpgroup_mma_wait, with_roles,
 )
 from chunkform.runtime.launch.launch import DTYPES, cdiv, choose, cotangent, launch, spread, steps, strides, whole
 from chunkform.runtime.launch.varlen import BLOCK, backward_by_length, forward_by_length
@@ -672,7 +673,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], lam.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "aaf186c10952941c")
+    config = choose(some.dtype, (D, E), "8fb89b0371ccd014")
     config = with_roles(config, D, q, v, k)
     lay = places(packed, (B, T, H), config.chunk)
     blocks = places(packed, (B, T, H), BLOCK)
@@ -975,6 +976,286 @@ def backward_whole(
         tl.store(dS_last + sh * D * E + d[None, :] * E + e[:, None], dS, mask=d_ok[None, :] & e_ok[:, None])
 
 
+@gluon.jit
+def backward_whole_consumer(
+    S_spans_out, S_own_late__out, S_in_late__out, dq_t, dv_t, S_out_late__out, dk_t, dS_first,
+    dS_last, T, H, chunks, parts, sh, h, part, begin, stop, first_2, bh, count, dq_p_2, dv_p_2,
+    dk_p_2, dS_2_buffer, chunk_ready, chunk_empty, state_ready, state_empty, S_ring, kept_ring,
+    do_ring, v_ring, q_ring, k_ring, lam_a_ring, t_buffer, t2_buffer, until_ring, since2_ring,
+    out_tile, D: gl.constexpr, E: gl.constexpr, block_d: gl.constexpr, block_e: gl.constexpr,
+    WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr, DT: gl.constexpr,
+):
+    tile1: gl.constexpr = accumulator(block_e, block_d, WARPS)
+    tile2: gl.constexpr = accumulator(C, C, WARPS)
+    tile3: gl.constexpr = accumulator(C, block_d, WARPS)
+    tile4: gl.constexpr = accumulator(C, block_e, WARPS)
+    left1: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=accumulator(block_e, block_d, WARPS), k_width=2)
+    dq_p_2_tiles = tma.make_tensor_descriptor(dq_p_2, [stop, D], [dq_t, 1], [C, block_d], swizzled(block_d, DT))
+    dv_p_2_tiles = tma.make_tensor_descriptor(dv_p_2, [stop, E], [dv_t, 1], [C, block_e], swizzled(block_e, DT))
+    dk_p_2_tiles = tma.make_tensor_descriptor(dk_p_2, [stop, D], [dk_t, 1], [C, block_d], swizzled(block_d, DT))
+    dS_2 = (
+        gl.zeros([block_e, block_d], gl.float32, layout=tile1)
+        + gl.load(
+            dS_first
+            + sh * D * E
+            + gl.arange(0, block_d, layout=gl.SliceLayout(0, tile1))[None, :] * E
+            + gl.arange(0, block_e, layout=gl.SliceLayout(1, tile1))[:, None],
+            mask=(gl.arange(0, block_d, layout=gl.SliceLayout(0, tile1)) < D)[None, :]
+            & (gl.arange(0, block_e, layout=gl.SliceLayout(1, tile1)) < E)[:, None], other=0.0,
+        )
+        if dS_first is not None
+        else gl.zeros([block_e, block_d], gl.float32, layout=tile1)
+    )
+    for n in range(count):
+        stage = n % STAGES
+        phase = n // STAGES & 1
+        c = count - 1 - n
+        t0 = begin + gl.cast(c, gl.int64) * C
+        last = gl.minimum(stop - t0, C).to(gl.int32) - 1
+        c_2 = c + first_2
+        at = bh * T + t0
+        dS_2_operand = dS_2.to(DT)
+        dS_2_buffer.store(dS_2_operand)
+        fence_async_shared()
+        mbarrier.wait(chunk_ready.index(stage), phase)
+        mbarrier.wait(state_ready.index(0), (n & 1))
+        S_1 = S_ring.index(0).load(tile1)
+        store_state_products(S_spans_out + (bh * chunks + c_2) * WARPS, kept_ring.index(stage), S_1, dS_2, WARPS)
+        p_2 = warpgroup_mma(
+            do_ring.index(stage), v_ring.index(stage).permute((1, 0)),
+            gl.zeros([C, C], gl.float32, layout=tile2), use_acc=False, is_async=True,
+        )  # do v^T
+        p2_2 = warpgroup_mma(
+            q_ring.index(stage), k_ring.index(stage).permute((1, 0)),
+            gl.zeros([C, C], gl.float32, layout=tile2), use_acc=False, is_async=True,
+        )  # q k^T
+        p3 = warpgroup_mma(
+            do_ring.index(stage), S_ring.index(0), gl.zeros([C, block_d], gl.float32, layout=tile3),
+            use_acc=False, is_async=True,
+        )  # do S^T
+        seen = (
+            gl.arange(0, C, layout=gl.SliceLayout(1, tile2))[:, None]
+            >= gl.arange(0, C, layout=gl.SliceLayout(0, tile2))[None, :]
+        )
+        log2 = (
+            lam_a_ring.index(stage).load(gl.SliceLayout(1, tile2))[:, None]
+            - lam_a_ring.index(stage).load(gl.SliceLayout(0, tile2))[None, :]
+        )
+        m = gl.exp2(gl.where(seen, log2, float("-inf")))  # decays from write to read
+        p_2 = warpgroup_mma_wait(2, deps=(p_2,))
+        t = (p_2 * m).to(DT)  # (do v^T) . m
+        t_buffer.store(t)
+        fence_async_shared()
+        p2_2 = warpgroup_mma_wait(1, deps=(p2_2,))
+        pairs = gl.where(
+            gl.arange(0, C, layout=gl.SliceLayout(1, tile2))[:, None]
+            > gl.arange(0, C, layout=gl.SliceLayout(0, tile2))[None, :], (p2_2 * t.to(gl.float32)),
+            0.0,
+        )  # [i > j] . (q k^T) . matrix1
+        store_pair_sums(S_own_late__out, pairs, bh, t0, T, last + 1, True, True, WARPS)
+        t2 = (p2_2 * m).to(DT)  # (q k^T) . m
+        t2_buffer.store(t2)
+        fence_async_shared()
+        p5 = warpgroup_mma(
+            k_ring.index(stage), dS_2_buffer.permute((1, 0)),
+            gl.zeros([C, block_e], gl.float32, layout=tile4), use_acc=False, is_async=True,
+        )  # k dS
+        p3 = warpgroup_mma_wait(1, deps=(p3,))
+        mbarrier.arrive(state_empty.index(0), count=1)
+        until_summed = until_ring.index(stage).load(gl.SliceLayout(1, tile3))[:, None] * p3
+        q_1 = q_ring.index(stage).load(tile3)
+        store_row_sums(S_in_late__out + at, until_summed, q_1, last + 1)
+        p4 = warpgroup_mma(t_buffer, k_ring.index(stage), until_summed, is_async=True)  # ... + matrix1 k
+        p5 = warpgroup_mma_wait(1, deps=(p5,))
+        p6_onto = since2_ring.index(stage).load(gl.SliceLayout(1, tile4))[:, None] * p5
+        p6 = warpgroup_mma(t2_buffer.permute((1, 0)), do_ring.index(stage), p6_onto, is_async=True)  # ... + matrix2 do
+        p4 = warpgroup_mma_wait(1, deps=(p4,))
+        p4_rounded = p4.to(DT)
+        tma.store_wait(0)
+        out_tile.store(p4_rounded)
+        fence_async_shared()
+        tma.async_copy_shared_to_global(dq_p_2_tiles, [t0.to(gl.int32), 0], out_tile)
+        p7 = warpgroup_mma(
+            v_ring.index(stage), dS_2_buffer, gl.zeros([C, block_d], gl.float32, layout=tile3),
+            use_acc=False, is_async=True,
+        )  # v dS^T
+        p6 = warpgroup_mma_wait(1, deps=(p6,))
+        p6_rounded = p6.to(DT)
+        tma.store_wait(0)
+        out_tile.store(p6_rounded)
+        fence_async_shared()
+        tma.async_copy_shared_to_global(dv_p_2_tiles, [t0.to(gl.int32), 0], out_tile)
+        p7 = warpgroup_mma_wait(0, deps=(p7,))
+        since2_summed = -since2_ring.index(stage).load(gl.SliceLayout(1, tile3))[:, None] * p7
+        k_1 = k_ring.index(stage).load(tile3)
+        store_row_sums(S_out_late__out + at, since2_summed, k_1, last + 1)
+        p8_onto = since2_ring.index(stage).load(gl.SliceLayout(1, tile3))[:, None] * p7
+        p8 = warpgroup_mma(t_buffer.permute((1, 0)), q_ring.index(stage), p8_onto, is_async=True)  # ... + matrix1 q
+        p9_left = (
+            until_ring.index(stage).load(gl.SliceLayout(0, left1))[None, :]
+            * do_ring.index(stage).permute((1, 0)).load(left1).to(gl.float32)
+        ).to(DT)
+        p9_onto = kept_ring.index(stage).load(gl.SliceLayout(1, tile1))[:, None] * dS_2
+        p9 = warpgroup_mma(p9_left, q_ring.index(stage), p9_onto, is_async=True)  # ... + q^T diag(until) do
+        p8 = warpgroup_mma_wait(1, deps=(p8,))
+        p8_rounded = p8.to(DT)
+        tma.store_wait(0)
+        out_tile.store(p8_rounded)
+        fence_async_shared()
+        tma.async_copy_shared_to_global(dk_p_2_tiles, [t0.to(gl.int32), 0], out_tile)
+        p9 = warpgroup_mma_wait(0, deps=(p9,))
+        mbarrier.arrive(chunk_empty.index(stage), count=1)
+        dS_2 = p9
+    if dS_last is not None:
+        if part == 0:
+            gl.store(
+                dS_last
+                + (sh // H // parts * H + h) * D * E
+                + gl.arange(0, block_d, layout=gl.SliceLayout(0, tile1))[None, :] * E
+                + gl.arange(0, block_e, layout=gl.SliceLayout(1, tile1))[:, None], dS_2,
+                mask=(gl.arange(0, block_d, layout=gl.SliceLayout(0, tile1)) < D)[None, :]
+                & (gl.arange(0, block_e, layout=gl.SliceLayout(1, tile1)) < E)[:, None],
+            )
+    tma.store_wait(0)
+
+
+@gluon.jit
+def backward_whole_loader(
+    S_borders, lam_sums, do_t, q_t, v_t, k_t, T, H, chunks, h, b, begin, stop, first_2, bh, count,
+    do_p_2, q_p_2, v_p_2, k_p_2, chunk_ready, chunk_empty, do_ring, v_ring, q_ring, k_ring,
+    kept_ring, lam_a_ring, until_ring, since2_ring, state_ready, state_empty, S_ring,
+    D: gl.constexpr, E: gl.constexpr, block_d: gl.constexpr, block_e: gl.constexpr,
+    WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr, DT: gl.constexpr,
+):
+    do_tiles = tma.make_tensor_descriptor(do_p_2, [stop, E], [do_t, 1], [C, block_e], swizzled(block_e, DT))
+    v_tiles = tma.make_tensor_descriptor(v_p_2, [stop, E], [v_t, 1], [C, block_e], swizzled(block_e, DT))
+    q_tiles = tma.make_tensor_descriptor(q_p_2, [stop, D], [q_t, 1], [C, block_d], swizzled(block_d, DT))
+    k_tiles = tma.make_tensor_descriptor(k_p_2, [stop, D], [k_t, 1], [C, block_d], swizzled(block_d, DT))
+    S_tiles = tma.make_tensor_descriptor(
+        S_borders + (b * chunks * block_e * H + h) * D, [chunks * block_e, D], [H * D, 1],
+        [block_e, block_d], swizzled(block_d, DT),
+    )
+    for n in range(count):
+        stage = n % STAGES
+        phase = n // STAGES & 1
+        c = count - 1 - n
+        t0 = begin + gl.cast(c, gl.int64) * C
+        last = gl.minimum(stop - t0, C).to(gl.int32) - 1
+        c_2 = c + first_2
+        at = bh * T + t0
+        lam_a_end = gl.load(lam_sums + at + last)
+        lam_a = gl.load(
+            lam_sums + at + gl.minimum(gl.arange(0, C, layout=gl.BlockedLayout([C // 32], [32], [1], [0])), last)
+        )
+        mbarrier.wait(chunk_empty.index(stage), phase ^ 1)
+        ready = chunk_ready.index(stage)
+        mbarrier.expect(
+            ready,
+            do_tiles.block_type.nbytes
+            + v_tiles.block_type.nbytes
+            + q_tiles.block_type.nbytes
+            + k_tiles.block_type.nbytes,
+        )
+        tma.async_copy_global_to_shared(do_tiles, [t0.to(gl.int32), 0], ready, do_ring.index(stage))
+        tma.async_copy_global_to_shared(v_tiles, [t0.to(gl.int32), 0], ready, v_ring.index(stage))
+        tma.async_copy_global_to_shared(q_tiles, [t0.to(gl.int32), 0], ready, q_ring.index(stage))
+        tma.async_copy_global_to_shared(k_tiles, [t0.to(gl.int32), 0], ready, k_ring.index(stage))
+        kept = gl.exp2(lam_a_end)
+        until = gl.exp2(lam_a)
+        since2 = gl.exp2(lam_a_end - lam_a)
+        kept_ring.index(stage).store(gl.full([1], kept, gl.float32, layout=gl.BlockedLayout([1], [32], [1], [0])))
+        lam_a_ring.index(stage).store(lam_a)
+        until_ring.index(stage).store(until)
+        since2_ring.index(stage).store(since2)
+        mbarrier.arrive(chunk_ready.index(stage), count=1)
+        mbarrier.wait(state_empty.index(0), (n & 1) ^ 1)
+        ready = state_ready.index(0)
+        mbarrier.expect(ready, S_tiles.block_type.nbytes)
+        tma.async_copy_global_to_shared(S_tiles, [(c_2 * block_e).to(gl.int32), 0], ready, S_ring.index(0))
+
+
+@gluon.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+def backward_whole_roles(
+    S_borders, lam_sums, lam_rests, S_spans_out, do_p, do_b, do_t, do_h, do_g,
+    q_p, q_b, q_t, q_h, q_g, v_p, v_b, v_t, v_h, v_g, k_p, k_b, k_t, k_h, k_g, S_own_late__out,
+    S_in_late__out, dq_p, dq_b, dq_t, dq_h, dq_g, dv_p, dv_b, dv_t, dv_h, dv_g, S_out_late__out,
+    dk_p, dk_b, dk_t, dk_h, dk_g, S_late__out, dS_first, dS_last,
+    T, H, chunks, starts, parts, length,
+    D: gl.constexpr, E: gl.constexpr, block_d: gl.constexpr, block_e: gl.constexpr,
+    YIELD: gl.constexpr, WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr,
+    LEVELS: gl.constexpr, EVEN: gl.constexpr, EXACT: gl.constexpr, DT: gl.constexpr,
+    LOADER_REGISTERS: gl.constexpr,
+):
+    """The fused backward pass: one sweep backwards in time over intervals, which carries dS. Its warps have roles: consumer, loader."""
+    sh = gl.program_id(0).to(gl.int64)
+    h = sh % H
+    b = (sh // H // parts) if starts is None else (sh // H * 0)
+    part = (sh // H % parts) if starts is None else (sh // H * 0)
+    begin = (sh // H % parts * length) if starts is None else (gl.load(starts + sh // H))
+    stop = (gl.minimum(sh // H % parts * length + length, T)) if starts is None else (gl.load(starts + sh // H + 1))
+    first = (sh // H % parts * length // C) if starts is None else (gl.load(starts + sh // H) // C + sh // H)
+    first_2 = first.to(gl.int32)
+    bh = b * H + h
+    count = gl.cdiv(gl.maximum(stop - begin, 0), C).to(gl.int32)
+    do_p_2 = do_p + (b * do_b + h // do_g * do_h)
+    q_p_2 = q_p + (b * q_b + h // q_g * q_h)
+    v_p_2 = v_p + (b * v_b + h // v_g * v_h)
+    k_p_2 = k_p + (b * k_b + h // k_g * k_h)
+    dq_p_2 = dq_p + (b * dq_b + h // dq_g * dq_h)
+    dv_p_2 = dv_p + (b * dv_b + h // dv_g * dv_h)
+    dk_p_2 = dk_p + (b * dk_b + h // dk_g * dk_h)
+    gl.static_assert(block_d == block_e)
+    kept_ring = gl.allocate_shared_memory(gl.float32, [STAGES, 1], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    S_ring = gl.allocate_shared_memory(DT, [1, block_e, block_d], swizzled(block_d, DT))
+    do_ring = gl.allocate_shared_memory(DT, [STAGES, C, block_e], swizzled(block_e, DT))
+    v_ring = gl.allocate_shared_memory(DT, [STAGES, C, block_e], swizzled(block_e, DT))
+    q_ring = gl.allocate_shared_memory(DT, [STAGES, C, block_d], swizzled(block_d, DT))
+    k_ring = gl.allocate_shared_memory(DT, [STAGES, C, block_d], swizzled(block_d, DT))
+    lam_a_ring = gl.allocate_shared_memory(gl.float32, [STAGES, C], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    until_ring = gl.allocate_shared_memory(gl.float32, [STAGES, C], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    since2_ring = gl.allocate_shared_memory(gl.float32, [STAGES, C], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    dS_2_buffer = gl.allocate_shared_memory(DT, [block_e, block_d], swizzled(block_d, DT))
+    t_buffer = gl.allocate_shared_memory(DT, [C, C], swizzled(C, DT))
+    t2_buffer = gl.allocate_shared_memory(DT, [C, C], swizzled(C, DT))
+    out_tile = gl.allocate_shared_memory(DT, [C, block_d], swizzled(block_d, DT))
+    chunk_ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    chunk_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    state_ready = gl.allocate_shared_memory(gl.int64, [1, 1], mbarrier.MBarrierLayout())
+    state_empty = gl.allocate_shared_memory(gl.int64, [1, 1], mbarrier.MBarrierLayout())
+    for stage in gl.static_range(STAGES):
+        mbarrier.init(chunk_ready.index(stage), count=2)
+        mbarrier.init(chunk_empty.index(stage), count=1)
+    for stage in gl.static_range(1):
+        mbarrier.init(state_ready.index(stage), count=1)
+        mbarrier.init(state_empty.index(stage), count=1)
+    fence_async_shared()
+    gl.warp_specialize(
+        [
+            (
+                backward_whole_consumer,
+                (
+                    S_spans_out, S_own_late__out, S_in_late__out, dq_t, dv_t, S_out_late__out, dk_t,
+                    dS_first, dS_last, T, H, chunks, parts, sh, h, part, begin, stop, first_2, bh,
+                    count, dq_p_2, dv_p_2, dk_p_2, dS_2_buffer, chunk_ready, chunk_empty,
+                    state_ready, state_empty, S_ring, kept_ring, do_ring, v_ring, q_ring, k_ring,
+                    lam_a_ring, t_buffer, t2_buffer, until_ring, since2_ring, out_tile, D, E,
+                    block_d, block_e, WARPS, STAGES, C, DT,
+                ),
+            ),
+            (
+                backward_whole_loader,
+                (
+                    S_borders, lam_sums, do_t, q_t, v_t, k_t, T, H, chunks, h, b, begin, stop,
+                    first_2, bh, count, do_p_2, q_p_2, v_p_2, k_p_2, chunk_ready, chunk_empty,
+                    do_ring, v_ring, q_ring, k_ring, kept_ring, lam_a_ring, until_ring, since2_ring,
+                    state_ready, state_empty, S_ring, D, E, block_d, block_e, WARPS, STAGES, C, DT,
+                ),
+            ),
+        ],
+        [1], [LOADER_REGISTERS],
+    )
+
+
 def triton_backward_whole(
     given, states, constants, saved, cotangents, final_cotangents, needs, packed=None, exchange=None
 ):
@@ -988,7 +1269,7 @@ def triton_backward_whole(
     H = max(q.shape[2], k.shape[2], v.shape[2], lam.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "aaf186c10952941c")
+    config = choose(some.dtype, (D, E), "8fb89b0371ccd014")
     lay = places(packed, (B, T, H), config.chunk)
     blocks = places(packed, (B, T, H), BLOCK)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
@@ -1047,8 +1328,9 @@ def triton_backward_whole(
     S_out_late_ = some.new_empty((B, H, 1, T), dtype=torch.float32) if apart(warps) else None
     S_late_ = None if apart(warps) else block_lam_sums
     dS_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if needs & {"S"} else None
-    launch(
-        backward_whole, (lay.sequences * parts * H,),
+    launch_fused_with_roles(
+        config, backward_whole, backward_whole_roles, ("D", "block_d", "E", "block_e"),
+        (lay.sequences * parts * H,),
         S_borders, block_lam_sums, block_lam_rests, S_spans, do, *strides(do, H), q, *strides(q, H),
         v, *strides(v, H), k, *strides(k, H), S_own_late_, S_in_late_, dq, *strides(dq, H),
         dv, *strides(dv, H), S_out_late_, dk, *strides(dk, H), S_late_, dS_starts, dS_last,
@@ -1474,7 +1756,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], lam.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "aaf186c10952941c")
+    config = choose(some.dtype, (D, E), "8fb89b0371ccd014")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))

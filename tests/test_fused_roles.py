@@ -50,12 +50,3 @@ def test_without_a_gpu_it_ends_in_a_sentence(monkeypatch):
     monkeypatch.setattr("sys.argv", ["fused_roles"])
     with pytest.raises(SystemExit, match=r"needs a GPU of compute capability 9\.0"):
         fused_roles.main()
-
-
-def test_the_emitted_op_has_both_kernels_and_chooses_at_the_call(monkeypatch, tmp_path):
-    monkeypatch.setattr(fused_roles, "EMITTED", tmp_path)
-    one = fused_roles.subject("linear_attention")
-    text = (tmp_path / "linear_attention.py").read_text()
-    assert "def backward_whole_roles(" in text and "launch_fused_with_roles(" in text
-    q = torch.ones(1, 2, 1, 16)
-    assert one.call({"q": q, "k": q, "v": q})[0].shape == (1, 2, 1, 16)

@@ -75,10 +75,7 @@ WIDEST = (
 )
 TESTED = ("3.6",)  # versions of Triton whose Gluon these kernels were run with
 FORCED = os.environ.get("CHUNKFORM_ROLES", "") not in ("", "0")
-FUSED = os.environ.get("CHUNKFORM_FUSED_ROLES", "") not in (
-    "",
-    "0",
-)  # asked for: no table names it, as no GPU has run it yet
+FUSED = True  # does what asks for roles mean the fused backward too? Comparisons put False here
 FUSED_WARPS, FUSED_STAGES = 8, 2  # those of its consumer, and chunks under way at once
 STAGES = 3  # chunks under way at once, where nothing else was measured
 LOADER = 24  # registers of a thread of the loader
@@ -164,8 +161,8 @@ def launch_fused_with_roles(
     *args: KernelArgument,
     **options: KernelOption,
 ) -> None:
-    """Launch the fused backward `roles` where it is asked for, or else the one without, which this is the launch of. `words`:
-    what the sizes and the blocks of the state's axes are called."""
+    """Launch the fused backward `roles` where the configuration names roles, or else the one without, which this is the launch
+    of. `words`: what the sizes and the blocks of the state's axes are called."""
     if not _fused(config, roles, [options[words[1]], options[words[3]]], args):
         launch(kernel, grid, *args, **options)
         return
@@ -177,7 +174,8 @@ def launch_fused_with_roles(
 def _fused(config: Config, roles: JITFunction, blocks: list[KernelOption], args: tuple[KernelArgument, ...]) -> bool:
     """Is a fused backward with roles asked for, and can it do this: of states as wide as there are registers for, of tensors of
     one dtype of two bytes?"""
-    if not (FUSED or roles_assumed()) or config.exact or fixed() or level() or set(blocks) != {WIDEST}:
+    asked = FUSED and (FORCED or config.roles is not None)
+    if not (asked or roles_assumed()) or config.exact or fixed() or level() or set(blocks) != {WIDEST}:
         return False
     tiles = [x for n, x in zip(roles.arg_names, args, strict=False) if n.endswith(("_p", "_borders"))]
     same = {x.dtype for x in tiles if isinstance(x, torch.Tensor)}

@@ -2,6 +2,7 @@
 kernels without roles, wherever a call may have them; and what they are launched for."""
 
 import importlib
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
@@ -36,6 +37,7 @@ def launched(monkeypatch):
     torch.cuda.init()  # before that no GPU has roles
     if not warp_roles.available():
         pytest.skip("no kernels with roles on this GPU with this Triton")
+    monkeypatch.setattr(warp_roles, "FUSED", False)  # a fused backward is tested in test_fused_roles.py
     found = []
     real = warp_roles.launch
 
@@ -163,16 +165,14 @@ def with_gradients(name, given, decays, start, do, **options):
     return o.detach(), *torch.autograd.grad(o, leaves, do)
 
 
-def gradients_of(name, given, decays, start, launched, monkeypatch, packed):
+def gradients_of(name, given, decays, start, launched, without_roles, packed):
     """The output, and the gradient of each argument, with roles, without, and exactly."""
     do = torch.randn(*given[2].shape, device="cuda").to(given[2].dtype)
     options = {"cu_seqlens": torch.tensor(LENGTHS, device="cuda", dtype=torch.int32)} if packed else {}
     before = len(launched)
     mine = with_gradients(name, given, decays, start, do, **options)
     assert len(launched) == before + 1
-    with monkeypatch.context() as m:
-        module = importlib.import_module(f"chunkform.generated.{name}")
-        m.setattr(module, "with_roles", lambda config, *_: replace(config, roles=None))
+    with without_roles(name):
         without = with_gradients(name, given, decays, start, do, **options)
     assert len(launched) == before + 1
     wide = (
@@ -189,27 +189,39 @@ def gradients_of(name, given, decays, start, launched, monkeypatch, packed):
     return mine, without, exact
 
 
-@every_op
-@pytest.mark.parametrize("what", [*(x for x in SHAPES if x != "parts"), "packed"])
-def test_gradients_are_as_without_roles(name, what, launched, monkeypatch):
-    """Of a forward pass that leaves checkpoints of states, or, where the backward pass takes none, no more than its output.
-    Gradients of a few numbers a head are judged over draws of all arguments but the decays."""
+def gradients_agree(name, what, launched, without_roles):
+    """Gradients of a few numbers a head are judged over draws of all arguments but the decays."""
     packed = what == "packed"
     shape = (1, 700, 4, 128, 128, 4, "bfloat16", False) if packed else SHAPES[what]
     given, decays, start = problem(name, *shape)
-    draws = [gradients_of(name, given, decays, start, launched, monkeypatch, packed)]
+    draws = [gradients_of(name, given, decays, start, launched, without_roles, packed)]
     exact = draws[0][2]
     axes = [1 if start is not None and n == len(exact) - 1 else HEADS[x.ndim] for n, x in enumerate(exact)]
     some = [few(x, axis) for x, axis in zip(exact, axes, strict=True)]
     for seed in range(1, DRAWS if any(some) else 1):
         given, _, start = problem(name, *shape, seed=seed)
-        found = gradients_of(name, given, decays, start, launched, monkeypatch, packed)
+        found = gradients_of(name, given, decays, start, launched, without_roles, packed)
         draws.append(tuple(tuple(x if y else None for x, y in zip(each, some, strict=True)) for each in found))
     for n, axis in enumerate(axes):
         mine, without, right = (
             [x[n] for x in several] for several in zip(*draws[: None if some[n] else 1], strict=True)
         )
         assert worst_head(mine, right, axis) < 1.15 * worst_head(without, right, axis) + 1e-4, n
+
+
+@every_op
+@pytest.mark.parametrize("what", [*(x for x in SHAPES if x != "parts"), "packed"])
+def test_gradients_are_as_without_roles(name, what, launched, monkeypatch):
+    """Of a forward pass that leaves checkpoints of states, or, where the backward pass takes none, no more than its output."""
+
+    @contextmanager
+    def without_roles(name):
+        with monkeypatch.context() as m:
+            module = importlib.import_module(f"chunkform.generated.{name}")
+            m.setattr(module, "with_roles", lambda config, *_: replace(config, roles=None))
+            yield
+
+    gradients_agree(name, what, launched, without_roles)
 
 
 def test_tensors_that_begin_at_odd_places_go_without(launched):

@@ -38,8 +38,7 @@ class Compiled:
     segment-parallel  `entries` say how a segment of a sequence is a map of the states
     sequential      none of these, and a reason why
 
-    `backward_roles`: the fused backward is printed with roles as well, which no GPU has run yet, so that no op of the catalogue
-    has it. `substeps`: of a step that is several corrections one after the other, how it is several steps of one, and `substep`
+    `substeps`: of a step that is several corrections one after the other, how it is several steps of one, and `substep`
     one of these, compiled. `numbers`: of the formulas at the file's head, by the kind and the plain name of what each is of.
     """
 
@@ -58,7 +57,6 @@ class Compiled:
     substep: Compiled | None = None
     entries: EntryMaps | ColumnMaps | None = None
     strata: tuple[Part, ...] = ()
-    backward_roles: bool = False
     numbers: Mapping[tuple[str, str], int] = field(default_factory=dict, compare=False, repr=False)
     known: dict[Any, Any] = field(
         init=False, default_factory=dict, compare=False, repr=False

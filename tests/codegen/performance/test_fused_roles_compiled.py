@@ -2,7 +2,6 @@
 in registers, and the assembler adds no waits between its products."""
 
 import functools
-from dataclasses import replace
 
 import pytest
 from shared.triton_errors import compiled
@@ -18,9 +17,8 @@ NAMES = ["lightning_attention", "retention", "linear_attention"]
 
 @functools.cache
 def with_roles(name: str):
-    """An op that has the kernel, compiled, and its module."""
-    c = replace(compiled(name), backward_roles=True)
-    return c, module_of(f"{name}_roles", emit(c, tidy=False))
+    """An op that has the kernel, and its module."""
+    return compiled(name), module_of(f"{name}_roles", emit(compiled(name), tidy=False))
 
 
 def launched(name: str, dtype: str = "bfloat16", roles: bool = True, **widths: int):
@@ -44,7 +42,7 @@ def test_only_what_it_holds_may_launch_it(monkeypatch):
     for dtype, d, e in (("float32", 128, 128), ("bfloat16", 64, 64), ("bfloat16", 128, 64), ("bfloat16", 128, 256)):
         assert launched(name, dtype, d=d, e=e) == []
     assert launched(name, roles=False, d=128, e=128) == []
-    monkeypatch.setattr(warp_roles, "FUSED", True)
+    monkeypatch.setattr(warp_roles, "FORCED", True)
     assert launched(name, roles=False, d=128, e=128) == []  # no such GPU is here
 
 

@@ -42,8 +42,7 @@ class FusedBackwardHost(Host):
         kernel, in_place = fused_backward_kernel(
             "backward_whole", t, self.fused.stores, self._inside(), at_once, self.names
         )
-        if self.c.backward_roles:
-            kernel = replace(kernel, roles=fused_schedule_if_any(kernel))
+        kernel = replace(kernel, roles=fused_schedule_if_any(kernel))
         self._inputs(kernel, "block_")
         loaded = [n for n, _ in kernel.loads]
         for a in kernel.arguments:

@@ -243,11 +243,9 @@ def test_the_gate_refuses_no_schedule_that_is_made(write: str | None, output: st
     gate_fused_schedule(k, s)
 
 
-def test_it_is_printed_where_it_is_asked_for_alone() -> None:
-    """No op of the catalogue has it until a GPU has run it; where it is asked for, a call may launch it or the one without."""
-    c = compiled("lightning_attention")
-    assert "backward_whole_roles" not in triton_form(c).text
-    text = triton_form(replace(c, backward_roles=True)).text
+def test_it_is_printed_beside_the_one_without() -> None:
+    """A call may launch either."""
+    text = triton_form(compiled("lightning_attention")).text
     assert text.count("def backward_whole_roles(") == text.count("def backward_whole(") == 1
     assert "launch_fused_with_roles(" in text
 
@@ -258,7 +256,7 @@ def test_a_refused_schedule_is_the_compilers_fault(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(section, "gate_fused_schedule", refuse)
     with pytest.raises(GateError, match="wait for each other"):
-        triton_form(replace(compiled("linear_attention"), backward_roles=True))
+        triton_form(compiled("linear_attention"))
 
 
 def test_loader_and_consumer_agree_on_what_is_fetched(made: dict[str, Made]) -> None:
