@@ -126,7 +126,7 @@ def decay_shape(c: Compiled, s: StateForm) -> str:
     if s.decay is ZERO:
         return "forgets"
     timeless = all(y.attrs[0] in ("decay parameter", "parameter", "constant") for y in leaves(s.decay))
-    shape = f"vector over {dim_of(s.decay.axes[0])}" if s.decay.axes else "scalar"
+    shape = " and ".join(f"vector over {dim_of(d.axes[0])}" for d in s.decays if d.axes) or "scalar"
     return f"{shape}, constant in time" if timeless else shape
 
 

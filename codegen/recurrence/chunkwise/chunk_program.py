@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from ...ir.evaluate import BEYOND, CHUNK_OPERATIONS, Arithmetic, stacked
-from ...ir.expr import COL, INNER, ONE, ROW, ZERO, Node, add, const, leaf, make, mul, rename, split_constant, total
+from ...ir.expr import COL, INNER, ONE, ROW, ZERO, Node, add, const, factors_of, leaf, make, mul, rename, split_constant, total
 from ..normal_form.abstract_values import split_scalars
 from ..normal_form.form import NotAffine, Read, StateForm, Write, affine_terms
 from .coupled_states import Transition, factored, is_coupled, state_in
@@ -161,12 +161,11 @@ class Builder:
         number, value = self.multiple(w.value)
         return mul(number, self.ending(value) if w.left.op == "const" else self.stream(value))
 
-    def decay(self, s: StateForm) -> Node | None:
-        if s.decay is None:
-            return None
-        x = self.ending(s.decay)
-        self.decays.add(x)
-        return x
+    def decays_of(self, s: StateForm) -> tuple[Node, ...]:
+        """The decays of a state, over the chunk's rows: at most one for each of its axes."""
+        found = tuple(map(self.ending, s.decays))
+        self.decays.update(found)
+        return found
 
     # --- weights ----------------------------------------------------------------------------------------------------
 
@@ -175,10 +174,11 @@ class Builder:
         if self.transition is not None:
             return self.transition.mask(s, self.state_of(w), late)
         inclusive = snapshot == "next" or (snapshot == "mid" and not w.late)
-        d = self.decay(s)
-        if d is None:
-            return make("order_mask", (), (inclusive, s.direction), (ROW, COL))
-        return make("decay_mask", (d,), (late, w.late, inclusive, s.direction), (*d.axes, ROW, COL))
+        masks = [
+            make("decay_mask", (d,), (late, w.late, inclusive, s.direction), (*d.axes, ROW, COL))
+            for d in self.decays_of(s)
+        ]
+        return mul(*masks) if masks else make("order_mask", (), (inclusive, s.direction), (ROW, COL))
 
     def state_of(self, w: Write) -> StateForm:
         return next(s for s in self.group if s.name == w.state)
@@ -186,24 +186,20 @@ class Builder:
     def incoming(self, s: StateForm, of: StateForm, snapshot: str) -> Node:
         if self.transition is not None:
             return self.transition.incoming(s, of, SNAPSHOT_LATE[snapshot])
-        d = self.decay(s)
-        return ONE if d is None else make("decay_in", (d,), (SNAPSHOT_LATE[snapshot], s.direction), d.axes)
+        return mul(*(make("decay_in", (d,), (SNAPSHOT_LATE[snapshot], s.direction), d.axes) for d in self.decays_of(s)))
 
     def outgoing(self, s: StateForm, w: Write) -> Node:
         if self.transition is not None:
             return self.transition.outgoing(s, self.state_of(w))
-        d = self.decay(s)
-        return ONE if d is None else make("decay_out", (d,), (w.late, s.direction), d.axes)
+        return mul(*(make("decay_out", (d,), (w.late, s.direction), d.axes) for d in self.decays_of(s)))
 
     def weights(self, s: StateForm, side: str, vector: Node, snapshot: str, w: Write) -> Node:
         """What a read takes of each write of the chunk: over (ROW, COL), and the kept axis where the decay runs over it."""
         along = s.row if side == "row" else s.col
         mine = self.left(w) if side == "row" else self.written(w)
         product = mul(vector, to_col(mine))
-        mask = self.mask(s, snapshot, w)
-        if along is not None and along in mask.axes:
-            return total(mul(product, mask), along)
-        return mul(mask, total(product, along) if along is not None else product)
+        inside, outside = over(self.mask(s, snapshot, w), along)
+        return mul(outside, total(mul(product, inside), along) if along is not None else product)
 
     # --- reads, writes, states --------------------------------------------------------------------------------------
 
@@ -211,11 +207,9 @@ class Builder:
         along = s.row if side == "row" else s.col
         parts = []
         for of in self.sources(s):
-            weight = self.incoming(s, of, snapshot)
-            inside = along is not None and along in weight.axes
-            product = mul(vector, self.entering(of), weight if inside else ONE)
-            read = total(product, along) if along is not None else product
-            parts.append(read if inside else mul(weight, read))
+            inside, outside = over(self.incoming(s, of, snapshot), along)
+            product = mul(vector, self.entering(of), inside)
+            parts.append(mul(outside, total(product, along) if along is not None else product))
         return add(*parts)
 
     def from_write(self, s: StateForm, side: str, vector: Node, snapshot: str, w: Write) -> Node:
@@ -234,9 +228,11 @@ class Builder:
         ]
         if self.transition is not None:
             return add(*(mul(self.transition.all(s, of), self.entering(of)) for of in self.group), *parts)
-        d = self.decay(s)
-        whole = ONE if d is None else make("decay_all", (d,), (), set(d.axes) - {ROW})
-        return add(mul(whole, self.entering(s)), *parts)
+        return add(mul(self.whole(s), self.entering(s)), *parts)
+
+    def whole(self, s: StateForm) -> Node:
+        """All decays of the chunk."""
+        return mul(*(make("decay_all", (d,), (), set(d.axes) - {ROW}) for d in self.decays_of(s)))
 
     # --- the triangular solve ---------------------------------------------------------------------------------------
 
@@ -319,6 +315,12 @@ class Builder:
             key = (r.state, r.snapshot, scale)
             feedback[key] = add(feedback.get(key, ZERO), mul(scalar, r.vector))
         return add(*constant), feedback
+
+
+def over(x: Node, axis: str | None) -> tuple[Node, Node]:
+    """The factors of x over an axis, and those without it."""
+    inside = [f for f in factors_of(x) if axis is not None and axis in f.axes]
+    return mul(*inside), mul(*(f for f in factors_of(x) if f not in inside))
 
 
 def to_col(x: Node) -> Node:

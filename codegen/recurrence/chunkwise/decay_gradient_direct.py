@@ -11,7 +11,7 @@ from typing import Any
 
 from ...ir.expr import COL, INNER, ONE, ROW, ZERO, Node, add, factors_of, make, mul, rename, total
 from ..normal_form.form import Cross, StateForm, Write
-from .chunk_program import Builder, to_col
+from .chunk_program import Builder, over, to_col
 from .coupled_states import factored, gathered, state_in
 
 
@@ -57,9 +57,9 @@ def unrolled(
     return forwards.streams | backwards.streams, out
 
 
-def crossing(s: StateForm, g: StateForm) -> tuple[dict[Node, Node], dict[Node, Node], Node]:
-    """(streams, definitions, product): of a state s with a decay for each channel, and its gradient g, the decay times
-    <S_{t-1}, dS_t> at each step of a chunk, over ROW and the channels.
+def crossing(s: StateForm, g: StateForm, kept: str) -> tuple[dict[Node, Node], dict[Node, Node], Node]:
+    """(streams, definitions, product): of a state s with a decay for each channel of the axis `kept`, and its gradient g, the decay
+    times <S_{t-1}, dS_t> at each step of a chunk, over ROW and these channels.
 
     It is the sum over pairs of a write and a read that have the step's decay between them. Of a chunk's own pairs these are those
     whose read comes at the step or after it, less those whose write does as well. Pairs that have no decay at all between them,
@@ -67,12 +67,9 @@ def crossing(s: StateForm, g: StateForm) -> tuple[dict[Node, Node], dict[Node, N
     is as large.
     """
     forwards, backwards = Builder((s,), (), False, {}), Builder((g,), (), False, {})
-    side = "col" if s.decay_axes == (s.row,) else "row"
-    kept, other = (s.row, s.col) if side == "col" else (s.col, s.row)
-    decay = forwards.decay(s)
-    assert decay is not None and kept is not None
-    both = mul(state_in(s), state_in(g))
-    whole = mul(make("decay_all", (decay,), (), (kept,)), total(both, other) if other is not None else both)
+    side, other = ("col", s.col) if kept == s.row else ("row", s.row)
+    both = mul(state_in(s), state_in(g), forwards.whole(s))
+    whole = total(both, other) if other is not None else both
     sums: dict[
         tuple[int, bool], list[Node]
     ] = {}  # what counts for the steps before its own (-1), or after it, and perhaps for it
@@ -102,13 +99,14 @@ def _between(builder: Builder, s: StateForm, w: Write, v: Write, side: str) -> N
     have a decay between them."""
     (along, own), (wrote, kept) = _sides(builder, w, side), _sides(builder, v, side)
     axis = s.row if side == "row" else s.col
-    overlap = mul(along, to_col(wrote))
-    mask = builder.mask(s, "prev" if w.late else "next", v)
-    late, write_late, _, direction = mask.attrs
+    masks = factors_of(builder.mask(s, "prev" if w.late else "next", v))
+    late, write_late, _, direction = masks[0].attrs
     least = write_late + w.late
-    mask = make("decay_mask", mask.args, (late, write_late, least == 0, direction), mask.axes)
+    mask = mul(*(make("decay_mask", m.args, (late, write_late, least == 0, direction), m.axes) for m in masks))
+    inside, outside = over(mask, axis)
+    overlap = mul(along, to_col(wrote), inside)
     apart = make("apart_mask", (), (least, direction), (ROW, COL)) if least > 1 else ONE
-    each = mul(mask, apart, total(overlap, axis) if axis is not None else overlap, to_col(kept))
+    each = mul(outside, apart, total(overlap, axis) if axis is not None else overlap, to_col(kept))
     return mul(own, total(each, COL))
 
 

@@ -147,7 +147,7 @@ def _decayed(v: Write, w: Write, s: StateForm) -> Node:
     """1 where a decay lies between a write and a read, or in what is read with: other pairs are in the sums of rows and in those
     of columns, and where a step forgets nearly all, nothing else is as large as what rounding leaves of them."""
     least = v.late + w.late  # steps from the write to the read
-    if least > 1 and s.decay not in (*factors_of(w.left), *factors_of(w.value)):
+    if least > 1 and not set(s.decays) & {*factors_of(w.left), *factors_of(w.value)}:
         return make("apart_mask", (), (least, s.direction), (ROW, COL))
     return make("order_mask", (), (least == 0, s.direction), (ROW, COL))
 

@@ -107,7 +107,7 @@ def _direct(form: NormalForm, p: StateAdjointProduct) -> Unroll:
     s, g = form.state(p.state), form.state(f"d{p.state}")
     assert s.decay is not None
     if s.decay.axes:
-        streams, definitions, product = crossing(s, g)
+        streams, definitions, product = crossing(s, g, *p.leaf.axes)
         return Unroll((s,), (g,), streams, {p.leaf: product}, definitions)
     streams, products = unrolled((Cross(p.leaf, s.name, g.name),), (s,), (g,))
     product = scaled(products[p.leaf], s.decay, streams)

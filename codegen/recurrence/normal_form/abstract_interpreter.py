@@ -268,10 +268,12 @@ class Interpreter:
             or any(m.others for _, m in matrices)
             or len(matrices) + len(others) != len(values)
             or len({(m.row, m.col) for _, m in matrices}) != 1
-            or any(b in o.axes for o in others)
+            or any(b in o.axes and o.axes != (b,) for o in others)
         ):
             raise NotAffine("a product of states is summed: the term isn't affine in the state", x)
         pair = sorted((m for _, m in matrices), key=lambda m: self.kinds[m.state], reverse=True)
+        pair[0] = scaled(pair[0], mul(*(o for o in others if b in o.axes)))  # what a decay of the other axis is
+        others = [o for o in others if b not in o.axes]
         here = self._declared_axes(pair[0])
         first, second = (renamed_value(m, here, *self._row_and_col(m.state)) for m in pair)
         rest = tuple(a for a in (first.row, first.col) if a is not None and a != here[b])

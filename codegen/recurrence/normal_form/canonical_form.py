@@ -38,9 +38,8 @@ class Canonical:
         values: dict[str, Node],
     ) -> None:
         self.i = interpreter
-        self.state_adjoints: dict[
-            str, tuple[Node, Node]
-        ] = {}  # state -> what is added to its state-adjoint product, see `state_adjoint_products.py`
+        # state-adjoint products: of which state, and what is added to each, see `state_adjoint_products.py`
+        self.state_adjoints: dict[Node, tuple[str, Node, Node]] = {}
         self.drafts = {d.name: d for d in drafts}
         self.values = values
         self.coupled = coupled_states(drafts, interpreter)
@@ -88,12 +87,8 @@ class Canonical:
 
         values = {n: shorter(x) for n, x in values.items()}
         state_adjoints = tuple(
-            StateAdjointProduct(
-                leaf("pairing", n, self.drafts[n].value.decay.axes),  # type: ignore[union-attr]
-                n,
-                *(shorter(replace(self._rewritten(x), leaves)) for x in parts),
-            )
-            for n, parts in self.state_adjoints.items()
+            StateAdjointProduct(x, n, *(shorter(replace(self._rewritten(y), leaves)) for y in parts))
+            for x, (n, *parts) in self.state_adjoints.items()
         )
         formed = [tuple(self._known(s, leaves) for s in g) for g in groups]
         reads = {n: dc_replace(r, vector=vectors[n]) for n, r in self.reads.items()}
@@ -286,12 +281,14 @@ class Canonical:
             raise NotAffine("the state is scaled at several places of the step", raw)
         if not set(raw.axes) <= set(decay.axes):
             return  # one axis of the two is summed so far: `_sum` does the other
-        from .state_adjoint_products import state_adjoint_terms, state_adjoint_value
+        from .state_adjoint_products import product_leaf, state_adjoint_terms, state_adjoint_value
 
         after, adjoint_after = self.final[first.state], self.final[second.state]
-        if first.state not in self.state_adjoints:
-            self.state_adjoints[first.state] = state_adjoint_terms(self.i, forward, after, adjoint_after)
-        self.replacement[raw] = state_adjoint_value(self.i, raw.axes, first, second, after, adjoint_after)
+        product = product_leaf(forward, raw.axes)
+        if product not in self.state_adjoints:
+            terms = state_adjoint_terms(self.i, product.axes, forward, after, adjoint_after)
+            self.state_adjoints[product] = (first.state, *terms)
+        self.replacement[raw] = state_adjoint_value(self.i, product, raw, first, second, after, adjoint_after)
         for new in list(self.i.raw_reads):
             self._canonical_read(new)
 

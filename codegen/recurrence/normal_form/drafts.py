@@ -11,7 +11,7 @@ from ...ir.step_program import StateVar, StepProgram
 from .abstract_interpreter import Interpreter, positive
 from .abstract_values import MatrixValue, late_only, rank_one
 from .diagnostics import part_of
-from .form import NotAffine
+from .form import NotAffine, by_axis
 
 
 @dataclass
@@ -55,7 +55,7 @@ def _update(interpreter: Interpreter, s: StateVar, node: Node) -> MatrixValue:
         value = _based_on(value, s.name)
     if (value.row, value.col) != (row, col):
         raise NotAffine("the state is transposed in each step", s.leaf, node)
-    if value.decay is not None and len(value.decay.axes) > 1:
+    if value.decay is not None and any(len(d.axes) > 1 for d in by_axis(value.decay)):
         raise NotAffine("the decay runs over both axes of the state, entry by entry", value.decay)
     return value
 

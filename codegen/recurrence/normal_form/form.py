@@ -69,13 +69,27 @@ class StateForm:
         return bool(self.coupling) or self.signed
 
     @property
+    def decays(self) -> tuple[Node, ...]:
+        """The factors of the decay by axis: two where rows and columns both decay."""
+        return () if self.decay is None else by_axis(self.decay)
+
+    @property
     def decay_axes(self) -> tuple[str, ...]:
         return self.decay.axes if self.decay is not None else ()
 
 
+def by_axis(decay: Node) -> tuple[Node, ...]:
+    """A decay as factors of at most one axis each; numbers go with the first of two axes. One that isn't such a product stays whole."""
+    if len(decay.axes) < 2 or any(len(f.axes) > 1 for f in factors_of(decay)):
+        return (decay,)
+    first = decay.axes[0]
+    of_first = [f for f in factors_of(decay) if f.axes in ((), (first,))]
+    return mul(*of_first), mul(*(f for f in factors_of(decay) if f not in of_first))
+
+
 @dataclass(frozen=True)
 class StateAdjointProduct:
-    """`leaf` = D_t <S_{t-1}, dS_t> over the decay's axes, at each step, with what both write before their decay.
+    """`leaf` = D_t <S_{t-1}, dS_t> over an axis of the decay, or none, at each step, with what both write before their decay.
 
     Writes and reads change <S, dS> by what they contribute, and a decay keeps it. So it is a sum over the steps that follow:
     of `late` at t and later, of `early` after t, and of <S_n, dS_n>. (d log lambda of the documents: a reverse cumulative sum

@@ -1,7 +1,7 @@
 """<S, dS> within a step, from what the step reads and writes: what the gradient of a decay is made of.
 
 In read-write form a step makes S_t = D (S_{t-1} + B) + A, and its adjoint dS_{t-1} = D (dS_t + B') + A'. The state-adjoint
-product is P = D <S_{t-1} + B, dS_t + B'>, over the decay's axes. So
+product is P = D <S_{t-1} + B, dS_t + B'>, over the decay's axis; where rows and columns both decay, there is one over each. So
 
     P = <S_t, dS_t> + <S_t, B'> - <A, dS_t + B'>                  from what the steps after it leave
     <S_{t-1}, dS_{t-1}> = P - D <B, dS_t + B'> + <S_{t-1}, A'>    for the step before it
@@ -16,41 +16,56 @@ from dataclasses import replace
 
 from ...ir.expr import ONE, Node, add, depends, factors_of, leaf, mul, power, total
 from .abstract_interpreter import Interpreter
-from .abstract_values import MatrixValue, RawWrite, make_key, split_scalars
+from .abstract_values import MatrixValue, RawWrite, make_key, scaled_write, split_scalars
 from .form import NotAffine
 
 
+def product_leaf(m: MatrixValue, wanted: tuple[str, ...]) -> Node:
+    """The state-adjoint product of a state, which is m after a step, that one over the axes `wanted` is made of: over rows or over
+    columns, where both decay."""
+    assert m.decay is not None
+    if len(m.decay.axes) < 2:
+        return leaf("pairing", m.state, m.decay.axes)
+    (axis,) = wanted or m.decay.axes[:1]
+    return leaf("pairing", f"{m.state}|{'rows' if axis == m.row else 'columns'}", (axis,))
+
+
 def state_adjoint_terms(
-    i: Interpreter, update: MatrixValue, forward: MatrixValue, backward: MatrixValue
+    i: Interpreter, axes: tuple[str, ...], update: MatrixValue, forward: MatrixValue, backward: MatrixValue
 ) -> tuple[Node, Node]:
     """What is added to P's sum at its step (late) and after it (early), over raw reads. `update` is S_t as the step has
     it; `forward` and `backward` have the writes of both states in their final phases."""
     decay = forward.decay
     assert decay is not None
-    axes = decay.axes
     before = MatrixValue(forward.state, forward.row, forward.col)
     middle = MatrixValue(backward.state, backward.row, backward.col, None, backward.before)
     late = add(_taken(i, axes, backward.before, update), mul(-1, _taken(i, axes, forward.after, middle)))
-    taken = mul(-1, decay, _taken(i, axes, forward.before, middle))
+    if axes == decay.axes:
+        taken = mul(-1, decay, _taken(i, axes, forward.before, middle))
+    else:
+        scaled = (scaled_write(w, decay, forward.row, forward.col) for w in forward.before)
+        taken = mul(-1, _taken(i, axes, scaled, middle))
     return late, add(taken, _taken(i, axes, backward.after, before))
 
 
 def state_adjoint_value(
     i: Interpreter,
-    axes: tuple[str, ...],
+    product: Node,
+    raw: Node,
     first: MatrixValue,
     second: MatrixValue,
     forward: MatrixValue,
     backward: MatrixValue,
 ) -> Node:
-    """<first, second> over `axes`, two stages of a step, from P and raw reads."""
+    """<first, second> over the axes of `raw`, two stages of a step, from P and raw reads."""
     decay = forward.decay
     assert decay is not None
-    scale = mul(first.decay or ONE, second.decay or ONE)
-    if not set(scale.axes) <= set(decay.axes) or (first.row, first.col) != (forward.row, forward.col):
+    axes, scale = raw.axes, mul(first.decay or ONE, second.decay or ONE)
+    more, less = ([f for f in factors_of(x) if f not in factors_of(y)] for x, y in ((scale, decay), (decay, scale)))
+    known = mul(product, *(power(f, -1) for f in less), *more)
+    if not set(known.axes) <= set(product.axes) or (first.row, first.col) != (forward.row, forward.col):
         raise NotAffine("the state is scaled at several places of the step", scale)
-    known = mul(leaf("pairing", first.state, decay.axes), *(power(f, -1) for f in factors_of(decay)), scale)
-    parts = [total(known, *(set(decay.axes) - set(axes)))]
+    parts = [total(known, *(set(product.axes) - set(axes)))]
     middle = MatrixValue(forward.state, forward.row, forward.col, first.decay, forward.before)
     parts.append(_taken(i, axes, _difference(first, forward), second))
     parts.append(_taken(i, axes, _difference(second, backward), middle))
@@ -79,8 +94,6 @@ def _is_read(i: Interpreter, m: MatrixValue, side: str, vector: Node) -> bool:
 
 def _difference(m: MatrixValue, final: MatrixValue) -> list[RawWrite]:
     """m - d (S + B), for m = d (S + b) + a."""
-    from .abstract_values import scaled_write
-
     def scaled(w: RawWrite, sign: int) -> RawWrite:
         w = w if m.decay is None else scaled_write(w, m.decay, m.row, m.col)
         return replace(w, scalar=mul(sign, w.scalar))

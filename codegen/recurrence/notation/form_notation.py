@@ -61,7 +61,7 @@ class Reader:
             elif y.attrs[0] == "pairing" and "." in y.attrs[1]:
                 own, meaning = order, self.cross(y.attrs[1])
             elif y.attrs[0] == "pairing":
-                p = next(p for p in self.form.state_adjoints if p.state == y.attrs[1])
+                p = next(p for p in self.form.state_adjoints if p.leaf.attrs[:2] == y.attrs[:2])
                 own, meaning = p.leaf.attrs[2], self.state_adjoint(p)
             else:
                 continue
@@ -87,7 +87,7 @@ class Reader:
         assert s.decay is not None
         before = "prev" if all(w.late for w in s.writes) else "mid"
         product = mul(self.snapshot(s, before), self.snapshot(self.form.state(f"d{s.name}"), "mid"))
-        return mul(self.spelled(s.decay), total(product, *(a for a in s.axes if a not in p.leaf.attrs[2])))
+        return total(mul(self.spelled(s.decay), product), *(a for a in s.axes if a not in p.leaf.attrs[2]))
 
     def snapshot(self, s: StateForm, snapshot: str) -> Node:
         """The state as a read sees it: before its step, after it, or (`mid`) between the early writes and the decay."""
