@@ -180,7 +180,7 @@ def _plan_cost(c: Compiled, plan: Plan, sizes: Sizes, lower_bound: float) -> Cos
         read += moved + _bytes(_sources(stage.chunk.streams[x] for x in _streams(inverses, stage)), sizes)
         written += moved
         flops += sweep_flops(stage, sizes)
-    for axes in {s.decay.axes for stage in plan.sweeps for s in stage.group if s.decay is not None}:
+    for axes in {d.axes for stage in plan.sweeps for s in stage.group for d in s.decays}:
         read += WIDE * sizes.of(axes)  # the sums of log decays inside each chunk, by a prologue kernel
         written += WIDE * sizes.of(axes)
     read += _bytes(jointly, sizes)

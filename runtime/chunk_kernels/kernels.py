@@ -23,6 +23,7 @@ LOG2E = tl.constexpr(1.4426950408889634)
 TOGETHER = tl.constexpr(8)  # segments whose maps are loaded at once
 Cumulated = tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]  # what `cumulate` returns
 Decay = tuple[torch.Tensor, torch.Tensor | None]  # the first two of these
+Decays = Decay | tuple[Decay, Decay]  # one, or one of the rows and one of the columns
 FLOOR = tl.constexpr(-160.0)  # 2^FLOOR is zero in float32
 
 
@@ -782,7 +783,7 @@ def chained(
     p: Places,
     parts: int,
     forward: bool,
-    decay: Decay | None = None,
+    decay: Decays | None = None,
     along: int | None = None,
     exact: bool = False,
 ) -> torch.Tensor:
@@ -819,13 +820,18 @@ def chained_decays(
 def state_sizes(local: torch.Tensor, kept: torch.Tensor | None, along: int | None) -> tuple[dict[str, int], int]:
     """What kernels need to know of states [N, H, ...] and their decays, and how much of a state a program has."""
     rows, columns = (*local.shape[2:], 1, 1)[:2]
+    if kept is not None and along is None and kept.shape[2] > 1:  # one for each entry, as if these were rows
+        rows, columns, along = rows * columns, 1, 0
     how = 0 if kept is None else 1 if along is None else 2 + along
     block = min(1024, triton.next_power_of_2(rows * columns))
     return {"ROWS": rows, "COLS": columns, "LINEARS": 0 if kept is None else prod(kept.shape[2:]), "ALONG": how}, block
 
 
-def kept_of(decay: Decay, local: torch.Tensor, p: Places, parts: int, exact: bool) -> torch.Tensor:
-    """All decays of each segment, [N * parts, H, X]; X is 1 for one decay a step."""
+def kept_of(decay: Decays, local: torch.Tensor, p: Places, parts: int, exact: bool) -> torch.Tensor:
+    """All decays of each segment, [N * parts, H, X]; X is 1 for one decay a step, and the entries where rows and columns decay."""
+    if not isinstance(decay[0], torch.Tensor):
+        rows, columns = (kept_of(x, local, p, parts, exact) for x in decay)  # type: ignore[arg-type]
+        return (rows[..., :, None] * columns[..., None, :]).flatten(2)
     a, n = decay
     X = a.shape[3] if a.ndim == 4 else 1
     kept = local.new_empty((*local.shape[:2], X))

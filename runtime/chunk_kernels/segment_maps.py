@@ -17,7 +17,7 @@ from torch import Tensor
 from ..launch.launch import cdiv, launch, padded
 from . import kernels
 from .chunk_layout import Places
-from .kernels import TOGETHER, chained_decays, chained_matrix, kept_of, map_of, place_in, state_sizes, walked
+from .kernels import TOGETHER, Decays, chained_decays, chained_matrix, kept_of, map_of, place_in, state_sizes, walked
 
 
 @triton.jit(do_not_specialize=["parts"])
@@ -85,8 +85,8 @@ class PartsMap:
     """The map of all segments of the sequences on this GPU, for one state: what an exchange takes, like a `Segment`.
 
     `local` [B * parts, H, ...] is what each segment makes of a zero state. `linear` is a matrix over the axis `axis` of the
-    state, [B * parts, H, row, row], perhaps a transposed view, or all decays of each segment, [B * parts, H, X]; None where
-    nothing decays.
+    state, [B * parts, H, row, row], perhaps a transposed view, or all decays of each segment, [B * parts, H, X], of X entries
+    where rows and columns decay; None where nothing decays.
     `along`: the state's axis that decays differ along. What enters is given with what enters each segment.
     """
 
@@ -148,6 +148,8 @@ class PartsMap:
             shape = [1] * (self.local.ndim - 2)
             if self.along is not None:
                 shape[self.along] = n
+            elif n > 1:
+                shape = list(self.local.shape[2:])
             left, keeps = A.unflatten(1, shape) * R, A * B
         return torch.cat((keeps, left.flatten(1) + S), 1).flatten()
 
@@ -213,7 +215,7 @@ def map_of_all(
     p: Places,
     parts: int,
     forward: bool,
-    decay: tuple[Tensor, object] | None = None,
+    decay: Decays | None = None,
     linear: Tensor | None = None,
     axis: int = 0,
     exact: bool = False,
@@ -221,9 +223,9 @@ def map_of_all(
     """The map of all segments together, from what each makes of zero states, and of the states.
 
     `linear` is given for matrices over the axis `axis` of the state, and `decay` for decays as `cumulate` has them, along that
-    axis where there is one for each channel; with neither, the state is kept.
+    axis where there is one for each channel, or those of rows and those of columns; with neither, the state is kept.
     """
-    along = None if decay is None or decay[0].ndim == 3 else axis
+    along = axis if decay is not None and isinstance(decay[0], Tensor) and decay[0].ndim == 4 else None
     if decay is not None:
         linear = kept_of(decay, local, p, parts, exact)
     return PartsMap(state, first, local, linear, p, parts, forward, axis, along)

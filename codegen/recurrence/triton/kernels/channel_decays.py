@@ -33,7 +33,7 @@ from ....ir.expr import (
     terms_of,
     walk,
 )
-from ....ir.kernel_ir import If, Statement, Store, let
+from ....ir.kernel_ir import If, Note, Statement, Store, let
 from ....printing.cannot_print import CannotPrint
 from ..plan_passes.roles import STEPS
 from ..print.axis_names import size_name
@@ -72,9 +72,14 @@ class ChannelDecays(TileProducts):
         return self.value(x)
 
     def decayed_sum(self, x: Node, bound: str, factors: tuple[Node, ...], p: Value | None = None) -> Value:
-        """sum_j p_ij w_jx decays_ijx, where the decay runs over the axis that is kept."""
+        """sum_j p_ij w_jx decays_ijx, where the decay runs over the axis that is kept; or, over its channels, a matrix over the
+        steps of a chunk."""
         masks = [f for f in factors if f.op == "decay_mask" and len(f.axes) == 3]
         (axis,) = set(masks[0].axes) - {ROW, COL}
+        if len(masks) == 1 and bound == axis:
+            total = self.assign("t", call("tl.zeros", shape("C", "C"), "tl.float32"), (ROW, COL))
+            self.add_product(total.name, x, axis)
+            return total
         if len(masks) > 1 or bound != COL or axis not in x.axes:
             raise CannotPrint(f"decays over three axes in {x!r}")
         p = p or self.reads_of_writes(factors, axis)
@@ -107,6 +112,20 @@ class ChannelDecays(TileProducts):
             masks[0], axis, None if masks[0].attrs[3] > 0 else (p.over((ROW, COL)), w.over((ROW, axis)))
         )
         return v
+
+    def add_product(self, total: str, x: Node, axis: str) -> None:
+        """Add to a matrix sum_x r_ix w_jx decays_ijx, over channels, of those of a block of these that are at hand."""
+        factors = factors_of(x.args[0])
+        mask = next(f for f in factors if f.op == "decay_mask")
+        writes = [f for f in factors if COL in f.axes and f is not mask]
+        reads = [f for f in factors if f not in writes and f is not mask]
+        r, w = (self.tile_of(tuple(part), axis).over(self.ordered((ROW, axis))) for part in (reads, writes))
+        self.body.append(Note(self.note(x)))
+        self.ends(mask, axis)
+        flat = Literal(False) if self.by_range is None else "FLAT"
+        how = "C", self.chunk, "LEVELS", mask.attrs[3] > 0, mask.attrs[2], flat, "EXACT", "DT"
+        self.body.append(let(total, call("decayed_product", total, r, w, *self.halves(mask, axis), *how)))
+        self.from_slow_path(mask, axis)
 
     def halves(self, mask: Node, axis: str) -> list[Code]:
         """What the helpers of `runtime/chunk_kernels/kernels.py` that work by halves take of a decay over an axis."""

@@ -21,13 +21,12 @@ from ....ir.code import (
     where,
 )
 from ....ir.divisors import cancelling_divisors
-from ....ir.expr import COL, ROW, Node, dim_of, factors_of, walk
+from ....ir.expr import COL, ROW, Node, dim_of, walk
 from ....ir.kernel_ir import (
     Body,
     For,
     If,
     Let,
-    Note,
     Statement,
     let,
     reads,
@@ -169,16 +168,7 @@ def _by_blocks(
         total = tiles.fresh("t")
         before.append(let(total, call("tl.zeros", shape("C", "C"), "tl.float32")))
         tiles.memo[x] = Value(Name(total), (ROW, COL))
-        factors = factors_of(node.args[0])
-        mask = next(f for f in factors if f.op == "decay_mask")
-        writes = [f for f in factors if COL in f.axes and f is not mask]
-        reads = [f for f in factors if f not in writes and f is not mask]
-        r, w = (inside.tile_of(tuple(part), axis).over(inside.ordered((ROW, axis))) for part in (reads, writes))
-        inside.body.append(Note(inside.note(node)))
-        inside.ends(mask, axis)
-        how = "C", "CHUNK", "LEVELS", inside.forward, mask.attrs[2], "FLAT", "EXACT", "DT"
-        inside.body.append(let(total, call("decayed_product", total, r, w, *inside.halves(mask, axis), *how)))
-        inside.from_slow_path(mask, axis)
+        inside.add_product(total, node, axis)
     for x, node in scaled.items():
         target = tiles.argument(name_of(x), Role.GIVEN, "chunked", x, (axis,), stores=True)
         v = inside.value(node)

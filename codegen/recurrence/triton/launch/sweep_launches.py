@@ -332,9 +332,11 @@ class SweepLaunches(StateAdjointLaunches):
             function, rest = "chained_matrix", (matrix, *places, Expr(f"along={axis}"))
             kept = py(", linear={}, axis={}", matrix, axis)
         elif s.decay is not None:
-            decay = self.names(rename(s.decay, self.opened[k].rename))
-            along = next((s.axes.index(a) for a in s.decay.axes), None)
-            sums = py("({}, {})", ref(f"{decay}_sums"), ref(f"{decay}_rests"))
+            along = next((s.axes.index(a) for a in s.decay.axes), None) if len(s.decays) == 1 else None
+            in_order = sorted(s.decays, key=lambda d: [s.axes.index(a) for a in d.axes])
+            names = (self.names(rename(d, self.opened[k].rename)) for d in in_order)
+            each = [py("({}, {})", ref(f"{n}_sums"), ref(f"{n}_rests")) for n in names]
+            sums = each[0] if len(each) == 1 else py("({}, {})", *each)
             kept = py(", decay={}, axis={}, exact=config.exact", sums, along or 0)
             rest = (*places, sums, Expr(str(along)), Expr("config.exact"))
         own = s.name[1:] if self.backward else s.name

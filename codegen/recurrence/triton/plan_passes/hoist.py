@@ -431,18 +431,18 @@ class _Opening:
         return self.out.prologue[self.base(x)]
 
     def scale(self, body: Node) -> Node:
-        """A product with a decay over a state's axis in it, with one leaf for what is over that axis."""
-        factors = factors_of(body)
-        for f in factors:
-            if f.op not in ("decay_in", "decay_out") or len(f.axes) < 2 or self.summed(f):
+        """A product with decays over a state's axes in it, with one leaf for what is over each of these axes."""
+        factors = list(factors_of(body))
+        for f in factors_of(body):
+            if f not in factors or f.op not in ("decay_in", "decay_out") or len(f.axes) < 2 or self.summed(f):
                 continue
             inside = [g for g in factors if set(g.axes) == set(f.axes)]
             if all(self.free(g) for g in inside):
                 node = mul(*inside)
                 x = leaf("scaled", node.key[:12], (ROW, *(a for a in f.axes if a != ROW)))
                 self.out.scaled[x] = node
-                return mul(x, *(g for g in factors if g not in inside))
-        return body
+                factors = [x, *(g for g in factors if g not in inside)]
+        return mul(*factors)
 
     def summed(self, decay: Node) -> bool:
         """Does the sweep sum reads for each of these decays' channels? Then it takes writes as exactly as what it reads."""
