@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
+from functools import reduce
 
 from ....ir.code import (
     Binary,
@@ -376,25 +377,11 @@ def _matrix_columns(inner: str, tiled: str, state: str, target: str, tiles: Tile
 def _lasting(group: tuple[StateForm, ...], o: Opened, name_of: NameOf) -> list[Statement]:
     """Where a sweep makes no more than what a segment leaves, and all its states decay: it begins with the first chunk of which
     anything is left then."""
-    if any(s.decay is None or s.by_products or len(s.decay_axes) > 1 for s in group):
+    if any(s.decay is None or s.by_products for s in group):
         return []
-    decays = dict.fromkeys(rename(s.decay, o.rename) for s in group if s.decay is not None)
     found: list[Statement] = []
-    for d in decays:
-        name = name_of(d)
-        base, stride = times("bh", "T"), code(1)
-        x: Code = call("tl.arange", 0, 1)
-        ok: Code = call("tl.full", shape(1), 1, "tl.int1")
-        if d.axes:
-            (axis,) = d.axes
-            size, index = size_name(dim_of(axis)), axis_name(axis)
-            base, stride = times(plus(times("b", "T", "H"), "h"), size), times("H", size)
-            whole = axis not in o.tile
-            x = call("tl.arange", 0, call("triton.next_power_of_2", size)) if whole else Name(index)
-            ok = x < size
-        rests = Either(plus(f"{name}_rests", base), Name("EXACT"), Literal(None))
-        places = (stride, x, ok, "begin", "stop", "count", "C", o.direction > 0)
-        reached = call("lasting", plus(f"{name}_sums", base), rests, *places)
+    for decays in dict.fromkeys(tuple(rename(d, o.rename) for d in s.decays) for s in group):
+        reached = reduce(lambda x, y: call("tl.minimum", x, y), (_reached(d, o, name_of) for d in decays))
         found.append(let("reached", call("tl.maximum", "reached", reached) if found else reached))
     count, reached_ = Name("count"), Name("reached")
     if o.direction > 0:
@@ -404,6 +391,24 @@ def _lasting(group: tuple[StateForm, ...], o: Opened, name_of: NameOf) -> list[S
         stop = call("tl.minimum", "stop", Name("begin") + reached_ * "C")
         found.append(Let(("stop", "count"), Items((stop, reached_), bare=True)))
     return [If(Not(Name("YIELD")), tuple(found))]
+
+
+def _reached(d: Node, o: Opened, name_of: NameOf) -> Code:
+    """How many of the last chunks have written what this decay leaves anything of."""
+    name = name_of(d)
+    base, stride = times("bh", "T"), code(1)
+    x: Code = call("tl.arange", 0, 1)
+    ok: Code = call("tl.full", shape(1), 1, "tl.int1")
+    if d.axes:
+        (axis,) = d.axes
+        size, index = size_name(dim_of(axis)), axis_name(axis)
+        base, stride = times(plus(times("b", "T", "H"), "h"), size), times("H", size)
+        whole = axis not in o.tile
+        x = call("tl.arange", 0, call("triton.next_power_of_2", size)) if whole else Name(index)
+        ok = x < size
+    rests = Either(plus(f"{name}_rests", base), Name("EXACT"), Literal(None))
+    places = (stride, x, ok, "begin", "stop", "count", "C", o.direction > 0)
+    return call("lasting", plus(f"{name}_sums", base), rests, *places)
 
 
 def _tail_stores(
