@@ -226,7 +226,7 @@ NOT_AFFINE = {
     "a decay that depends on the state": (lambda p: sigmoid(dot(p.S.prev.T * p.k, p.v)) * p.S.prev, "depends on", "S_{t-1}"),
     "a function of what is read": (lambda p: p.S.prev + p.k * tanh(p.S.prev.T * p.k).T, "isn't affine", "tanh(S_{t-1}^T k_t)"),
     "keys that read the state": (lambda p: p.S.prev + (p.S.prev * p.u) * (p.S.prev.T * p.k).T, "two reads", "k_t^T S_{t-1}"),
-    "entries that decay one by one": (lambda p: diag(p.al) * p.S.prev * diag(p.be) + p.k * p.v.T, "both axes", "al_t"),
+    "entries that decay one by one": (lambda p: hadamard(sigmoid(p.k * p.v.T), p.S.prev), "both axes", "sigmoid(k_t v_t^T)"),
     "a write that isn't of rank one": (lambda p: p.S.prev + exp(p.k * p.v.T), "outer product", "exp("),
 }  # fmt: skip
 

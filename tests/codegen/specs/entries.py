@@ -21,17 +21,6 @@ S = r.state("S", d, e)
 r.update(S, a * S.prev + B * X.T)
 r.output("Y", S.next.T * C)
 
-gla2d = r = Recurrence("gla2d")
-d, e = r.dims("d e")
-q, k = r.inputs("q k", d)
-v = r.inputs("v", e)
-
-a = r.decay("a", d)
-b = r.decay("b", e)
-S = r.state("S", d, e)
-r.update(S, diag(a) * S.prev * diag(b) + k * v.T)
-r.output("o", S.next.T * q)
-
 gateloop = r = Recurrence("gateloop")
 d, e = r.dims("d e")
 q, k = r.inputs("q k", d)

@@ -113,7 +113,7 @@ def strata() -> Recurrence:
 FAMILIES = {
     "chunk-parallel": signed,
     "segment-parallel: signs": signed_channels,
-    "segment-parallel: both axes": both_axes,
+    "chunk-parallel: both axes": both_axes,
     "segment-parallel: entries": entry_decays,
     "segment-parallel: rotation": rotation,
     "segment-parallel: rank m": rank_m,

@@ -13,6 +13,7 @@ import os
 import socket
 import sys
 from pathlib import Path
+from typing import Any
 
 os.environ["TRITON_INTERPRET"] = "1"
 
@@ -22,6 +23,7 @@ import torch.multiprocessing as mp
 
 AGAIN = ("gated_delta_rule", "lightning_attention")  # called until their passes are replayed
 ON_HOST = ("lightning_attention",)  # whose ranks say at every call what it is
+SPECS = Path(__file__).parents[2] / "codegen" / "specs"
 CUT = (0, 130, 205, 330)  # two segments of the kernels' own in each
 
 
@@ -32,6 +34,15 @@ def work(rank: int, port: int, folder: str, names: list[str]) -> None:
     found = {name: differences(name, rank) for name in names}
     Path(folder, f"{rank}.json").write_text(json.dumps(found))
     os._exit(0)
+
+
+def generated(name: str) -> Any:
+    """The module of an op of the catalogue, or of the tests' specs."""
+    from chunkform.codegen.commands.compile import compile_module
+    from chunkform.spec.language import load
+
+    path = SPECS / f"{name}.py"
+    return compile_module(load(path)[0]) if path.exists() else importlib.import_module(f"chunkform.generated.{name}")
 
 
 def differences(name: str, rank: int) -> dict[str, float]:
@@ -49,7 +60,7 @@ def differences(name: str, rank: int) -> dict[str, float]:
     run_module = importlib.import_module("chunkform.runtime.op.context_parallel")
     meet(group_of(name, dist.group.WORLD))
     Group.on_host = property(lambda self: name in ON_HOST)  # type: ignore[assignment, method-assign]
-    module = importlib.import_module(f"chunkform.generated.{name}")
+    module = generated(name)
     module.parts_for = lambda places, programs: 2
     torch.manual_seed(0)
     sizes = {"B": 1, "T": CUT[-1], "H": 1}

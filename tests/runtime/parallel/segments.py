@@ -42,6 +42,7 @@ CASES = [  # the size of what is kept of a state [16, 20], its axis, and that de
     ((1,), 0, None),
     ((16,), 0, 0),
     ((20,), 1, 1),
+    ((320,), 0, None),  # of each entry
     ((16, 16), 0, None),
     ((20, 20), 1, None),
 ]

@@ -30,6 +30,7 @@ STRUCTURES = {  # what the catalogue has no example of
     "running_scale": "several.py",  # a state that starts from a number of the spec
     "momentum": "momentum.py",  # states that are added to each other, and feed back
     "ttt_linear": "ttt_linear.py",  # a matrix and a vector that share an error
+    "gla2d": "gla2d.py",  # a decay for each row and each column
     "gateloop": "entries.py",  # two states whose entries turn into each other, in parts
     "channel_delta_rule": "channel_delta_rule.py",  # a matrix for each column
     "log_space": "stabilised.py",  # maps that aren't affine, and compose

@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 from shared.forked import script
 
-NAMES = [  # a matrix, a vector over the columns, a vector over the rows, a number, and nothing
+NAMES = [  # a matrix, a vector over the columns, a vector over the rows, both of these, a number, and nothing
     "gated_delta_rule",
     "value_decay_attention",
     "gated_linear_attention",
+    "gla2d",
     "lightning_attention",
     "linear_attention",
     "gated_delta_rule lasting",

@@ -1,16 +1,6 @@
-"""Matrix states whose rows and whose columns both decay: 2-D gating."""
+"""Matrix states whose rows and columns decay, in other ways than 2-D gating has it: before what is read is written; both alike."""
 
 from chunkform.spec.language import Recurrence, diag, exp, hadamard, sigmoid, softplus
-
-both_decays = r = Recurrence("both_decays")
-d, e = r.dims("d e")
-q, k = r.inputs("q k", d)
-v = r.inputs("v", e)
-
-a, b = r.decay("a", d), r.decay("b", e)
-S = r.state("S", d, e)
-r.update(S, diag(a) * S.prev * diag(b) + k * v.T)
-r.output("o", S.next.T * q)
 
 both_decays_early = r = Recurrence("both_decays_early")
 d, e = r.dims("d e")
@@ -29,3 +19,14 @@ S = r.state("S", d, d)
 r.update(S, diag(a) * S.prev * diag(a) + k * v.T)
 r.output("o", S.next.T * q)
 r.output("p", S.next * q)
+
+both_decays_per_head = r = Recurrence("both_decays_per_head")
+d, e = r.dims("d e")
+q, k = r.inputs("q k", d)
+v, b = r.inputs("v b", e)
+w = r.parameter("w", d)
+S, z = r.state("S", d, e), r.state("z", d)
+rows = exp(-exp(w))
+r.update(S, 0.9 * diag(rows) * S.prev * diag(sigmoid(b)) + k * v.T)
+r.update(z, hadamard(rows, z.prev) + k)
+r.output("o", S.next.T * q + z.next.T * q * v)
