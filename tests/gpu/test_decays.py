@@ -17,6 +17,7 @@ NAMES = (
     "gated_linear_attention",
     "kimi_delta_attention",
     "value_decay_attention",
+    "gla2d",
     "rwkv6",
     "dplr",
     "gdn2",
@@ -32,7 +33,7 @@ def test_gradients_of_decays_have_the_error_of_a_step_by_step_run_in_each_head_a
         assert found.ok, found
 
 
-@pytest.mark.parametrize("name", ["gated_linear_attention", "kimi_delta_attention", "gdn2", "gated_oja_rule"])
+@pytest.mark.parametrize("name", ["gated_linear_attention", "gla2d", "kimi_delta_attention", "gdn2", "gated_oja_rule"])
 def test_gradients_of_decays_in_bfloat16(name):
     case = Case(batch=1, steps=300, width=32, device="cuda")
     for found in worst(name, triton_form, case, torch.bfloat16):

@@ -83,6 +83,21 @@ def test_each_channel_of_a_value_may_be_written_with_a_strength_of_its_own(names
     assert_small(interpret(names, [ALONE | {"decay": "extreme"}], parts=FEW), 1e-5)
 
 
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("gla2d",),
+        pytest.param(
+            ("both_decays_early", "both_decays_square", "both_decays_per_head"),
+            marks=pytest.mark.long,
+        ),
+    ],
+    ids=" ".join,
+)
+def test_rows_and_columns_may_both_decay(names):
+    assert_small(interpret(names, [ALONE | {"decay": "extreme"}], parts=FEW), 1e-5)
+
+
 def test_vectors_that_are_corrected_by_numbers_which_are_read_of_them():
     names = ("vector_two_corrections",)
     assert_small(interpret(names, [ALONE | {"decay": "extreme"}]), 1e-5)
@@ -177,12 +192,12 @@ def test_sweeps_that_are_cut_sum_for_decays_of_each_channel_once():
 
 @pytest.mark.long
 def test_what_decays_leave_nothing_of_is_not_swept():
-    """In parts of which each leaves what its last chunks make: decays of each step, of channels of either axis, of two states."""
+    """In parts of which each leaves what its last chunks make: decays of each step, of channels of either axis and of both, of two states."""
     rows = interpret([], [], lasting=True)
     assert_small(rows, 0.0)
-    names = ("lightning_attention", "gated_linear_attention", "value_decay_attention", "mlstm")
+    names = ("lightning_attention", "gated_linear_attention", "value_decay_attention", "gla2d", "mlstm")
     assert_small(interpret(names, [], parts=(300, (3, 60), 17, "strong")), 1e-5)
-    assert_small(interpret(names[:3], [], unseen=True), 0.0)
+    assert_small(interpret(names[:4], [], unseen=True), 0.0)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,102 @@
+"""Matrix states whose rows and columns decay, each at a rate of its own: over chunks, as exact as where one axis decays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from chunkform.codegen.commands.compile import compile_op
+from chunkform.codegen.ir.expr import leaf, mul
+from chunkform.codegen.recurrence.backends import triton_section
+from chunkform.codegen.recurrence.check import check_op
+from chunkform.codegen.recurrence.normal_form.form import by_axis
+from chunkform.codegen.recurrence.pipeline import compile_spec
+from chunkform.codegen.recurrence.samples import Case
+from chunkform.spec.language import Recurrence, diag, hadamard, load, normalize, sigmoid
+
+SPECS = Path(__file__).parents[1] / "specs"
+OTHERS = {r.name: r for r in load(Path(__file__).parent / "triton/specs/both_decays.py")}
+
+
+def errors(r: Recurrence, *decays: str) -> dict[str, float]:
+    """Of outputs, last states and gradients of all that is given, in float64: the largest of several calls."""
+    c, op = compile_spec(r), compile_op(r)
+    assert c.family == "chunk-parallel", c.reason
+    found: dict[str, float] = {}
+    for decay in decays:
+        for x in check_op(c, op, Case(batch=1, steps=150, width=4, dtype=torch.float64, decay=decay)):
+            assert x.ok, x
+            found[x.quantity] = max(found.get(x.quantity, 0.0), x.error)
+    return found
+
+
+def test_the_form_over_chunks_makes_what_single_steps_do() -> None:
+    (r,) = load(SPECS / "gla2d.py")
+    assert triton_section(compile_spec(r)).stepwise is None
+    found = errors(r, "usual", "extreme", "strong", "forgetful")
+    assert len(found) == 8 and {n: x for n, x in found.items() if not x < 1e-13} == {}
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.long) for n in OTHERS])
+def test_other_recurrences_with_both(name: str) -> None:
+    assert triton_section(compile_spec(OTHERS[name])).stepwise is None
+    found = errors(OTHERS[name], "usual", "strong", "forgetful")
+    assert {n: x for n, x in found.items() if not x < 1e-13} == {}
+    assert errors(
+        OTHERS[name], "extreme"
+    )  # sums of a number's logarithm and a channel's, which are large: within their bounds
+
+
+def gated(update: Callable[..., Any]) -> Recurrence:
+    r = Recurrence("gated")
+    d, e = r.dims("d e")
+    q, k, v = r.inputs("q", d), r.inputs("k", d), r.inputs("v", e)
+    a, b, S = r.inputs("a", d), r.inputs("b", e), r.state("S", d, e)
+    r.update(S, update(S, sigmoid(a), sigmoid(b)) + k * v.T)
+    r.output("o", S.next.T * q)
+    return r
+
+
+SPELLINGS: dict[str, Callable[..., Any]] = {
+    "diagonals": lambda S, a, b: diag(a) * S.prev * diag(b),
+    "a product of gates": lambda S, a, b: hadamard(a * b.T, S.prev),
+    "one after the other": lambda S, a, b: diag(a) * (S.prev * diag(b)),
+    "with a number": lambda S, a, b: 0.5 * diag(a) * S.prev * diag(b),
+    "twice": lambda S, a, b: diag(a) * diag(a) * S.prev * diag(b),
+}
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_every_spelling_has_this_form(spelling: str) -> None:
+    c = compile_spec(gated(SPELLINGS[spelling]))
+    assert c.family == "chunk-parallel", c.reason
+
+
+def test_a_rate_that_is_no_product_has_no_such_form() -> None:
+    c = compile_spec(gated(lambda S, a, b: hadamard(sigmoid(a * b.T), S.prev)))
+    assert c.family == "segment-parallel" and "both axes" in c.reason
+    c = compile_spec(gated(lambda S, a, b: (diag(a) * S.prev + S.prev * diag(b)) / 2))
+    assert c.family == "segment-parallel" and "both axes" in c.reason
+
+
+def test_factors_of_a_decay_by_axis() -> None:
+    a, b, c, n = leaf("decay", "a", ("d",)), leaf("decay", "b", ("e",)), leaf("decay", "c", ("d",)), leaf("decay", "n")
+    assert by_axis(mul(a, b, c, n)) == (mul(a, c, n), b)
+    assert by_axis(mul(a, c, n)) == (mul(a, c, n),)
+    both = leaf("decay", "m", ("d", "e"))
+    assert by_axis(mul(a, both)) == (mul(a, both),)
+
+
+def test_a_delta_rule_beside_both_decays_is_over_chunks_in_torch() -> None:
+    r = Recurrence("corrected")
+    d, e = r.dims("d e")
+    q, k, v, beta = r.inputs("q", d), r.inputs("k", d), r.inputs("v", e), r.inputs("beta")
+    S, key = r.state("S", d, e), normalize(k)
+    kept = diag(r.decay("a", d)) * S.prev * diag(r.decay("b", e))
+    r.update(S, kept + sigmoid(beta) * key * (v - kept.T * key).T)
+    r.output("o", S.next.T * q)
+    assert {n: x for n, x in errors(r, "usual", "extreme").items() if not x < 1e-13} == {}
