@@ -828,7 +828,7 @@ def state_sizes(local: torch.Tensor, kept: torch.Tensor | None, along: int | Non
 
 
 def kept_of(decay: Decays, local: torch.Tensor, p: Places, parts: int, exact: bool) -> torch.Tensor:
-    """All decays of each segment, [N * parts, H, X]; X is 1 for one decay a step, and the entries where rows and columns decay."""
+    """All decays of each segment, [N * parts, H, X]; X is 1 for one decay a step, all entries where rows and columns decay."""
     if not isinstance(decay[0], torch.Tensor):
         rows, columns = (kept_of(x, local, p, parts, exact) for x in decay)  # type: ignore[arg-type]
         return (rows[..., :, None] * columns[..., None, :]).flatten(2)

@@ -28,7 +28,23 @@ from typing import Any
 import numpy as np
 
 from ...ir.evaluate import BEYOND, CHUNK_OPERATIONS, Arithmetic, stacked
-from ...ir.expr import COL, INNER, ONE, ROW, ZERO, Node, add, const, factors_of, leaf, make, mul, rename, split_constant, total
+from ...ir.expr import (
+    COL,
+    INNER,
+    ONE,
+    ROW,
+    ZERO,
+    Node,
+    add,
+    const,
+    factors_of,
+    leaf,
+    make,
+    mul,
+    rename,
+    split_constant,
+    total,
+)
 from ..normal_form.abstract_values import split_scalars
 from ..normal_form.form import NotAffine, Read, StateForm, Write, affine_terms
 from .coupled_states import Transition, factored, is_coupled, state_in

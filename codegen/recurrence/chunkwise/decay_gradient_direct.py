@@ -58,8 +58,8 @@ def unrolled(
 
 
 def crossing(s: StateForm, g: StateForm, kept: str) -> tuple[dict[Node, Node], dict[Node, Node], Node]:
-    """(streams, definitions, product): of a state s with a decay for each channel of the axis `kept`, and its gradient g, the decay
-    times <S_{t-1}, dS_t> at each step of a chunk, over ROW and these channels.
+    """(streams, definitions, product): of a state s with a decay for each channel of the axis `kept`, and its gradient g, the
+    decay times <S_{t-1}, dS_t> at each step of a chunk, over ROW and these channels.
 
     It is the sum over pairs of a write and a read that have the step's decay between them. Of a chunk's own pairs these are those
     whose read comes at the step or after it, less those whose write does as well. Pairs that have no decay at all between them,

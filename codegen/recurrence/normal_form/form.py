@@ -79,7 +79,8 @@ class StateForm:
 
 
 def by_axis(decay: Node) -> tuple[Node, ...]:
-    """A decay as factors of at most one axis each; numbers go with the first of two axes. One that isn't such a product stays whole."""
+    """A decay as factors of at most one axis each; numbers go with the first of two axes. One that is no such product stays
+    whole."""
     if len(decay.axes) < 2 or any(len(f.axes) > 1 for f in factors_of(decay)):
         return (decay,)
     first = decay.axes[0]

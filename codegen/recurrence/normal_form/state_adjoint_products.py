@@ -21,8 +21,8 @@ from .form import NotAffine
 
 
 def product_leaf(m: MatrixValue, wanted: tuple[str, ...]) -> Node:
-    """The state-adjoint product of a state, which is m after a step, that one over the axes `wanted` is made of: over rows or over
-    columns, where both decay."""
+    """Of a state, which is m after a step, the state-adjoint product that one over the axes `wanted` is made of: over rows or
+    over columns, where both decay."""
     assert m.decay is not None
     if len(m.decay.axes) < 2:
         return leaf("pairing", m.state, m.decay.axes)
@@ -94,6 +94,7 @@ def _is_read(i: Interpreter, m: MatrixValue, side: str, vector: Node) -> bool:
 
 def _difference(m: MatrixValue, final: MatrixValue) -> list[RawWrite]:
     """m - d (S + B), for m = d (S + b) + a."""
+
     def scaled(w: RawWrite, sign: int) -> RawWrite:
         w = w if m.decay is None else scaled_write(w, m.decay, m.row, m.col)
         return replace(w, scalar=mul(sign, w.scalar))

@@ -192,7 +192,7 @@ def test_sweeps_that_are_cut_sum_for_decays_of_each_channel_once():
 
 @pytest.mark.long
 def test_what_decays_leave_nothing_of_is_not_swept():
-    """In parts of which each leaves what its last chunks make: decays of each step, of channels of either axis and of both, of two states."""
+    """In parts of which each leaves what its last chunks make: decays of steps, of channels of an axis or both, of states."""
     rows = interpret([], [], lasting=True)
     assert_small(rows, 0.0)
     names = ("lightning_attention", "gated_linear_attention", "value_decay_attention", "gla2d", "mlstm")

@@ -1,4 +1,4 @@
-"""Matrix states whose rows and columns decay, in other ways than 2-D gating has it: before what is read is written; both alike."""
+"""Matrix states whose rows and columns decay, otherwise than in 2-D gating: before a step writes; both alike; as parameters."""
 
 from chunkform.spec.language import Recurrence, diag, exp, hadamard, sigmoid, softplus
 
