@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from dataclasses import dataclass, field
 
@@ -244,7 +243,7 @@ class PassText:
         arguments = self.text_of.arguments(printer.streams.nodes)
         edges = list(printer.at_boundaries.values())
         names = [x.attrs[1] for x in stage.outputs]
-        results = [self.leaves.get("pairing", n, f"paired_{re.sub('[.|]', '_', n)}") for n in names]
+        results = [self.leaves.get("pairing", n, f"paired_{n.replace('.', '_').replace('|', '_')}") for n in names]
         for x, result in zip(stage.outputs, results, strict=True):
             self.lines.append(f"# {result}: {self.shown(self.reader.spelled(x))}")
         streams, states = (f"({', '.join(x)}{',' if len(x) == 1 else ''})" for x in (arguments, edges))
