@@ -2,12 +2,14 @@
 
     python -m benchmarks.rekey REVISION      # of the sources that the tables were made with
 
-Compares each op's kernels, and the functions of the runtime that they call, without comments and docstrings, with those at
-that revision: where nothing has changed, what was chosen for the old hash goes on under the new one; the rest is dropped.
+Compares each op's kernels, and the functions of the runtime that they call, without comments, docstrings and the names of their
+variables, with those at that revision: where nothing has changed, what was chosen for the old hash goes on under the new one; the
+rest is dropped.
 """
 
 from __future__ import annotations
 
+import ast
 import functools
 import re
 import subprocess
@@ -17,7 +19,7 @@ from typing import Any
 
 from chunkform.codegen.commands.tune import mentions
 from chunkform.runtime.launch import tuned_configs as tuned
-from chunkform.runtime.launch.fingerprint import Fingerprint, Runtime, fingerprint
+from chunkform.runtime.launch.fingerprint import RUNTIME, Fingerprint, Runtime, fingerprint, is_jit
 
 ROOT = Path(__file__).parent.parent
 ASKS = re.compile(r'choose\([^"\n]*"([0-9a-f]{16})"')
@@ -44,16 +46,41 @@ def rekeyed(table: dict[str, Any], moved: dict[str, tuple[str, Fingerprint]]) ->
 
 def moves(revision: str) -> dict[str, tuple[str, Fingerprint]]:
     """The new hash of kernels that have not changed, and what they call, by the old hash."""
-    runtime = Runtime(lambda path: at(revision, f"runtime/{path}"), paths(revision))
+    runtimes = (
+        Runtime(lambda path: unnamed(at(revision, f"runtime/{path}")), paths(revision)),
+        Runtime(
+            lambda path: unnamed((RUNTIME / path).read_text()),
+            [p.relative_to(RUNTIME).as_posix() for p in RUNTIME.rglob("*.py")],
+        ),
+    )
     found = {}
     for path in sorted((ROOT / "generated").glob("*.py")):
         before, now = at(revision, f"generated/{path.name}"), path.read_text()
         for old, new in zip(asked(before or ""), asked(now), strict=False):
-            was = fingerprint(before or "", functools.partial(mentions, kernels=old), runtime)
-            own = fingerprint(now, functools.partial(mentions, kernels=new))
+            was, own = (
+                fingerprint(unnamed(text) or "", functools.partial(mentions, kernels=key), runtime)
+                for text, key, runtime in zip((before, now), (old, new), runtimes, strict=True)
+            )
             if was == own:
                 found[old] = new, own
     return found
+
+
+def unnamed(source: str | None) -> str | None:
+    """A file whose jit functions call their parameters and variables by numbers, in the order in which they come."""
+    if source is None:
+        return None
+    tree = ast.parse(source)
+    for f in filter(is_jit, ast.walk(tree)):
+        own = [x for x in ast.walk(f) if isinstance(x, ast.arg)]
+        names = {x.arg for x in own} | {
+            x.id for x in ast.walk(f) if isinstance(x, ast.Name) and isinstance(x.ctx, ast.Store)
+        }
+        numbers: dict[str, str] = {}
+        for x in [*own, *(x for x in ast.walk(f) if isinstance(x, ast.Name) and x.id in names)]:
+            field = "arg" if isinstance(x, ast.arg) else "id"
+            setattr(x, field, numbers.setdefault(getattr(x, field), f"v{len(numbers)}"))
+    return ast.unparse(tree)
 
 
 def asked(source: str) -> list[str]:

@@ -362,16 +362,16 @@ def forward_prepare_1(
         k_p = k_p_all + b * k_b + h // k_g * k_h
         q_p = q_p_all + b * q_b + h // q_g * q_h
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(k.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k k^T
+        k_k = tl.dot(k.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k k^T
         beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
-        w = -beta[None, :] * (p * tl.where(i[:, None] > i[None, :], 1.0, 0.0))
-        x = inverse(w, C, LEVELS, DT)  # (I - T)^-1
-        tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x)  # x
+        system = -beta[None, :] * (k_k * tl.where(i[:, None] > i[None, :], 1.0, 0.0))
+        solved = inverse(system, C, LEVELS, DT)  # (I - T)^-1
+        tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], solved)  # solved
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p2 = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
+        q_k = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
         tl.store(
             matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-            (beta[None, :] * (p2 * tl.where(i[:, None] >= i[None, :], 1.0, 0.0))),
+            (beta[None, :] * (q_k * tl.where(i[:, None] >= i[None, :], 1.0, 0.0))),
         )  # ([i >= j] . (q k^T)) diag(beta)
 
 
@@ -433,18 +433,18 @@ def forward_sweep_1(
         row = i if EVEN else tl.minimum(i, last)
         at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
-        p = tl.zeros([block_e, C], tl.float32)
-        p3 = tl.zeros([block_e, C], tl.float32)
+        k_S = tl.zeros([block_e, C], tl.float32)
+        q_S = tl.zeros([block_e, C], tl.float32)
         k = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
             k_slice = tl.load(
                 k_p + t0 * k_t + i[:, None] * k_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
-            p = tl.dot(S[n_d].to(DT), tl.trans(k_slice.to(DT)), p, input_precision="tf32x3")  # k S
+            k_S = tl.dot(S[n_d].to(DT), tl.trans(k_slice.to(DT)), k_S, input_precision="tf32x3")  # k S
             q = tl.load(
                 q_p + t0 * q_t + i[:, None] * q_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
-            p3 = tl.dot(S[n_d].to(DT), tl.trans(q.to(DT)), p3, input_precision="tf32x3")  # q S
+            q_S = tl.dot(S[n_d].to(DT), tl.trans(q.to(DT)), q_S, input_precision="tf32x3")  # q S
             k = k + (k_slice,)
         v = tl.load(v_p + t0 * v_t + i[None, :] * v_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
         v_each = (
@@ -452,26 +452,27 @@ def forward_sweep_1(
             if PRODUCTS and v.dtype == DT
             else tl.where(e_ok[:, None] & i_ok[None, :], v, 0.0)
         )
-        w = (-p) + v_each.to(tl.float32)
-        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p2 = tl.dot(w.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix1 w
-        t2 = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p4 = tl.dot(p2.to(DT), tl.trans(t2.to(DT)), p3, input_precision="tf32x3")  # ... + matrix2 p2
+        known = (-k_S) + v_each.to(tl.float32)
+        matrix1_tile = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        write1 = tl.dot(known.to(DT), tl.trans(matrix1_tile.to(DT)), input_precision="tf32x3")  # matrix1 known
+        matrix2_tile = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        o = tl.dot(write1.to(DT), tl.trans(matrix2_tile.to(DT)), q_S, input_precision="tf32x3")  # ... + matrix2 write1
         if YIELD:
             if write1_out is not None:
                 tl.store(
-                    write1_out + step * E + i[None, :] * (H * E) + e[:, None], p2, mask=e_ok[:, None] & i_ok[None, :]
+                    write1_out + step * E + i[None, :] * (H * E) + e[:, None], write1,
+                    mask=e_ok[:, None] & i_ok[None, :],
                 )
             tl.store(
-                o_out + step * E + i[None, :] * (H * E) + e[:, None], p4, mask=e_ok[:, None] & i_ok[None, :]
+                o_out + step * E + i[None, :] * (H * E) + e[:, None], o, mask=e_ok[:, None] & i_ok[None, :]
             )  # (23) o
         beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
         S_next = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
-            p5 = tl.dot(
-                (beta[None, :] * p2).to(DT), k[n_d].to(DT), S[n_d], input_precision="tf32x3"
-            )  # ... + k^T diag(beta) p2
-            S_slice2 = p5  # (24) S + k^T diag(beta) p2
+            S_after = tl.dot(
+                (beta[None, :] * write1).to(DT), k[n_d].to(DT), S[n_d], input_precision="tf32x3"
+            )  # ... + k^T diag(beta) write1
+            S_slice2 = S_after  # (24) S + k^T diag(beta) write1
             S_next = S_next + (S_slice2,)
         S = S_next
     for n_d in tl.static_range((D + block_d - 1) // block_d):
@@ -504,7 +505,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "fab4225c37b26e55")
+    config = choose(some.dtype, (D, E), "22b21dca3f0025fc")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -616,24 +617,24 @@ def backward_prepare_1(
         write1_p = write1_p_all + b * write1_b + h // write1_g * write1_h
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
+        q_k = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
         tl.store(
             matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-            (p * tl.where(i[:, None] >= i[None, :], 1.0, 0.0)),
+            (q_k * tl.where(i[:, None] >= i[None, :], 1.0, 0.0)),
         )  # [i >= j] . (q k^T)
-        p2 = tl.dot(k.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k k^T
+        k_k = tl.dot(k.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k k^T
         beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
-        w = -beta[None, :] * (p2 * tl.where(i[:, None] < i[None, :], 1.0, 0.0))
-        x = inverse(w, C, LEVELS, DT)  # (I - T)^-1
-        tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x)  # x
+        system = -beta[None, :] * (k_k * tl.where(i[:, None] < i[None, :], 1.0, 0.0))
+        solved = inverse(system, C, LEVELS, DT)  # (I - T)^-1
+        tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], solved)  # solved
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         write1 = tl.load(
             write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
-        p3 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do write1^T
+        do_write1 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do write1^T
         tl.store(
             matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-            (beta[None, :] * (tl.where(i[:, None] >= i[None, :], 1.0, 0.0) * p3)),
+            (beta[None, :] * (tl.where(i[:, None] >= i[None, :], 1.0, 0.0) * do_write1)),
         )  # ([i >= j] . (do write1^T)) diag(beta)
 
 
@@ -696,28 +697,28 @@ def backward_sweep_1(
             if PRODUCTS and write1.dtype == DT
             else tl.where(e_ok[:, None] & i_ok[None, :], write1, 0.0)
         )
-        p = tl.zeros([block_e, C], tl.float32)
+        k_dS = tl.zeros([block_e, C], tl.float32)
         do = tl.load(do_p + t0 * do_t + i[None, :] * do_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
+        dS_after = ()
         k = ()
-        p4 = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
             k_slice = tl.load(
                 k_p + t0 * k_t + i[:, None] * k_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
-            p = tl.dot(dS[n_d].to(DT), tl.trans(k_slice.to(DT)), p, input_precision="tf32x3")  # k dS
+            k_dS = tl.dot(dS[n_d].to(DT), tl.trans(k_slice.to(DT)), k_dS, input_precision="tf32x3")  # k dS
             q = tl.load(
                 q_p + t0 * q_t + i[:, None] * q_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
-            p4_slice = tl.dot(do.to(DT), q.to(DT), dS[n_d], input_precision="tf32x3")  # ... + q^T do
+            dS_after_slice = tl.dot(do.to(DT), q.to(DT), dS[n_d], input_precision="tf32x3")  # ... + q^T do
+            dS_after = dS_after + (dS_after_slice,)
             k = k + (k_slice,)
-            p4 = p4 + (p4_slice,)
-        t = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p2 = tl.dot(do.to(DT), t.to(DT), p, input_precision="tf32x3")  # ... + matrix2 do
-        t2 = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p3 = tl.dot(p2.to(DT), tl.trans(t2.to(DT)), input_precision="tf32x3")  # matrix1 p2
+        matrix2_tile = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        added = tl.dot(do.to(DT), matrix2_tile.to(DT), k_dS, input_precision="tf32x3")  # ... + matrix2 do
+        matrix1_tile = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        write = tl.dot(added.to(DT), tl.trans(matrix1_tile.to(DT)), input_precision="tf32x3")  # matrix1 added
         if YIELD:
             tl.store(
-                dv_out + step * E + i[None, :] * (H * E) + e[:, None], (beta[None, :] * p3),
+                dv_out + step * E + i[None, :] * (H * E) + e[:, None], (beta[None, :] * write),
                 mask=e_ok[:, None] & i_ok[None, :],
             )  # dv
             tl.store(
@@ -727,7 +728,7 @@ def backward_sweep_1(
                 + i[None, :],
                 tl.sum(
                     tl.reshape(
-                        tl.where(e_ok[:, None], (p3 * write1_each.to(tl.float32)), 0.0), [WARPS, block_e // WARPS, C]
+                        tl.where(e_ok[:, None], (write * write1_each.to(tl.float32)), 0.0), [WARPS, block_e // WARPS, C]
                     ),
                     axis=1,
                 ),
@@ -735,10 +736,10 @@ def backward_sweep_1(
             )  # dbeta
         dS_next = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
-            p5 = tl.dot(
-                (-beta[None, :] * p3).to(DT), k[n_d].to(DT), p4[n_d], input_precision="tf32x3"
-            )  # ... + -k^T diag(beta) p3
-            dS_slice2 = p5  # (27) dS + q^T do - k^T diag(beta) p3
+            dS_after2 = tl.dot(
+                (-beta[None, :] * write).to(DT), k[n_d].to(DT), dS_after[n_d], input_precision="tf32x3"
+            )  # ... + -k^T diag(beta) write
+            dS_slice2 = dS_after2  # (27) dS + q^T do - k^T diag(beta) write
             dS_next = dS_next + (dS_slice2,)
         dS = dS_next
     for n_d in tl.static_range((D + block_d - 1) // block_d):
@@ -788,10 +789,10 @@ def backward_prepare_2(
         write1 = tl.load(
             write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
-        p = tl.dot(dv.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # dv write1^T
+        dv_write1 = tl.dot(dv.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # dv write1^T
         tl.store(
             matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-            (beta[None, :] * (tl.where(i[:, None] > i[None, :], 1.0, 0.0) * p)),
+            (beta[None, :] * (tl.where(i[:, None] > i[None, :], 1.0, 0.0) * dv_write1)),
         )  # ([i > j] . (dv write1^T)) diag(beta)
 
 
@@ -845,7 +846,7 @@ def backward_sweep_2(
         at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
         beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
-        p = tl.zeros([block_d, C], tl.float32)
+        write1_dS = tl.zeros([block_d, C], tl.float32)
         k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         q = tl.load(q_p + t0 * q_t + i[None, :] * q_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         dS_next = ()
@@ -854,27 +855,31 @@ def backward_sweep_2(
                 write1_p + t0 * write1_t + i[:, None] * write1_t + e[n_e][None, :],
                 mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
-            p = tl.dot(dS[n_e].to(DT), tl.trans(write1.to(DT)), p, input_precision="tf32x3")  # write1 dS^T
+            write1_dS = tl.dot(
+                dS[n_e].to(DT), tl.trans(write1.to(DT)), write1_dS, input_precision="tf32x3"
+            )  # write1 dS^T
             dv = tl.load(
                 dv_p + t0 * dv_t + i[:, None] * dv_t + e[n_e][None, :],
                 mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
-            p4 = tl.dot(k.to(DT), dv.to(DT), input_precision="tf32x3")  # k^T dv
+            k_dv = tl.dot(k.to(DT), dv.to(DT), input_precision="tf32x3")  # k^T dv
             do = tl.load(
                 do_p + t0 * do_t + i[:, None] * do_t + e[n_e][None, :],
                 mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
-            p5 = tl.dot(q.to(DT), do.to(DT), (dS[n_e] + (-p4)), input_precision="tf32x3")  # ... + q^T do
-            dS_slice2 = p5  # (27) dS + q^T do - k^T dv
+            dS_after = tl.dot(q.to(DT), do.to(DT), (dS[n_e] + (-k_dv)), input_precision="tf32x3")  # ... + q^T do
+            dS_slice2 = dS_after  # (27) dS + q^T do - k^T dv
             dS_next = dS_next + (dS_slice2,)
         dS = dS_next
-        t = tl.load(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p2 = tl.dot(k.to(DT), t.to(DT), input_precision="tf32x3")  # matrix4 k
-        t2 = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p3 = tl.dot(q.to(DT), t2.to(DT), ((beta[None, :] * p) + (-p2)), input_precision="tf32x3")  # ... + matrix3 q
+        matrix4_tile = tl.load(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        matrix4_k = tl.dot(k.to(DT), matrix4_tile.to(DT), input_precision="tf32x3")  # matrix4 k
+        matrix3_tile = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        dk_1 = tl.dot(
+            q.to(DT), matrix3_tile.to(DT), ((beta[None, :] * write1_dS) + (-matrix4_k)), input_precision="tf32x3"
+        )  # ... + matrix3 q
         if YIELD:
             tl.store(
-                dk_1_out + step * D + i[None, :] * (H * D) + d[:, None], p3, mask=d_ok[:, None] & i_ok[None, :]
+                dk_1_out + step * D + i[None, :] * (H * D) + d[:, None], dk_1, mask=d_ok[:, None] & i_ok[None, :]
             )  # dk
 
 
@@ -937,8 +942,8 @@ def backward_sweep_3(
             if PRODUCTS and dk_1.dtype == DT
             else tl.where(d_ok[:, None] & i_ok[None, :], dk_1, 0.0)
         )
-        p = tl.zeros([block_d, C], tl.float32)
-        p3 = tl.zeros([block_d, C], tl.float32)
+        do_S = tl.zeros([block_d, C], tl.float32)
+        dv_S = tl.zeros([block_d, C], tl.float32)
         k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         k_each = (
             tl.dot(k.to(DT), identity)
@@ -952,34 +957,34 @@ def backward_sweep_3(
                 do_p + t0 * do_t + i[:, None] * do_t + e[n_e][None, :],
                 mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
-            p = tl.dot(S[n_e].to(DT), tl.trans(do.to(DT)), p, input_precision="tf32x3")  # do S^T
+            do_S = tl.dot(S[n_e].to(DT), tl.trans(do.to(DT)), do_S, input_precision="tf32x3")  # do S^T
             dv = tl.load(
                 dv_p + t0 * dv_t + i[:, None] * dv_t + e[n_e][None, :],
                 mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
-            p3 = tl.dot(S[n_e].to(DT), tl.trans(dv.to(DT)), p3, input_precision="tf32x3")  # dv S^T
+            dv_S = tl.dot(S[n_e].to(DT), tl.trans(dv.to(DT)), dv_S, input_precision="tf32x3")  # dv S^T
             write1 = tl.load(
                 write1_p + t0 * write1_t + i[:, None] * write1_t + e[n_e][None, :],
                 mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
-            p5 = tl.dot(
+            S_after = tl.dot(
                 (beta[None, :] * k_each.to(tl.float32)).to(DT), write1.to(DT), S[n_e], input_precision="tf32x3"
             )  # ... + k^T diag(beta) write1
-            S_slice2 = p5  # (24) S + k^T diag(beta) write1
+            S_slice2 = S_after  # (24) S + k^T diag(beta) write1
             S_next = S_next + (S_slice2,)
         S = S_next
-        t = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p2 = tl.dot(k.to(DT), tl.trans(t.to(DT)), p, input_precision="tf32x3")  # ... + matrix3 k
-        t2 = tl.load(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p4 = tl.dot(k.to(DT), tl.trans(t2.to(DT)), p3, input_precision="tf32x3")  # ... + matrix4 k
+        matrix3_tile = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        dq = tl.dot(k.to(DT), tl.trans(matrix3_tile.to(DT)), do_S, input_precision="tf32x3")  # ... + matrix3 k
+        matrix4_tile = tl.load(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        read = tl.dot(k.to(DT), tl.trans(matrix4_tile.to(DT)), dv_S, input_precision="tf32x3")  # ... + matrix4 k
         if YIELD and (READ == 0 or READ == 1):
             tl.store(
-                dq_out + step * D + i[None, :] * (H * D) + d[:, None], p2, mask=d_ok[:, None] & i_ok[None, :]
+                dq_out + step * D + i[None, :] * (H * D) + d[:, None], dq, mask=d_ok[:, None] & i_ok[None, :]
             )  # (29) dq
         if YIELD and (READ == 0 or READ == 2):
             tl.store(
                 dk_out + step * D + i[None, :] * (H * D) + d[:, None],
-                ((-p4) + dk_1_each.to(tl.float32)), mask=d_ok[:, None] & i_ok[None, :],
+                ((-read) + dk_1_each.to(tl.float32)), mask=d_ok[:, None] & i_ok[None, :],
             )  # dk
     for n_e in tl.static_range((E + block_e - 1) // block_e):
         if S_last is not None:
@@ -999,7 +1004,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "fab4225c37b26e55")
+    config = choose(some.dtype, (D, E), "22b21dca3f0025fc")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -1164,11 +1169,11 @@ def torch_step(given, states, constants, outputs, following):
     v = given["v"].to(dtype)
     beta = given["beta"].to(dtype)
     S = states["S"].to(dtype)
-    t1 = (k[..., :, None] * S).sum(-2)
-    t2 = S + (beta[..., None] * k)[..., :, None] * (v - t1)[..., None, :]
-    t3 = (q[..., :, None] * t2).sum(-2)
-    next_S = t2
-    outputs["o"][...] = t3
+    k_S = (k[..., :, None] * S).sum(-2)
+    t1 = S + (beta[..., None] * k)[..., :, None] * (v - k_S)[..., None, :]
+    t2 = (q[..., :, None] * t1).sum(-2)
+    next_S = t1
+    outputs["o"][...] = t2
     following["S"][...] = next_S
 
 
@@ -1227,11 +1232,11 @@ def step_kernel(
         k = k.to(tl.float32)
         v = v.to(tl.float32)
         beta = beta.to(tl.float32)
-        t1 = tl.sum(k[:, None] * S, axis=0)
-        t2 = S + (beta * k)[:, None] * (v - t1)[None, :]
-        tl.store(next_S_at + at_d_e, t2, mask=in_d_e)
-        t3 = tl.sum(q[:, None] * t2, axis=0)
-        tl.store(o_at + at_e, t3, mask=in_e)
+        k_S = tl.sum(k[:, None] * S, axis=0)
+        t1 = S + (beta * k)[:, None] * (v - k_S)[None, :]
+        tl.store(next_S_at + at_d_e, t1, mask=in_d_e)
+        t2 = tl.sum(q[:, None] * t1, axis=0)
+        tl.store(o_at + at_e, t2, mask=in_e)
 
 
 @triton.jit(do_not_specialize=["heads", "steps"])
@@ -1303,12 +1308,12 @@ def steps_kernel(
             v_ahead = tl.load(v_at + then * v_stride1 + wide_e * v_stride3, mask=in_e, other=0.0)
             beta = beta_ahead.to(tl.float32)
             beta_ahead = tl.load(beta_at + then * beta_stride1)
-            t1 = tl.sum(k[:, None] * S, axis=0)
-            t2 = S + (beta * k)[:, None] * (v - t1)[None, :]
-            t3 = tl.sum(q[:, None] * t2, axis=0)
+            k_S = tl.sum(k[:, None] * S, axis=0)
+            t1 = S + (beta * k)[:, None] * (v - k_S)[None, :]
+            t2 = tl.sum(q[:, None] * t1, axis=0)
             if yields:
-                tl.store(o_at + now * o_stride1 + at_e, t3, mask=in_e)
-            next_S = (t2).to(S_at.dtype.element_ty)
+                tl.store(o_at + now * o_stride1 + at_e, t2, mask=in_e)
+            next_S = (t1).to(S_at.dtype.element_ty)
             if keeps:
                 if each_at is not None:
                     kept_row = tl.cast(tl.load(each_at + batch * steps + now), tl.int64)

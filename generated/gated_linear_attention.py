@@ -353,7 +353,7 @@ def forward_prepare_1(
     i_new = i_ok
     if not FLAT:
         steep_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
-    t = tl.zeros([C, C], tl.float32)
+    products = tl.zeros([C, C], tl.float32)
     alpha_most = tl.full([], 0.0, tl.float32)
     alpha_least = tl.full([], 0.0, tl.float32)
     for d_start in range(0, D, part_d):
@@ -411,8 +411,8 @@ def forward_prepare_1(
         )
         if SUMS:
             tl.store(alpha_sums + step * D + last * (H * D) + d, alpha_a_end, mask=d_ok)
-        t = decayed_product(
-            t, q.to(tl.float32), k.to(tl.float32), alpha_sums + step * D,
+        products = decayed_product(
+            products, q.to(tl.float32), k.to(tl.float32), alpha_sums + step * D,
             alpha_rests + step * D if EXACT else None, alpha_a, alpha_n, alpha_a, alpha_n, d, d_ok,
             last, H * D, C, CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
         )
@@ -448,9 +448,9 @@ def forward_prepare_1(
                     alpha_sums + step * D + i[:, None] * (H * D) + d[None, :], sums, mask=i_ok[:, None] & d_ok[None, :]
                 )
     tl.store(
-        matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t,
+        matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products,
         mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
-    )  # t
+    )  # products
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
@@ -486,7 +486,7 @@ def forward_prepare_1_others(
             extent = reach(alpha_extents + at, last, C, CHUNK)
             if not is_flat(extent, DT):
                 steep_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
-                t = tl.zeros([C, C], tl.float32)
+                products = tl.zeros([C, C], tl.float32)
                 alpha_most = tl.full([], 0.0, tl.float32)
                 alpha_least = tl.full([], 0.0, tl.float32)
                 for d_start in range(0, D, part_d):
@@ -554,8 +554,8 @@ def forward_prepare_1_others(
                     )
                     if SUMS:
                         tl.store(alpha_sums + step * D + last * (H * D) + d, alpha_a_end, mask=d_ok)
-                    t = decayed_product(
-                        t, q.to(tl.float32), k.to(tl.float32), alpha_sums + step * D,
+                    products = decayed_product(
+                        products, q.to(tl.float32), k.to(tl.float32), alpha_sums + step * D,
                         alpha_rests + step * D if EXACT else None, alpha_a, alpha_n, alpha_a,
                         alpha_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, True, FLAT, EXACT,
                         DT,
@@ -593,9 +593,9 @@ def forward_prepare_1_others(
                                 mask=i_ok[:, None] & d_ok[None, :],
                             )
                 tl.store(
-                    matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t,
+                    matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products,
                     mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
-                )  # t
+                )  # products
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -651,7 +651,7 @@ def forward_sweep_1(
         row = i if EVEN else tl.minimum(i, last)
         at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
-        p = tl.zeros([block_e, C], tl.float32)
+        scaled1_S = tl.zeros([block_e, C], tl.float32)
         v = tl.load(v_p + t0 * v_t + i[None, :] * v_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
         S_next = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
@@ -673,26 +673,28 @@ def forward_sweep_1(
                 scaled1_p + at * D + i[:, None] * D + d[n_d][None, :],
                 mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
-            p = tl.dot(S[n_d].to(DT), tl.trans(scaled1.to(DT)), p, input_precision="tf32x3")  # scaled1 S
+            scaled1_S = tl.dot(
+                S[n_d].to(DT), tl.trans(scaled1.to(DT)), scaled1_S, input_precision="tf32x3"
+            )  # scaled1 S
             kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
             scaled2 = tl.load(
                 scaled2_p + at * D + i[:, None] * D + d[n_d][None, :],
                 mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
-            p3 = tl.dot(
+            S_after = tl.dot(
                 v.to(DT), scaled2.to(DT), (kept[None, :] * S[n_d]), input_precision="tf32x3"
             )  # ... + scaled2^T v
-            S_slice2 = p3  # (24) diag(kept) S + scaled2^T v
+            S_slice2 = S_after  # (24) diag(kept) S + scaled2^T v
             S_next = S_next + (S_slice2,)
         S = S_next
-        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        rounded, rest = rounded_and_rest(t, DT)
-        p2 = tl.dot(v.to(DT), tl.trans(rounded.to(DT)), p, input_precision="tf32x3")  # ... + matrix1 v
+        matrix1_tile = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        rounded, rest = rounded_and_rest(matrix1_tile, DT)
+        o = tl.dot(v.to(DT), tl.trans(rounded.to(DT)), scaled1_S, input_precision="tf32x3")  # ... + matrix1 v
         if not EXACT:
-            p2 = tl.dot(v.to(DT), tl.trans(rest.to(DT)), p2)
+            o = tl.dot(v.to(DT), tl.trans(rest.to(DT)), o)
         if YIELD:
             tl.store(
-                o_out + step * E + i[None, :] * (H * E) + e[:, None], p2, mask=e_ok[:, None] & i_ok[None, :]
+                o_out + step * E + i[None, :] * (H * E) + e[:, None], o, mask=e_ok[:, None] & i_ok[None, :]
             )  # (23) o
     for n_d in tl.static_range((D + block_d - 1) // block_d):
         if YIELD:
@@ -719,7 +721,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "1a75b4f337d98de2")
+    config = choose(some.dtype, (D, E), "8ef7dc315d5a3df7")
     lay = places(packed, (B, T, H), config.chunk)
     blocks = places(packed, (B, T, H), BLOCK)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
@@ -826,7 +828,7 @@ def backward_prepare_1(
     i_new = i_ok
     if not FLAT:
         steep_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
-    t = tl.zeros([C, C], tl.float32)
+    products = tl.zeros([C, C], tl.float32)
     for d_start in range(0, D, part_d):
         d = d_start + tl.arange(0, part_d)
         d_ok = d < D
@@ -846,8 +848,8 @@ def backward_prepare_1(
             if EXACT
             else 0
         )
-        t = decayed_product(
-            t, k.to(tl.float32), q.to(tl.float32), alpha_sums + step * D,
+        products = decayed_product(
+            products, k.to(tl.float32), q.to(tl.float32), alpha_sums + step * D,
             alpha_rests + step * D if EXACT else None, alpha_a, alpha_n, alpha_a, alpha_n, d, d_ok,
             last, H * D, C, CHUNK, LEVELS, False, True, FLAT, EXACT, DT,
         )
@@ -877,9 +879,9 @@ def backward_prepare_1(
             mask=i_new[:, None] & d_ok[None, :],
         )  # q . until
     tl.store(
-        matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t,
+        matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products,
         mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
-    )  # t
+    )  # products
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
@@ -912,7 +914,7 @@ def backward_prepare_1_others(
             extent = reach(alpha_extents + at, last, C, CHUNK)
             if not is_flat(extent, DT):
                 steep_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
-                t = tl.zeros([C, C], tl.float32)
+                products = tl.zeros([C, C], tl.float32)
                 for d_start in range(0, D, part_d):
                     d = d_start + tl.arange(0, part_d)
                     d_ok = d < D
@@ -942,8 +944,8 @@ def backward_prepare_1_others(
                         if EXACT
                         else 0
                     )
-                    t = decayed_product(
-                        t, k.to(tl.float32), q.to(tl.float32), alpha_sums + step * D,
+                    products = decayed_product(
+                        products, k.to(tl.float32), q.to(tl.float32), alpha_sums + step * D,
                         alpha_rests + step * D if EXACT else None, alpha_a, alpha_n, alpha_a,
                         alpha_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, True, FLAT, EXACT,
                         DT,
@@ -974,9 +976,9 @@ def backward_prepare_1_others(
                         (until * q.to(tl.float32)), mask=i_new[:, None] & d_ok[None, :],
                     )  # q . until
                 tl.store(
-                    matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t,
+                    matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products,
                     mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
-                )  # t
+                )  # products
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -1032,7 +1034,7 @@ def backward_sweep_1(
         row = i if EVEN else tl.minimum(i, last)
         at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
-        p = tl.zeros([block_e, C], tl.float32)
+        scaled1_dS = tl.zeros([block_e, C], tl.float32)
         do = tl.load(do_p + t0 * do_t + i[None, :] * do_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
         dS_next = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
@@ -1054,26 +1056,28 @@ def backward_sweep_1(
                 scaled1_p + at * D + i[:, None] * D + d[n_d][None, :],
                 mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
-            p = tl.dot(dS[n_d].to(DT), tl.trans(scaled1.to(DT)), p, input_precision="tf32x3")  # scaled1 dS
+            scaled1_dS = tl.dot(
+                dS[n_d].to(DT), tl.trans(scaled1.to(DT)), scaled1_dS, input_precision="tf32x3"
+            )  # scaled1 dS
             kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
             scaled2 = tl.load(
                 scaled2_p + at * D + i[:, None] * D + d[n_d][None, :],
                 mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
-            p3 = tl.dot(
+            dS_after = tl.dot(
                 do.to(DT), scaled2.to(DT), (kept[None, :] * dS[n_d]), input_precision="tf32x3"
             )  # ... + scaled2^T do
-            dS_slice2 = p3  # (29) diag(kept) dS + scaled2^T do
+            dS_slice2 = dS_after  # (29) diag(kept) dS + scaled2^T do
             dS_next = dS_next + (dS_slice2,)
         dS = dS_next
-        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        rounded, rest = rounded_and_rest(t, DT)
-        p2 = tl.dot(do.to(DT), tl.trans(rounded.to(DT)), p, input_precision="tf32x3")  # ... + matrix1 do
+        matrix1_tile = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        rounded, rest = rounded_and_rest(matrix1_tile, DT)
+        dv = tl.dot(do.to(DT), tl.trans(rounded.to(DT)), scaled1_dS, input_precision="tf32x3")  # ... + matrix1 do
         if not EXACT:
-            p2 = tl.dot(do.to(DT), tl.trans(rest.to(DT)), p2)
+            dv = tl.dot(do.to(DT), tl.trans(rest.to(DT)), dv)
         if YIELD:
             tl.store(
-                dv_out + step * E + i[None, :] * (H * E) + e[:, None], p2, mask=e_ok[:, None] & i_ok[None, :]
+                dv_out + step * E + i[None, :] * (H * E) + e[:, None], dv, mask=e_ok[:, None] & i_ok[None, :]
             )  # (28) dv
     for n_d in tl.static_range((D + block_d - 1) // block_d):
         if YIELD:
@@ -1123,11 +1127,11 @@ def backward_read_1(
     i_new = i_ok
     if not FLAT:
         steep_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
-    s = tl.load(
+    S = tl.load(
         S_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
         mask=d_ok[None, :] & e_ok[:, None], other=0.0,
     )  # S
-    s2 = tl.load(
+    dS = tl.load(
         dS_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
         mask=d_ok[None, :] & e_ok[:, None], other=0.0,
     )  # dS
@@ -1144,11 +1148,11 @@ def backward_read_1(
         else tl.full([1], 0, tl.int32)
     )
     kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
-    spans = kept * tl.sum(s.to(tl.float32) * s2.to(tl.float32), axis=0)  # the decays of the interval times <S, dS>
+    spans = kept * tl.sum(S.to(tl.float32) * dS.to(tl.float32), axis=0)  # the decays of the interval times <S, dS>
     do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
     v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-    p = tl.dot(do.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # do v^T
-    p2 = p
+    do_v = tl.dot(do.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # do v^T
+    reads = do_v
     k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     alpha_a = over_block(
         tl.load(alpha_sums + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
@@ -1163,45 +1167,45 @@ def backward_read_1(
         if EXACT
         else 0
     )
-    own = diagonal(p2, C)
-    p3 = decayed_sum(
-        p2, k.to(tl.float32), alpha_sums + step * D, alpha_rests + step * D if EXACT else None,
+    own = diagonal(reads, C)
+    decayed = decayed_sum(
+        reads, k.to(tl.float32), alpha_sums + step * D, alpha_rests + step * D if EXACT else None,
         alpha_a, alpha_n, alpha_a, alpha_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False,
         FLAT, EXACT, DT,
     )  # sum_{j} k_{j,d} [do v^T]_{i,j} m_{i,j,d}
-    p4 = p3 + own[:, None] * k.to(tl.float32)  # with each step's own
+    decayed2 = decayed + own[:, None] * k.to(tl.float32)  # with each step's own
     if not FLAT:
         steep_from = first_steep(steep_from, alpha_a, alpha_n, d_ok, C, DT)
         i_new = i_ok & ((i >= steep_from) | (again > 0))
     since = span(alpha_a, alpha_n, 0.0, 0)
-    p5 = tl.dot(do.to(DT), s.to(DT), input_precision="tf32x3")  # do S^T
-    apart = p3 + (since * p5)
-    y = p4 + (since * p5)  # (26) (do S^T) . since + intra1
+    do_S = tl.dot(do.to(DT), S.to(DT), input_precision="tf32x3")  # do S^T
+    apart = decayed + (since * do_S)
+    dq = decayed2 + (since * do_S)  # (26) (do S^T) . since + intra1
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    terms = y  # (26) dq
-    tl.store(dq_out + step * D + i[:, None] * (H * D) + d[None, :], y, mask=i_new[:, None] & d_ok[None, :])  # (26) dq
-    p6 = tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # v do^T
-    p7 = p6
-    own2 = diagonal(p7, C)
-    p8 = decayed_sum(
-        p7, q.to(tl.float32), alpha_sums + step * D, alpha_rests + step * D if EXACT else None,
+    dq2 = dq  # (26) dq
+    tl.store(dq_out + step * D + i[:, None] * (H * D) + d[None, :], dq, mask=i_new[:, None] & d_ok[None, :])  # (26) dq
+    v_do = tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # v do^T
+    reads2 = v_do
+    own2 = diagonal(reads2, C)
+    decayed3 = decayed_sum(
+        reads2, q.to(tl.float32), alpha_sums + step * D, alpha_rests + step * D if EXACT else None,
         alpha_a, alpha_n, alpha_a, alpha_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False,
         FLAT, EXACT, DT,
     )  # sum_{j} q_{j,d} [v do^T]_{i,j} m_{i,j,d}
-    p9 = p8 + own2[:, None] * q.to(tl.float32)  # with each step's own
+    decayed4 = decayed3 + own2[:, None] * q.to(tl.float32)  # with each step's own
     if not FLAT:
         steep_from = first_steep(steep_from, alpha_a, alpha_n, d_ok, C, DT)
-        again = adds_steep(again, p7, q.to(tl.float32), steep_from, C)
+        again = adds_steep(again, reads2, q.to(tl.float32), steep_from, C)
         i_new = i_ok & ((i >= steep_from) | (again > 0))
-    p10 = tl.dot(v.to(DT), s2.to(DT), input_precision="tf32x3")  # v dS^T
+    v_dS = tl.dot(v.to(DT), dS.to(DT), input_precision="tf32x3")  # v dS^T
     since2 = span(alpha_a_end[None, :], alpha_n_end[None, :], alpha_a, alpha_n)
-    apart2 = tl.where((i < last)[:, None], (p10 * since2), 0.0) + p8
-    y2 = p9 + (p10 * since2)  # (31) (v dS^T) . since + intra2
+    apart2 = tl.where((i < last)[:, None], (v_dS * since2), 0.0) + decayed3
+    dk = decayed4 + (v_dS * since2)  # (31) (v dS^T) . since + intra2
     sums = tl.sum(
-        tl.where(i_ok[:, None], tl.where((i < last)[:, None], (-(p10 * since2 * k.to(tl.float32))), 0.0), 0.0), axis=0
+        tl.where(i_ok[:, None], tl.where((i < last)[:, None], (-(v_dS * since2 * k.to(tl.float32))), 0.0), 0.0), axis=0
     )  # out
-    terms2 = y2  # (31) dk
-    tl.store(dk_out + step * D + i[:, None] * (H * D) + d[None, :], y2, mask=i_new[:, None] & d_ok[None, :])  # (31) dk
+    dk2 = dk  # (31) dk
+    tl.store(dk_out + step * D + i[:, None] * (H * D) + d[None, :], dk, mask=i_new[:, None] & d_ok[None, :])  # (31) dk
     end = spans - sums
     total = end[None, :] + later_sums(
         tl.where(i_ok[:, None], ((-(k.to(tl.float32) * apart2)) + (apart * q.to(tl.float32))), 0.0),
@@ -1252,11 +1256,11 @@ def backward_read_1_others(
             extent = reach(alpha_extents + at, last, C, CHUNK)
             if not is_flat(extent, DT):
                 steep_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
-                s = tl.load(
+                S = tl.load(
                     S_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
                     mask=d_ok[None, :] & e_ok[:, None], other=0.0,
                 )  # S
-                s2 = tl.load(
+                dS = tl.load(
                     dS_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
                     mask=d_ok[None, :] & e_ok[:, None], other=0.0,
                 )  # dS
@@ -1274,7 +1278,7 @@ def backward_read_1_others(
                 )
                 kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
                 spans = kept * tl.sum(
-                    s.to(tl.float32) * s2.to(tl.float32), axis=0
+                    S.to(tl.float32) * dS.to(tl.float32), axis=0
                 )  # the decays of the interval times <S, dS>
                 do = tl.load(
                     do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
@@ -1282,8 +1286,8 @@ def backward_read_1_others(
                 v = tl.load(
                     v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
                 )
-                p = tl.dot(do.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # do v^T
-                p2 = p
+                do_v = tl.dot(do.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # do v^T
+                reads = do_v
                 k = tl.load(
                     k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
                 )
@@ -1306,53 +1310,53 @@ def backward_read_1_others(
                     if EXACT
                     else 0
                 )
-                own = diagonal(p2, C)
-                p3 = decayed_sum(
-                    p2, k.to(tl.float32), alpha_sums + step * D,
+                own = diagonal(reads, C)
+                decayed = decayed_sum(
+                    reads, k.to(tl.float32), alpha_sums + step * D,
                     alpha_rests + step * D if EXACT else None, alpha_a, alpha_n, alpha_a, alpha_n,
                     d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
                 )  # sum_{j} k_{j,d} [do v^T]_{i,j} m_{i,j,d}
-                p4 = p3 + own[:, None] * k.to(tl.float32)  # with each step's own
+                decayed2 = decayed + own[:, None] * k.to(tl.float32)  # with each step's own
                 if not FLAT:
                     steep_from = first_steep(steep_from, alpha_a, alpha_n, d_ok, C, DT)
                     i_new = i_ok & ((i >= steep_from) | (again > 0))
                 since = span(alpha_a, alpha_n, 0.0, 0)
-                p5 = tl.dot(do.to(DT), s.to(DT), input_precision="tf32x3")  # do S^T
-                apart = p3 + (since * p5)
-                y = p4 + (since * p5)  # (26) (do S^T) . since + intra1
+                do_S = tl.dot(do.to(DT), S.to(DT), input_precision="tf32x3")  # do S^T
+                apart = decayed + (since * do_S)
+                dq = decayed2 + (since * do_S)  # (26) (do S^T) . since + intra1
                 q = tl.load(
                     q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
                 )
-                terms = y  # (26) dq
+                dq2 = dq  # (26) dq
                 tl.store(
-                    dq_out + step * D + i[:, None] * (H * D) + d[None, :], y, mask=i_new[:, None] & d_ok[None, :]
+                    dq_out + step * D + i[:, None] * (H * D) + d[None, :], dq, mask=i_new[:, None] & d_ok[None, :]
                 )  # (26) dq
-                p6 = tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # v do^T
-                p7 = p6
-                own2 = diagonal(p7, C)
-                p8 = decayed_sum(
-                    p7, q.to(tl.float32), alpha_sums + step * D,
+                v_do = tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # v do^T
+                reads2 = v_do
+                own2 = diagonal(reads2, C)
+                decayed3 = decayed_sum(
+                    reads2, q.to(tl.float32), alpha_sums + step * D,
                     alpha_rests + step * D if EXACT else None, alpha_a, alpha_n, alpha_a, alpha_n,
                     d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
                 )  # sum_{j} q_{j,d} [v do^T]_{i,j} m_{i,j,d}
-                p9 = p8 + own2[:, None] * q.to(tl.float32)  # with each step's own
+                decayed4 = decayed3 + own2[:, None] * q.to(tl.float32)  # with each step's own
                 if not FLAT:
                     steep_from = first_steep(steep_from, alpha_a, alpha_n, d_ok, C, DT)
-                    again = adds_steep(again, p7, q.to(tl.float32), steep_from, C)
+                    again = adds_steep(again, reads2, q.to(tl.float32), steep_from, C)
                     i_new = i_ok & ((i >= steep_from) | (again > 0))
-                p10 = tl.dot(v.to(DT), s2.to(DT), input_precision="tf32x3")  # v dS^T
+                v_dS = tl.dot(v.to(DT), dS.to(DT), input_precision="tf32x3")  # v dS^T
                 since2 = span(alpha_a_end[None, :], alpha_n_end[None, :], alpha_a, alpha_n)
-                apart2 = tl.where((i < last)[:, None], (p10 * since2), 0.0) + p8
-                y2 = p9 + (p10 * since2)  # (31) (v dS^T) . since + intra2
+                apart2 = tl.where((i < last)[:, None], (v_dS * since2), 0.0) + decayed3
+                dk = decayed4 + (v_dS * since2)  # (31) (v dS^T) . since + intra2
                 sums = tl.sum(
                     tl.where(
-                        i_ok[:, None], tl.where((i < last)[:, None], (-(p10 * since2 * k.to(tl.float32))), 0.0), 0.0
+                        i_ok[:, None], tl.where((i < last)[:, None], (-(v_dS * since2 * k.to(tl.float32))), 0.0), 0.0
                     ),
                     axis=0,
                 )  # out
-                terms2 = y2  # (31) dk
+                dk2 = dk  # (31) dk
                 tl.store(
-                    dk_out + step * D + i[:, None] * (H * D) + d[None, :], y2, mask=i_new[:, None] & d_ok[None, :]
+                    dk_out + step * D + i[:, None] * (H * D) + d[None, :], dk, mask=i_new[:, None] & d_ok[None, :]
                 )  # (31) dk
                 end = spans - sums
                 total = end[None, :] + later_sums(
@@ -1376,7 +1380,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "1a75b4f337d98de2")
+    config = choose(some.dtype, (D, E), "8ef7dc315d5a3df7")
     lay = places(packed, (B, T, H), config.chunk)
     blocks = places(packed, (B, T, H), BLOCK)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))

@@ -81,12 +81,12 @@ def torch_forward(given, states, constants, packed=None):
         z = sequences["z"][t]
         y = sequences["y"][t]
         eta = sequences["eta"][t]
-        t1 = (x[..., None, :] * W).sum(-1)
-        error = torch.sigmoid(t1) - y
-        t2 = W - (eta[..., None] * error)[..., :, None] * x[..., None, :]
-        t3 = (z[..., None, :] * t2).sum(-1)
-        outputs["o"][:, t] = t3
-        W = t2
+        W_x = (x[..., None, :] * W).sum(-1)
+        error = torch.sigmoid(W_x) - y
+        t1 = W - (eta[..., None] * error)[..., :, None] * x[..., None, :]
+        t2 = (z[..., None, :] * t1).sum(-1)
+        outputs["o"][:, t] = t2
+        W = t1
     finals = {"W": W.to(dtype_of(given), copy=True)}
     saved = {"W": stacked(checkpoints["W"], W)}
     return outputs, finals, saved
@@ -128,8 +128,8 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
             x = sequences["x"][t]
             y = sequences["y"][t]
             eta = sequences["eta"][t]
-            t1 = (x[..., None, :] * W).sum(-1)
-            error = torch.sigmoid(t1) - y
+            W_x = (x[..., None, :] * W).sum(-1)
+            error = torch.sigmoid(W_x) - y
             W = W - (eta[..., None] * error)[..., :, None] * x[..., None, :]
         for t in reversed(range(start, stop)):
             (W,) = before[t - start]
@@ -139,21 +139,21 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
             eta = sequences["eta"][t]
             do = incoming_sequences["o"][t]
             t1 = do[..., :, None] * z[..., None, :]
-            t2 = (x[..., None, :] * W).sum(-1)
-            t3 = torch.sigmoid(t2)
-            t4 = torch.sigmoid(-t2)
-            t5 = t1 + dW
-            t6 = (x[..., None, :] * t5).sum(-1)
-            t7 = ((t3 * t4 * t6)[..., :, None] * W).sum(-2)
-            error = t3 - y
-            t8 = (error[..., :, None] * t5).sum(-2)
-            t9 = (do[..., :, None] * (W - (eta[..., None] * error)[..., :, None] * x[..., None, :])).sum(-2)
-            t10 = (x * t8).sum(-1)
-            gradients["x"][:, t] = -eta[..., None] * t7 - eta[..., None] * t8
-            gradients["z"][:, t] = t9
-            gradients["y"][:, t] = eta[..., None] * t6
-            gradients["eta"][:, t] = -t10
-            dW = t1 + dW - (eta[..., None] * t3 * t4 * t6)[..., :, None] * x[..., None, :]
+            x_W = (x[..., None, :] * W).sum(-1)
+            t2 = torch.sigmoid(x_W)
+            t3 = torch.sigmoid(-x_W)
+            t4 = t1 + dW
+            t5 = (x[..., None, :] * t4).sum(-1)
+            t6 = ((t2 * t3 * t5)[..., :, None] * W).sum(-2)
+            error = t2 - y
+            t7 = (error[..., :, None] * t4).sum(-2)
+            t8 = (do[..., :, None] * (W - (eta[..., None] * error)[..., :, None] * x[..., None, :])).sum(-2)
+            t9 = (x * t7).sum(-1)
+            gradients["x"][:, t] = -eta[..., None] * t6 - eta[..., None] * t7
+            gradients["z"][:, t] = t8
+            gradients["y"][:, t] = eta[..., None] * t5
+            gradients["eta"][:, t] = -t9
+            dW = t1 + dW - (eta[..., None] * t2 * t3 * t5)[..., :, None] * x[..., None, :]
     initial_gradients = {"W": dW.to(dtype_of(given))}
     gradients = {name: gradient for name, gradient in gradients.items() if name in needs}
     return gradients, {name: gradient for name, gradient in initial_gradients.items() if name in needs}
@@ -266,101 +266,101 @@ def sequential_forward_kernel(
                 z = z_0.to(tl.float32)
                 y = y_0.to(tl.float32)
                 eta = eta_0.to(tl.float32)
-                t1 = tl.sum(x[None, :] * W, axis=1)
-                error = tl.sigmoid(t1) - y
-                t2 = W - (eta * error)[:, None] * x[None, :]
-                t3 = tl.sum(z[None, :] * t2, axis=1)
-                tl.store(o_at + ((line + now_0) * heads + head) * size_m + at_m, t3, mask=in_m)
-                W = tl.where(in_m[:, None], t2, 0.0)
+                W_x = tl.sum(x[None, :] * W, axis=1)
+                error = tl.sigmoid(W_x) - y
+                t1 = W - (eta * error)[:, None] * x[None, :]
+                t2 = tl.sum(z[None, :] * t1, axis=1)
+                tl.store(o_at + ((line + now_0) * heads + head) * size_m + at_m, t2, mask=in_m)
+                W = tl.where(in_m[:, None], t1, 0.0)
                 # round 2 of 8
                 x = x_1.to(tl.float32)
                 z = z_1.to(tl.float32)
                 y = y_1.to(tl.float32)
                 eta = eta_1.to(tl.float32)
-                t1 = tl.sum(x[None, :] * W, axis=1)
-                error = tl.sigmoid(t1) - y
-                t2 = W - (eta * error)[:, None] * x[None, :]
-                t3 = tl.sum(z[None, :] * t2, axis=1)
-                tl.store(o_at + ((line + now_1) * heads + head) * size_m + at_m, t3, mask=in_m)
-                W = tl.where(in_m[:, None], t2, 0.0)
+                W_x = tl.sum(x[None, :] * W, axis=1)
+                error = tl.sigmoid(W_x) - y
+                t1 = W - (eta * error)[:, None] * x[None, :]
+                t2 = tl.sum(z[None, :] * t1, axis=1)
+                tl.store(o_at + ((line + now_1) * heads + head) * size_m + at_m, t2, mask=in_m)
+                W = tl.where(in_m[:, None], t1, 0.0)
                 # round 3 of 8
                 x = x_2.to(tl.float32)
                 z = z_2.to(tl.float32)
                 y = y_2.to(tl.float32)
                 eta = eta_2.to(tl.float32)
-                t1 = tl.sum(x[None, :] * W, axis=1)
-                error = tl.sigmoid(t1) - y
-                t2 = W - (eta * error)[:, None] * x[None, :]
-                t3 = tl.sum(z[None, :] * t2, axis=1)
-                tl.store(o_at + ((line + now_2) * heads + head) * size_m + at_m, t3, mask=in_m)
-                W = tl.where(in_m[:, None], t2, 0.0)
+                W_x = tl.sum(x[None, :] * W, axis=1)
+                error = tl.sigmoid(W_x) - y
+                t1 = W - (eta * error)[:, None] * x[None, :]
+                t2 = tl.sum(z[None, :] * t1, axis=1)
+                tl.store(o_at + ((line + now_2) * heads + head) * size_m + at_m, t2, mask=in_m)
+                W = tl.where(in_m[:, None], t1, 0.0)
                 # round 4 of 8
                 x = x_3.to(tl.float32)
                 z = z_3.to(tl.float32)
                 y = y_3.to(tl.float32)
                 eta = eta_3.to(tl.float32)
-                t1 = tl.sum(x[None, :] * W, axis=1)
-                error = tl.sigmoid(t1) - y
-                t2 = W - (eta * error)[:, None] * x[None, :]
-                t3 = tl.sum(z[None, :] * t2, axis=1)
-                tl.store(o_at + ((line + now_3) * heads + head) * size_m + at_m, t3, mask=in_m)
-                W = tl.where(in_m[:, None], t2, 0.0)
+                W_x = tl.sum(x[None, :] * W, axis=1)
+                error = tl.sigmoid(W_x) - y
+                t1 = W - (eta * error)[:, None] * x[None, :]
+                t2 = tl.sum(z[None, :] * t1, axis=1)
+                tl.store(o_at + ((line + now_3) * heads + head) * size_m + at_m, t2, mask=in_m)
+                W = tl.where(in_m[:, None], t1, 0.0)
                 # round 5 of 8
                 x = x_4.to(tl.float32)
                 z = z_4.to(tl.float32)
                 y = y_4.to(tl.float32)
                 eta = eta_4.to(tl.float32)
-                t1 = tl.sum(x[None, :] * W, axis=1)
-                error = tl.sigmoid(t1) - y
-                t2 = W - (eta * error)[:, None] * x[None, :]
-                t3 = tl.sum(z[None, :] * t2, axis=1)
-                tl.store(o_at + ((line + now_4) * heads + head) * size_m + at_m, t3, mask=in_m)
-                W = tl.where(in_m[:, None], t2, 0.0)
+                W_x = tl.sum(x[None, :] * W, axis=1)
+                error = tl.sigmoid(W_x) - y
+                t1 = W - (eta * error)[:, None] * x[None, :]
+                t2 = tl.sum(z[None, :] * t1, axis=1)
+                tl.store(o_at + ((line + now_4) * heads + head) * size_m + at_m, t2, mask=in_m)
+                W = tl.where(in_m[:, None], t1, 0.0)
                 # round 6 of 8
                 x = x_5.to(tl.float32)
                 z = z_5.to(tl.float32)
                 y = y_5.to(tl.float32)
                 eta = eta_5.to(tl.float32)
-                t1 = tl.sum(x[None, :] * W, axis=1)
-                error = tl.sigmoid(t1) - y
-                t2 = W - (eta * error)[:, None] * x[None, :]
-                t3 = tl.sum(z[None, :] * t2, axis=1)
-                tl.store(o_at + ((line + now_5) * heads + head) * size_m + at_m, t3, mask=in_m)
-                W = tl.where(in_m[:, None], t2, 0.0)
+                W_x = tl.sum(x[None, :] * W, axis=1)
+                error = tl.sigmoid(W_x) - y
+                t1 = W - (eta * error)[:, None] * x[None, :]
+                t2 = tl.sum(z[None, :] * t1, axis=1)
+                tl.store(o_at + ((line + now_5) * heads + head) * size_m + at_m, t2, mask=in_m)
+                W = tl.where(in_m[:, None], t1, 0.0)
                 # round 7 of 8
                 x = x_6.to(tl.float32)
                 z = z_6.to(tl.float32)
                 y = y_6.to(tl.float32)
                 eta = eta_6.to(tl.float32)
-                t1 = tl.sum(x[None, :] * W, axis=1)
-                error = tl.sigmoid(t1) - y
-                t2 = W - (eta * error)[:, None] * x[None, :]
-                t3 = tl.sum(z[None, :] * t2, axis=1)
-                tl.store(o_at + ((line + now_6) * heads + head) * size_m + at_m, t3, mask=in_m)
-                W = tl.where(in_m[:, None], t2, 0.0)
+                W_x = tl.sum(x[None, :] * W, axis=1)
+                error = tl.sigmoid(W_x) - y
+                t1 = W - (eta * error)[:, None] * x[None, :]
+                t2 = tl.sum(z[None, :] * t1, axis=1)
+                tl.store(o_at + ((line + now_6) * heads + head) * size_m + at_m, t2, mask=in_m)
+                W = tl.where(in_m[:, None], t1, 0.0)
                 # round 8 of 8
                 x = x_7.to(tl.float32)
                 z = z_7.to(tl.float32)
                 y = y_7.to(tl.float32)
                 eta = eta_7.to(tl.float32)
-                t1 = tl.sum(x[None, :] * W, axis=1)
-                error = tl.sigmoid(t1) - y
-                t2 = W - (eta * error)[:, None] * x[None, :]
-                t3 = tl.sum(z[None, :] * t2, axis=1)
-                tl.store(o_at + ((line + now_7) * heads + head) * size_m + at_m, t3, mask=in_m)
-                W = tl.where(in_m[:, None], t2, 0.0)
+                W_x = tl.sum(x[None, :] * W, axis=1)
+                error = tl.sigmoid(W_x) - y
+                t1 = W - (eta * error)[:, None] * x[None, :]
+                t2 = tl.sum(z[None, :] * t1, axis=1)
+                tl.store(o_at + ((line + now_7) * heads + head) * size_m + at_m, t2, mask=in_m)
+                W = tl.where(in_m[:, None], t1, 0.0)
             for offset in range(length // 8 * 8, length):
                 now = origin + offset
                 x = tl.load(x_at + now * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0).to(tl.float32)
                 z = tl.load(z_at + now * z_stride1 + wide_n * z_stride3, mask=in_n, other=0.0).to(tl.float32)
                 y = tl.load(y_at + now * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0).to(tl.float32)
                 eta = tl.load(eta_at + now * eta_stride1).to(tl.float32)
-                t1 = tl.sum(x[None, :] * W, axis=1)
-                error = tl.sigmoid(t1) - y
-                t2 = W - (eta * error)[:, None] * x[None, :]
-                t3 = tl.sum(z[None, :] * t2, axis=1)
-                tl.store(o_at + ((line + now) * heads + head) * size_m + at_m, t3, mask=in_m)
-                W = tl.where(in_m[:, None], t2, 0.0)
+                W_x = tl.sum(x[None, :] * W, axis=1)
+                error = tl.sigmoid(W_x) - y
+                t1 = W - (eta * error)[:, None] * x[None, :]
+                t2 = tl.sum(z[None, :] * t1, axis=1)
+                tl.store(o_at + ((line + now) * heads + head) * size_m + at_m, t2, mask=in_m)
+                W = tl.where(in_m[:, None], t1, 0.0)
         else:
             now = origin
             x_ahead = tl.load(x_at + now * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
@@ -379,12 +379,12 @@ def sequential_forward_kernel(
                 y_ahead = tl.load(y_at + then * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0)
                 eta = eta_ahead.to(tl.float32)
                 eta_ahead = tl.load(eta_at + then * eta_stride1)
-                t1 = tl.sum(x[None, :] * W, axis=1)
-                error = tl.sigmoid(t1) - y
-                t2 = W - (eta * error)[:, None] * x[None, :]
-                t3 = tl.sum(z[None, :] * t2, axis=1)
-                tl.store(o_at + ((line + now) * heads + head) * size_m + at_m, t3, mask=in_m)
-                W = tl.where(in_m[:, None], t2, 0.0)
+                W_x = tl.sum(x[None, :] * W, axis=1)
+                error = tl.sigmoid(W_x) - y
+                t1 = W - (eta * error)[:, None] * x[None, :]
+                t2 = tl.sum(z[None, :] * t1, axis=1)
+                tl.store(o_at + ((line + now) * heads + head) * size_m + at_m, t2, mask=in_m)
+                W = tl.where(in_m[:, None], t1, 0.0)
     tl.store(W_final_at + index * (size_m * size_n) + at_m_n, W, mask=in_m_n)
 
 
@@ -490,64 +490,64 @@ def sequential_backward_kernel(
                 x = x_0.to(tl.float32)
                 y = y_0.to(tl.float32)
                 eta = eta_0.to(tl.float32)
-                t1 = tl.sum(x[None, :] * W, axis=1)
-                error = tl.sigmoid(t1) - y
+                W_x = tl.sum(x[None, :] * W, axis=1)
+                error = tl.sigmoid(W_x) - y
                 W = tl.where(in_m[:, None], W - (eta * error)[:, None] * x[None, :], 0.0)
                 # round 2 of 8
                 tl.store(W_states_at + ((room + offset_1) * heads + head) * (size_m * size_n) + at_m_n, W, mask=in_m_n)
                 x = x_1.to(tl.float32)
                 y = y_1.to(tl.float32)
                 eta = eta_1.to(tl.float32)
-                t1 = tl.sum(x[None, :] * W, axis=1)
-                error = tl.sigmoid(t1) - y
+                W_x = tl.sum(x[None, :] * W, axis=1)
+                error = tl.sigmoid(W_x) - y
                 W = tl.where(in_m[:, None], W - (eta * error)[:, None] * x[None, :], 0.0)
                 # round 3 of 8
                 tl.store(W_states_at + ((room + offset_2) * heads + head) * (size_m * size_n) + at_m_n, W, mask=in_m_n)
                 x = x_2.to(tl.float32)
                 y = y_2.to(tl.float32)
                 eta = eta_2.to(tl.float32)
-                t1 = tl.sum(x[None, :] * W, axis=1)
-                error = tl.sigmoid(t1) - y
+                W_x = tl.sum(x[None, :] * W, axis=1)
+                error = tl.sigmoid(W_x) - y
                 W = tl.where(in_m[:, None], W - (eta * error)[:, None] * x[None, :], 0.0)
                 # round 4 of 8
                 tl.store(W_states_at + ((room + offset_3) * heads + head) * (size_m * size_n) + at_m_n, W, mask=in_m_n)
                 x = x_3.to(tl.float32)
                 y = y_3.to(tl.float32)
                 eta = eta_3.to(tl.float32)
-                t1 = tl.sum(x[None, :] * W, axis=1)
-                error = tl.sigmoid(t1) - y
+                W_x = tl.sum(x[None, :] * W, axis=1)
+                error = tl.sigmoid(W_x) - y
                 W = tl.where(in_m[:, None], W - (eta * error)[:, None] * x[None, :], 0.0)
                 # round 5 of 8
                 tl.store(W_states_at + ((room + offset_4) * heads + head) * (size_m * size_n) + at_m_n, W, mask=in_m_n)
                 x = x_4.to(tl.float32)
                 y = y_4.to(tl.float32)
                 eta = eta_4.to(tl.float32)
-                t1 = tl.sum(x[None, :] * W, axis=1)
-                error = tl.sigmoid(t1) - y
+                W_x = tl.sum(x[None, :] * W, axis=1)
+                error = tl.sigmoid(W_x) - y
                 W = tl.where(in_m[:, None], W - (eta * error)[:, None] * x[None, :], 0.0)
                 # round 6 of 8
                 tl.store(W_states_at + ((room + offset_5) * heads + head) * (size_m * size_n) + at_m_n, W, mask=in_m_n)
                 x = x_5.to(tl.float32)
                 y = y_5.to(tl.float32)
                 eta = eta_5.to(tl.float32)
-                t1 = tl.sum(x[None, :] * W, axis=1)
-                error = tl.sigmoid(t1) - y
+                W_x = tl.sum(x[None, :] * W, axis=1)
+                error = tl.sigmoid(W_x) - y
                 W = tl.where(in_m[:, None], W - (eta * error)[:, None] * x[None, :], 0.0)
                 # round 7 of 8
                 tl.store(W_states_at + ((room + offset_6) * heads + head) * (size_m * size_n) + at_m_n, W, mask=in_m_n)
                 x = x_6.to(tl.float32)
                 y = y_6.to(tl.float32)
                 eta = eta_6.to(tl.float32)
-                t1 = tl.sum(x[None, :] * W, axis=1)
-                error = tl.sigmoid(t1) - y
+                W_x = tl.sum(x[None, :] * W, axis=1)
+                error = tl.sigmoid(W_x) - y
                 W = tl.where(in_m[:, None], W - (eta * error)[:, None] * x[None, :], 0.0)
                 # round 8 of 8
                 tl.store(W_states_at + ((room + offset_7) * heads + head) * (size_m * size_n) + at_m_n, W, mask=in_m_n)
                 x = x_7.to(tl.float32)
                 y = y_7.to(tl.float32)
                 eta = eta_7.to(tl.float32)
-                t1 = tl.sum(x[None, :] * W, axis=1)
-                error = tl.sigmoid(t1) - y
+                W_x = tl.sum(x[None, :] * W, axis=1)
+                error = tl.sigmoid(W_x) - y
                 W = tl.where(in_m[:, None], W - (eta * error)[:, None] * x[None, :], 0.0)
             for offset in range(length // 8 * 8, length):
                 now = origin + offset
@@ -555,8 +555,8 @@ def sequential_backward_kernel(
                 x = tl.load(x_at + now * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0).to(tl.float32)
                 y = tl.load(y_at + now * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0).to(tl.float32)
                 eta = tl.load(eta_at + now * eta_stride1).to(tl.float32)
-                t1 = tl.sum(x[None, :] * W, axis=1)
-                error = tl.sigmoid(t1) - y
+                W_x = tl.sum(x[None, :] * W, axis=1)
+                error = tl.sigmoid(W_x) - y
                 W = tl.where(in_m[:, None], W - (eta * error)[:, None] * x[None, :], 0.0)
         else:
             now = origin
@@ -574,8 +574,8 @@ def sequential_backward_kernel(
                 y_ahead = tl.load(y_at + then * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0)
                 eta = eta_ahead.to(tl.float32)
                 eta_ahead = tl.load(eta_at + then * eta_stride1)
-                t1 = tl.sum(x[None, :] * W, axis=1)
-                error = tl.sigmoid(t1) - y
+                W_x = tl.sum(x[None, :] * W, axis=1)
+                error = tl.sigmoid(W_x) - y
                 W = tl.where(in_m[:, None], W - (eta * error)[:, None] * x[None, :], 0.0)
         tl.debug_barrier()
         if several:
@@ -684,24 +684,24 @@ def sequential_backward_kernel(
                 do = do_0.to(tl.float32)
                 W = W_0.to(tl.float32)
                 t1 = do[:, None] * z[None, :]
-                t2 = tl.sum(x[None, :] * W, axis=1)
-                t3 = tl.sigmoid(t2)
-                t4 = tl.sigmoid(-t2)
-                t5 = t1 + dW
-                t6 = tl.sum(x[None, :] * t5, axis=1)
-                t7 = tl.sum((t3 * t4 * t6)[:, None] * W, axis=0)
-                error = t3 - y
-                t8 = tl.sum(error[:, None] * t5, axis=0)
-                t9 = tl.sum(do[:, None] * (W - (eta * error)[:, None] * x[None, :]), axis=0)
-                t10 = tl.sum(x * t8, axis=0)
+                x_W = tl.sum(x[None, :] * W, axis=1)
+                t2 = tl.sigmoid(x_W)
+                t3 = tl.sigmoid(-x_W)
+                t4 = t1 + dW
+                t5 = tl.sum(x[None, :] * t4, axis=1)
+                t6 = tl.sum((t2 * t3 * t5)[:, None] * W, axis=0)
+                error = t2 - y
+                t7 = tl.sum(error[:, None] * t4, axis=0)
+                t8 = tl.sum(do[:, None] * (W - (eta * error)[:, None] * x[None, :]), axis=0)
+                t9 = tl.sum(x * t7, axis=0)
                 tl.store(
                     dx_at + ((line + now_0_) * heads + head + tile * lines * heads) * size_n + at_n,
-                    -eta * t7 - eta * t8, mask=in_n,
+                    -eta * t6 - eta * t7, mask=in_n,
                 )
-                tl.store(dz_at + ((line + now_0_) * heads + head + tile * lines * heads) * size_n + at_n, t9, mask=in_n)
-                tl.store(dy_at + ((line + now_0_) * heads + head) * size_m + at_m, eta * t6, mask=in_m)
-                tl.store(deta_at + (line + now_0_) * heads + head + tile * lines * heads, -t10)
-                dW = t1 + dW - (eta * t3 * t4 * t6)[:, None] * x[None, :]
+                tl.store(dz_at + ((line + now_0_) * heads + head + tile * lines * heads) * size_n + at_n, t8, mask=in_n)
+                tl.store(dy_at + ((line + now_0_) * heads + head) * size_m + at_m, eta * t5, mask=in_m)
+                tl.store(deta_at + (line + now_0_) * heads + head + tile * lines * heads, -t9)
+                dW = t1 + dW - (eta * t2 * t3 * t5)[:, None] * x[None, :]
                 # round 2 of 8
                 x = x_1_.to(tl.float32)
                 z = z_1.to(tl.float32)
@@ -710,24 +710,24 @@ def sequential_backward_kernel(
                 do = do_1.to(tl.float32)
                 W = W_1.to(tl.float32)
                 t1 = do[:, None] * z[None, :]
-                t2 = tl.sum(x[None, :] * W, axis=1)
-                t3 = tl.sigmoid(t2)
-                t4 = tl.sigmoid(-t2)
-                t5 = t1 + dW
-                t6 = tl.sum(x[None, :] * t5, axis=1)
-                t7 = tl.sum((t3 * t4 * t6)[:, None] * W, axis=0)
-                error = t3 - y
-                t8 = tl.sum(error[:, None] * t5, axis=0)
-                t9 = tl.sum(do[:, None] * (W - (eta * error)[:, None] * x[None, :]), axis=0)
-                t10 = tl.sum(x * t8, axis=0)
+                x_W = tl.sum(x[None, :] * W, axis=1)
+                t2 = tl.sigmoid(x_W)
+                t3 = tl.sigmoid(-x_W)
+                t4 = t1 + dW
+                t5 = tl.sum(x[None, :] * t4, axis=1)
+                t6 = tl.sum((t2 * t3 * t5)[:, None] * W, axis=0)
+                error = t2 - y
+                t7 = tl.sum(error[:, None] * t4, axis=0)
+                t8 = tl.sum(do[:, None] * (W - (eta * error)[:, None] * x[None, :]), axis=0)
+                t9 = tl.sum(x * t7, axis=0)
                 tl.store(
                     dx_at + ((line + now_1_) * heads + head + tile * lines * heads) * size_n + at_n,
-                    -eta * t7 - eta * t8, mask=in_n,
+                    -eta * t6 - eta * t7, mask=in_n,
                 )
-                tl.store(dz_at + ((line + now_1_) * heads + head + tile * lines * heads) * size_n + at_n, t9, mask=in_n)
-                tl.store(dy_at + ((line + now_1_) * heads + head) * size_m + at_m, eta * t6, mask=in_m)
-                tl.store(deta_at + (line + now_1_) * heads + head + tile * lines * heads, -t10)
-                dW = t1 + dW - (eta * t3 * t4 * t6)[:, None] * x[None, :]
+                tl.store(dz_at + ((line + now_1_) * heads + head + tile * lines * heads) * size_n + at_n, t8, mask=in_n)
+                tl.store(dy_at + ((line + now_1_) * heads + head) * size_m + at_m, eta * t5, mask=in_m)
+                tl.store(deta_at + (line + now_1_) * heads + head + tile * lines * heads, -t9)
+                dW = t1 + dW - (eta * t2 * t3 * t5)[:, None] * x[None, :]
                 # round 3 of 8
                 x = x_2_.to(tl.float32)
                 z = z_2.to(tl.float32)
@@ -736,24 +736,24 @@ def sequential_backward_kernel(
                 do = do_2.to(tl.float32)
                 W = W_2.to(tl.float32)
                 t1 = do[:, None] * z[None, :]
-                t2 = tl.sum(x[None, :] * W, axis=1)
-                t3 = tl.sigmoid(t2)
-                t4 = tl.sigmoid(-t2)
-                t5 = t1 + dW
-                t6 = tl.sum(x[None, :] * t5, axis=1)
-                t7 = tl.sum((t3 * t4 * t6)[:, None] * W, axis=0)
-                error = t3 - y
-                t8 = tl.sum(error[:, None] * t5, axis=0)
-                t9 = tl.sum(do[:, None] * (W - (eta * error)[:, None] * x[None, :]), axis=0)
-                t10 = tl.sum(x * t8, axis=0)
+                x_W = tl.sum(x[None, :] * W, axis=1)
+                t2 = tl.sigmoid(x_W)
+                t3 = tl.sigmoid(-x_W)
+                t4 = t1 + dW
+                t5 = tl.sum(x[None, :] * t4, axis=1)
+                t6 = tl.sum((t2 * t3 * t5)[:, None] * W, axis=0)
+                error = t2 - y
+                t7 = tl.sum(error[:, None] * t4, axis=0)
+                t8 = tl.sum(do[:, None] * (W - (eta * error)[:, None] * x[None, :]), axis=0)
+                t9 = tl.sum(x * t7, axis=0)
                 tl.store(
                     dx_at + ((line + now_2_) * heads + head + tile * lines * heads) * size_n + at_n,
-                    -eta * t7 - eta * t8, mask=in_n,
+                    -eta * t6 - eta * t7, mask=in_n,
                 )
-                tl.store(dz_at + ((line + now_2_) * heads + head + tile * lines * heads) * size_n + at_n, t9, mask=in_n)
-                tl.store(dy_at + ((line + now_2_) * heads + head) * size_m + at_m, eta * t6, mask=in_m)
-                tl.store(deta_at + (line + now_2_) * heads + head + tile * lines * heads, -t10)
-                dW = t1 + dW - (eta * t3 * t4 * t6)[:, None] * x[None, :]
+                tl.store(dz_at + ((line + now_2_) * heads + head + tile * lines * heads) * size_n + at_n, t8, mask=in_n)
+                tl.store(dy_at + ((line + now_2_) * heads + head) * size_m + at_m, eta * t5, mask=in_m)
+                tl.store(deta_at + (line + now_2_) * heads + head + tile * lines * heads, -t9)
+                dW = t1 + dW - (eta * t2 * t3 * t5)[:, None] * x[None, :]
                 # round 4 of 8
                 x = x_3_.to(tl.float32)
                 z = z_3.to(tl.float32)
@@ -762,24 +762,24 @@ def sequential_backward_kernel(
                 do = do_3.to(tl.float32)
                 W = W_3.to(tl.float32)
                 t1 = do[:, None] * z[None, :]
-                t2 = tl.sum(x[None, :] * W, axis=1)
-                t3 = tl.sigmoid(t2)
-                t4 = tl.sigmoid(-t2)
-                t5 = t1 + dW
-                t6 = tl.sum(x[None, :] * t5, axis=1)
-                t7 = tl.sum((t3 * t4 * t6)[:, None] * W, axis=0)
-                error = t3 - y
-                t8 = tl.sum(error[:, None] * t5, axis=0)
-                t9 = tl.sum(do[:, None] * (W - (eta * error)[:, None] * x[None, :]), axis=0)
-                t10 = tl.sum(x * t8, axis=0)
+                x_W = tl.sum(x[None, :] * W, axis=1)
+                t2 = tl.sigmoid(x_W)
+                t3 = tl.sigmoid(-x_W)
+                t4 = t1 + dW
+                t5 = tl.sum(x[None, :] * t4, axis=1)
+                t6 = tl.sum((t2 * t3 * t5)[:, None] * W, axis=0)
+                error = t2 - y
+                t7 = tl.sum(error[:, None] * t4, axis=0)
+                t8 = tl.sum(do[:, None] * (W - (eta * error)[:, None] * x[None, :]), axis=0)
+                t9 = tl.sum(x * t7, axis=0)
                 tl.store(
                     dx_at + ((line + now_3_) * heads + head + tile * lines * heads) * size_n + at_n,
-                    -eta * t7 - eta * t8, mask=in_n,
+                    -eta * t6 - eta * t7, mask=in_n,
                 )
-                tl.store(dz_at + ((line + now_3_) * heads + head + tile * lines * heads) * size_n + at_n, t9, mask=in_n)
-                tl.store(dy_at + ((line + now_3_) * heads + head) * size_m + at_m, eta * t6, mask=in_m)
-                tl.store(deta_at + (line + now_3_) * heads + head + tile * lines * heads, -t10)
-                dW = t1 + dW - (eta * t3 * t4 * t6)[:, None] * x[None, :]
+                tl.store(dz_at + ((line + now_3_) * heads + head + tile * lines * heads) * size_n + at_n, t8, mask=in_n)
+                tl.store(dy_at + ((line + now_3_) * heads + head) * size_m + at_m, eta * t5, mask=in_m)
+                tl.store(deta_at + (line + now_3_) * heads + head + tile * lines * heads, -t9)
+                dW = t1 + dW - (eta * t2 * t3 * t5)[:, None] * x[None, :]
                 # round 5 of 8
                 x = x_4_.to(tl.float32)
                 z = z_4.to(tl.float32)
@@ -788,24 +788,24 @@ def sequential_backward_kernel(
                 do = do_4.to(tl.float32)
                 W = W_4.to(tl.float32)
                 t1 = do[:, None] * z[None, :]
-                t2 = tl.sum(x[None, :] * W, axis=1)
-                t3 = tl.sigmoid(t2)
-                t4 = tl.sigmoid(-t2)
-                t5 = t1 + dW
-                t6 = tl.sum(x[None, :] * t5, axis=1)
-                t7 = tl.sum((t3 * t4 * t6)[:, None] * W, axis=0)
-                error = t3 - y
-                t8 = tl.sum(error[:, None] * t5, axis=0)
-                t9 = tl.sum(do[:, None] * (W - (eta * error)[:, None] * x[None, :]), axis=0)
-                t10 = tl.sum(x * t8, axis=0)
+                x_W = tl.sum(x[None, :] * W, axis=1)
+                t2 = tl.sigmoid(x_W)
+                t3 = tl.sigmoid(-x_W)
+                t4 = t1 + dW
+                t5 = tl.sum(x[None, :] * t4, axis=1)
+                t6 = tl.sum((t2 * t3 * t5)[:, None] * W, axis=0)
+                error = t2 - y
+                t7 = tl.sum(error[:, None] * t4, axis=0)
+                t8 = tl.sum(do[:, None] * (W - (eta * error)[:, None] * x[None, :]), axis=0)
+                t9 = tl.sum(x * t7, axis=0)
                 tl.store(
                     dx_at + ((line + now_4_) * heads + head + tile * lines * heads) * size_n + at_n,
-                    -eta * t7 - eta * t8, mask=in_n,
+                    -eta * t6 - eta * t7, mask=in_n,
                 )
-                tl.store(dz_at + ((line + now_4_) * heads + head + tile * lines * heads) * size_n + at_n, t9, mask=in_n)
-                tl.store(dy_at + ((line + now_4_) * heads + head) * size_m + at_m, eta * t6, mask=in_m)
-                tl.store(deta_at + (line + now_4_) * heads + head + tile * lines * heads, -t10)
-                dW = t1 + dW - (eta * t3 * t4 * t6)[:, None] * x[None, :]
+                tl.store(dz_at + ((line + now_4_) * heads + head + tile * lines * heads) * size_n + at_n, t8, mask=in_n)
+                tl.store(dy_at + ((line + now_4_) * heads + head) * size_m + at_m, eta * t5, mask=in_m)
+                tl.store(deta_at + (line + now_4_) * heads + head + tile * lines * heads, -t9)
+                dW = t1 + dW - (eta * t2 * t3 * t5)[:, None] * x[None, :]
                 # round 6 of 8
                 x = x_5_.to(tl.float32)
                 z = z_5.to(tl.float32)
@@ -814,24 +814,24 @@ def sequential_backward_kernel(
                 do = do_5.to(tl.float32)
                 W = W_5.to(tl.float32)
                 t1 = do[:, None] * z[None, :]
-                t2 = tl.sum(x[None, :] * W, axis=1)
-                t3 = tl.sigmoid(t2)
-                t4 = tl.sigmoid(-t2)
-                t5 = t1 + dW
-                t6 = tl.sum(x[None, :] * t5, axis=1)
-                t7 = tl.sum((t3 * t4 * t6)[:, None] * W, axis=0)
-                error = t3 - y
-                t8 = tl.sum(error[:, None] * t5, axis=0)
-                t9 = tl.sum(do[:, None] * (W - (eta * error)[:, None] * x[None, :]), axis=0)
-                t10 = tl.sum(x * t8, axis=0)
+                x_W = tl.sum(x[None, :] * W, axis=1)
+                t2 = tl.sigmoid(x_W)
+                t3 = tl.sigmoid(-x_W)
+                t4 = t1 + dW
+                t5 = tl.sum(x[None, :] * t4, axis=1)
+                t6 = tl.sum((t2 * t3 * t5)[:, None] * W, axis=0)
+                error = t2 - y
+                t7 = tl.sum(error[:, None] * t4, axis=0)
+                t8 = tl.sum(do[:, None] * (W - (eta * error)[:, None] * x[None, :]), axis=0)
+                t9 = tl.sum(x * t7, axis=0)
                 tl.store(
                     dx_at + ((line + now_5_) * heads + head + tile * lines * heads) * size_n + at_n,
-                    -eta * t7 - eta * t8, mask=in_n,
+                    -eta * t6 - eta * t7, mask=in_n,
                 )
-                tl.store(dz_at + ((line + now_5_) * heads + head + tile * lines * heads) * size_n + at_n, t9, mask=in_n)
-                tl.store(dy_at + ((line + now_5_) * heads + head) * size_m + at_m, eta * t6, mask=in_m)
-                tl.store(deta_at + (line + now_5_) * heads + head + tile * lines * heads, -t10)
-                dW = t1 + dW - (eta * t3 * t4 * t6)[:, None] * x[None, :]
+                tl.store(dz_at + ((line + now_5_) * heads + head + tile * lines * heads) * size_n + at_n, t8, mask=in_n)
+                tl.store(dy_at + ((line + now_5_) * heads + head) * size_m + at_m, eta * t5, mask=in_m)
+                tl.store(deta_at + (line + now_5_) * heads + head + tile * lines * heads, -t9)
+                dW = t1 + dW - (eta * t2 * t3 * t5)[:, None] * x[None, :]
                 # round 7 of 8
                 x = x_6_.to(tl.float32)
                 z = z_6.to(tl.float32)
@@ -840,24 +840,24 @@ def sequential_backward_kernel(
                 do = do_6.to(tl.float32)
                 W = W_6.to(tl.float32)
                 t1 = do[:, None] * z[None, :]
-                t2 = tl.sum(x[None, :] * W, axis=1)
-                t3 = tl.sigmoid(t2)
-                t4 = tl.sigmoid(-t2)
-                t5 = t1 + dW
-                t6 = tl.sum(x[None, :] * t5, axis=1)
-                t7 = tl.sum((t3 * t4 * t6)[:, None] * W, axis=0)
-                error = t3 - y
-                t8 = tl.sum(error[:, None] * t5, axis=0)
-                t9 = tl.sum(do[:, None] * (W - (eta * error)[:, None] * x[None, :]), axis=0)
-                t10 = tl.sum(x * t8, axis=0)
+                x_W = tl.sum(x[None, :] * W, axis=1)
+                t2 = tl.sigmoid(x_W)
+                t3 = tl.sigmoid(-x_W)
+                t4 = t1 + dW
+                t5 = tl.sum(x[None, :] * t4, axis=1)
+                t6 = tl.sum((t2 * t3 * t5)[:, None] * W, axis=0)
+                error = t2 - y
+                t7 = tl.sum(error[:, None] * t4, axis=0)
+                t8 = tl.sum(do[:, None] * (W - (eta * error)[:, None] * x[None, :]), axis=0)
+                t9 = tl.sum(x * t7, axis=0)
                 tl.store(
                     dx_at + ((line + now_6_) * heads + head + tile * lines * heads) * size_n + at_n,
-                    -eta * t7 - eta * t8, mask=in_n,
+                    -eta * t6 - eta * t7, mask=in_n,
                 )
-                tl.store(dz_at + ((line + now_6_) * heads + head + tile * lines * heads) * size_n + at_n, t9, mask=in_n)
-                tl.store(dy_at + ((line + now_6_) * heads + head) * size_m + at_m, eta * t6, mask=in_m)
-                tl.store(deta_at + (line + now_6_) * heads + head + tile * lines * heads, -t10)
-                dW = t1 + dW - (eta * t3 * t4 * t6)[:, None] * x[None, :]
+                tl.store(dz_at + ((line + now_6_) * heads + head + tile * lines * heads) * size_n + at_n, t8, mask=in_n)
+                tl.store(dy_at + ((line + now_6_) * heads + head) * size_m + at_m, eta * t5, mask=in_m)
+                tl.store(deta_at + (line + now_6_) * heads + head + tile * lines * heads, -t9)
+                dW = t1 + dW - (eta * t2 * t3 * t5)[:, None] * x[None, :]
                 # round 8 of 8
                 x = x_7_.to(tl.float32)
                 z = z_7.to(tl.float32)
@@ -866,24 +866,24 @@ def sequential_backward_kernel(
                 do = do_7.to(tl.float32)
                 W = W_7.to(tl.float32)
                 t1 = do[:, None] * z[None, :]
-                t2 = tl.sum(x[None, :] * W, axis=1)
-                t3 = tl.sigmoid(t2)
-                t4 = tl.sigmoid(-t2)
-                t5 = t1 + dW
-                t6 = tl.sum(x[None, :] * t5, axis=1)
-                t7 = tl.sum((t3 * t4 * t6)[:, None] * W, axis=0)
-                error = t3 - y
-                t8 = tl.sum(error[:, None] * t5, axis=0)
-                t9 = tl.sum(do[:, None] * (W - (eta * error)[:, None] * x[None, :]), axis=0)
-                t10 = tl.sum(x * t8, axis=0)
+                x_W = tl.sum(x[None, :] * W, axis=1)
+                t2 = tl.sigmoid(x_W)
+                t3 = tl.sigmoid(-x_W)
+                t4 = t1 + dW
+                t5 = tl.sum(x[None, :] * t4, axis=1)
+                t6 = tl.sum((t2 * t3 * t5)[:, None] * W, axis=0)
+                error = t2 - y
+                t7 = tl.sum(error[:, None] * t4, axis=0)
+                t8 = tl.sum(do[:, None] * (W - (eta * error)[:, None] * x[None, :]), axis=0)
+                t9 = tl.sum(x * t7, axis=0)
                 tl.store(
                     dx_at + ((line + now_7_) * heads + head + tile * lines * heads) * size_n + at_n,
-                    -eta * t7 - eta * t8, mask=in_n,
+                    -eta * t6 - eta * t7, mask=in_n,
                 )
-                tl.store(dz_at + ((line + now_7_) * heads + head + tile * lines * heads) * size_n + at_n, t9, mask=in_n)
-                tl.store(dy_at + ((line + now_7_) * heads + head) * size_m + at_m, eta * t6, mask=in_m)
-                tl.store(deta_at + (line + now_7_) * heads + head + tile * lines * heads, -t10)
-                dW = t1 + dW - (eta * t3 * t4 * t6)[:, None] * x[None, :]
+                tl.store(dz_at + ((line + now_7_) * heads + head + tile * lines * heads) * size_n + at_n, t8, mask=in_n)
+                tl.store(dy_at + ((line + now_7_) * heads + head) * size_m + at_m, eta * t5, mask=in_m)
+                tl.store(deta_at + (line + now_7_) * heads + head + tile * lines * heads, -t9)
+                dW = t1 + dW - (eta * t2 * t3 * t5)[:, None] * x[None, :]
             for rest in range(length // 8 * 8, length):
                 offset = length - 1 - rest
                 now = origin + offset
@@ -896,24 +896,24 @@ def sequential_backward_kernel(
                     W_states_at + ((room + offset) * heads + head) * (size_m * size_n) + at_m_n, mask=in_m_n, other=0.0
                 ).to(tl.float32)
                 t1 = do[:, None] * z[None, :]
-                t2 = tl.sum(x[None, :] * W, axis=1)
-                t3 = tl.sigmoid(t2)
-                t4 = tl.sigmoid(-t2)
-                t5 = t1 + dW
-                t6 = tl.sum(x[None, :] * t5, axis=1)
-                t7 = tl.sum((t3 * t4 * t6)[:, None] * W, axis=0)
-                error = t3 - y
-                t8 = tl.sum(error[:, None] * t5, axis=0)
-                t9 = tl.sum(do[:, None] * (W - (eta * error)[:, None] * x[None, :]), axis=0)
-                t10 = tl.sum(x * t8, axis=0)
+                x_W = tl.sum(x[None, :] * W, axis=1)
+                t2 = tl.sigmoid(x_W)
+                t3 = tl.sigmoid(-x_W)
+                t4 = t1 + dW
+                t5 = tl.sum(x[None, :] * t4, axis=1)
+                t6 = tl.sum((t2 * t3 * t5)[:, None] * W, axis=0)
+                error = t2 - y
+                t7 = tl.sum(error[:, None] * t4, axis=0)
+                t8 = tl.sum(do[:, None] * (W - (eta * error)[:, None] * x[None, :]), axis=0)
+                t9 = tl.sum(x * t7, axis=0)
                 tl.store(
                     dx_at + ((line + now) * heads + head + tile * lines * heads) * size_n + at_n,
-                    -eta * t7 - eta * t8, mask=in_n,
+                    -eta * t6 - eta * t7, mask=in_n,
                 )
-                tl.store(dz_at + ((line + now) * heads + head + tile * lines * heads) * size_n + at_n, t9, mask=in_n)
-                tl.store(dy_at + ((line + now) * heads + head) * size_m + at_m, eta * t6, mask=in_m)
-                tl.store(deta_at + (line + now) * heads + head + tile * lines * heads, -t10)
-                dW = t1 + dW - (eta * t3 * t4 * t6)[:, None] * x[None, :]
+                tl.store(dz_at + ((line + now) * heads + head + tile * lines * heads) * size_n + at_n, t8, mask=in_n)
+                tl.store(dy_at + ((line + now) * heads + head) * size_m + at_m, eta * t5, mask=in_m)
+                tl.store(deta_at + (line + now) * heads + head + tile * lines * heads, -t9)
+                dW = t1 + dW - (eta * t2 * t3 * t5)[:, None] * x[None, :]
         else:
             now = origin + length - 1
             x_ahead_2 = tl.load(x_at + now * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
@@ -945,24 +945,24 @@ def sequential_backward_kernel(
                     W_states_at + ((room + there) * heads + head) * (size_m * size_n) + at_m_n, mask=in_m_n, other=0.0
                 )
                 t1 = do[:, None] * z[None, :]
-                t2 = tl.sum(x[None, :] * W, axis=1)
-                t3 = tl.sigmoid(t2)
-                t4 = tl.sigmoid(-t2)
-                t5 = t1 + dW
-                t6 = tl.sum(x[None, :] * t5, axis=1)
-                t7 = tl.sum((t3 * t4 * t6)[:, None] * W, axis=0)
-                error = t3 - y
-                t8 = tl.sum(error[:, None] * t5, axis=0)
-                t9 = tl.sum(do[:, None] * (W - (eta * error)[:, None] * x[None, :]), axis=0)
-                t10 = tl.sum(x * t8, axis=0)
+                x_W = tl.sum(x[None, :] * W, axis=1)
+                t2 = tl.sigmoid(x_W)
+                t3 = tl.sigmoid(-x_W)
+                t4 = t1 + dW
+                t5 = tl.sum(x[None, :] * t4, axis=1)
+                t6 = tl.sum((t2 * t3 * t5)[:, None] * W, axis=0)
+                error = t2 - y
+                t7 = tl.sum(error[:, None] * t4, axis=0)
+                t8 = tl.sum(do[:, None] * (W - (eta * error)[:, None] * x[None, :]), axis=0)
+                t9 = tl.sum(x * t7, axis=0)
                 tl.store(
                     dx_at + ((line + now) * heads + head + tile * lines * heads) * size_n + at_n,
-                    -eta * t7 - eta * t8, mask=in_n,
+                    -eta * t6 - eta * t7, mask=in_n,
                 )
-                tl.store(dz_at + ((line + now) * heads + head + tile * lines * heads) * size_n + at_n, t9, mask=in_n)
-                tl.store(dy_at + ((line + now) * heads + head) * size_m + at_m, eta * t6, mask=in_m)
-                tl.store(deta_at + (line + now) * heads + head + tile * lines * heads, -t10)
-                dW = t1 + dW - (eta * t3 * t4 * t6)[:, None] * x[None, :]
+                tl.store(dz_at + ((line + now) * heads + head + tile * lines * heads) * size_n + at_n, t8, mask=in_n)
+                tl.store(dy_at + ((line + now) * heads + head) * size_m + at_m, eta * t5, mask=in_m)
+                tl.store(deta_at + (line + now) * heads + head + tile * lines * heads, -t9)
+                dW = t1 + dW - (eta * t2 * t3 * t5)[:, None] * x[None, :]
         tl.debug_barrier()
     tl.store(dW_start_at + index * (size_m * size_n) + at_m_n, dW, mask=in_m_n)
 
@@ -1050,12 +1050,12 @@ def torch_step(given, states, constants, outputs, following):
     y = given["y"].to(dtype)
     eta = given["eta"].to(dtype)
     W = states["W"].to(dtype)
-    t1 = (x[..., None, :] * W).sum(-1)
-    error = torch.sigmoid(t1) - y
-    t2 = W - (eta[..., None] * error)[..., :, None] * x[..., None, :]
-    t3 = (z[..., None, :] * t2).sum(-1)
-    next_W = t2
-    outputs["o"][...] = t3
+    W_x = (x[..., None, :] * W).sum(-1)
+    error = torch.sigmoid(W_x) - y
+    t1 = W - (eta[..., None] * error)[..., :, None] * x[..., None, :]
+    t2 = (z[..., None, :] * t1).sum(-1)
+    next_W = t1
+    outputs["o"][...] = t2
     following["W"][...] = next_W
 
 
@@ -1114,12 +1114,12 @@ def step_kernel(
         z = z.to(tl.float32)
         y = y.to(tl.float32)
         eta = eta.to(tl.float32)
-        t1 = tl.sum(x[None, :] * W, axis=1)
-        error = tl.sigmoid(t1) - y
-        t2 = W - (eta * error)[:, None] * x[None, :]
-        tl.store(next_W_at + at_m_n, tl.where(in_m[:, None], t2, 0.0), mask=in_m_n)
-        t3 = tl.sum(z[None, :] * t2, axis=1)
-        tl.store(o_at + at_m, t3, mask=in_m)
+        W_x = tl.sum(x[None, :] * W, axis=1)
+        error = tl.sigmoid(W_x) - y
+        t1 = W - (eta * error)[:, None] * x[None, :]
+        tl.store(next_W_at + at_m_n, tl.where(in_m[:, None], t1, 0.0), mask=in_m_n)
+        t2 = tl.sum(z[None, :] * t1, axis=1)
+        tl.store(o_at + at_m, t2, mask=in_m)
 
 
 @triton.jit(do_not_specialize=["heads", "steps"])
@@ -1191,13 +1191,13 @@ def steps_kernel(
             y_ahead = tl.load(y_at + then * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0)
             eta = eta_ahead.to(tl.float32)
             eta_ahead = tl.load(eta_at + then * eta_stride1)
-            t1 = tl.sum(x[None, :] * W, axis=1)
-            error = tl.sigmoid(t1) - y
-            t2 = W - (eta * error)[:, None] * x[None, :]
-            t3 = tl.sum(z[None, :] * t2, axis=1)
+            W_x = tl.sum(x[None, :] * W, axis=1)
+            error = tl.sigmoid(W_x) - y
+            t1 = W - (eta * error)[:, None] * x[None, :]
+            t2 = tl.sum(z[None, :] * t1, axis=1)
             if yields:
-                tl.store(o_at + now * o_stride1 + at_m, t3, mask=in_m)
-            next_W = (tl.where(in_m[:, None], t2, 0.0)).to(W_at.dtype.element_ty)
+                tl.store(o_at + now * o_stride1 + at_m, t2, mask=in_m)
+            next_W = (tl.where(in_m[:, None], t1, 0.0)).to(W_at.dtype.element_ty)
             if keeps:
                 if each_at is not None:
                     kept_row = tl.cast(tl.load(each_at + batch * steps + now), tl.int64)

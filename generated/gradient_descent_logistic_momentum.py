@@ -96,13 +96,13 @@ def torch_forward(given, states, constants, packed=None):
         eta = sequences["eta"][t]
         mu = sequences["mu"][t]
         keep = sequences["keep"][t]
-        t1 = (x[..., None, :] * W).sum(-1)
-        error = torch.sigmoid(t1) - y
-        t2 = mu[..., None, None] * V + error[..., :, None] * x[..., None, :]
-        t3 = keep[..., None, None] * W - eta[..., None, None] * t2
-        t4 = (z[..., None, :] * t3).sum(-1)
-        outputs["o"][:, t] = t4
-        V, W = t2, t3
+        W_x = (x[..., None, :] * W).sum(-1)
+        error = torch.sigmoid(W_x) - y
+        t1 = mu[..., None, None] * V + error[..., :, None] * x[..., None, :]
+        t2 = keep[..., None, None] * W - eta[..., None, None] * t1
+        t3 = (z[..., None, :] * t2).sum(-1)
+        outputs["o"][:, t] = t3
+        V, W = t1, t2
     finals = {"V": V.to(dtype_of(given), copy=True), "W": W.to(dtype_of(given), copy=True)}
     saved = {"V": stacked(checkpoints["V"], V), "W": stacked(checkpoints["W"], W)}
     return outputs, finals, saved
@@ -152,10 +152,10 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
             eta = sequences["eta"][t]
             mu = sequences["mu"][t]
             keep = sequences["keep"][t]
-            t1 = (x[..., None, :] * W).sum(-1)
-            error = torch.sigmoid(t1) - y
-            t2 = mu[..., None, None] * V + error[..., :, None] * x[..., None, :]
-            V, W = t2, keep[..., None, None] * W - eta[..., None, None] * t2
+            W_x = (x[..., None, :] * W).sum(-1)
+            error = torch.sigmoid(W_x) - y
+            t1 = mu[..., None, None] * V + error[..., :, None] * x[..., None, :]
+            V, W = t1, keep[..., None, None] * W - eta[..., None, None] * t1
         for t in reversed(range(start, stop)):
             (V, W) = before[t - start]
             x = sequences["x"][t]
@@ -168,29 +168,29 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
             t1 = do[..., :, None] * z[..., None, :] + dW
             t2 = dV - eta[..., None, None] * t1
             derror = (x[..., None, :] * t2).sum(-1)
-            t3 = (x[..., None, :] * W).sum(-1)
-            t4 = torch.sigmoid(t3)
-            t5 = torch.sigmoid(-t3)
-            error = t4 - y
-            t6 = (error[..., :, None] * t2).sum(-2)
-            t7 = ((derror * t4 * t5)[..., :, None] * W).sum(-2)
-            t8 = error[..., :, None] * x[..., None, :] + mu[..., None, None] * V
-            t9 = (do[..., :, None] * (keep[..., None, None] * W - eta[..., None, None] * t8)).sum(-2)
-            t10 = (t1 * t8).sum(-2)
-            t11 = t10.sum(-1)
-            t12 = (t2 * V).sum(-2)
-            t13 = t12.sum(-1)
-            t14 = (t1 * W).sum(-2)
-            t15 = t14.sum(-1)
-            gradients["x"][:, t] = t6 + t7
-            gradients["z"][:, t] = t9
+            x_W = (x[..., None, :] * W).sum(-1)
+            t3 = torch.sigmoid(x_W)
+            t4 = torch.sigmoid(-x_W)
+            error = t3 - y
+            t5 = (error[..., :, None] * t2).sum(-2)
+            t6 = ((derror * t3 * t4)[..., :, None] * W).sum(-2)
+            t7 = error[..., :, None] * x[..., None, :] + mu[..., None, None] * V
+            t8 = (do[..., :, None] * (keep[..., None, None] * W - eta[..., None, None] * t7)).sum(-2)
+            t9 = (t1 * t7).sum(-2)
+            t10 = t9.sum(-1)
+            t11 = (t2 * V).sum(-2)
+            t12 = t11.sum(-1)
+            t13 = (t1 * W).sum(-2)
+            t14 = t13.sum(-1)
+            gradients["x"][:, t] = t5 + t6
+            gradients["z"][:, t] = t8
             gradients["y"][:, t] = -derror
-            gradients["eta"][:, t] = -t11
-            gradients["mu"][:, t] = mu * t13
-            gradients["keep"][:, t] = keep * t15
+            gradients["eta"][:, t] = -t10
+            gradients["mu"][:, t] = mu * t12
+            gradients["keep"][:, t] = keep * t14
             dV, dW = (
                 mu[..., None, None] * t2,
-                keep[..., None, None] * t1 + (derror * t4 * t5)[..., :, None] * x[..., None, :],
+                keep[..., None, None] * t1 + (derror * t3 * t4)[..., :, None] * x[..., None, :],
             )
     initial_gradients = {"V": dV.to(dtype_of(given)), "W": dW.to(dtype_of(given))}
     gradients = {name: gradient for name, gradient in gradients.items() if name in needs}
@@ -329,14 +329,14 @@ def sequential_forward_kernel(
                 eta = eta_0.to(tl.float32)
                 mu = tl.exp(mu_0.to(tl.float32))
                 keep = tl.exp(keep_0.to(tl.float32))
-                t1 = tl.sum(x[None, :] * W, axis=1)
-                error = tl.sigmoid(t1) - y
-                t2 = mu * V + error[:, None] * x[None, :]
-                t3 = keep * W - eta * t2
-                t4 = tl.sum(z[None, :] * t3, axis=1)
-                tl.store(o_at + ((line + now_0) * heads + head) * size_m + at_m, t4, mask=in_m)
-                next_V = tl.where(in_m[:, None], t2, 0.0)
-                next_W = tl.where(in_m[:, None], t3, 0.0)
+                W_x = tl.sum(x[None, :] * W, axis=1)
+                error = tl.sigmoid(W_x) - y
+                t1 = mu * V + error[:, None] * x[None, :]
+                t2 = keep * W - eta * t1
+                t3 = tl.sum(z[None, :] * t2, axis=1)
+                tl.store(o_at + ((line + now_0) * heads + head) * size_m + at_m, t3, mask=in_m)
+                next_V = tl.where(in_m[:, None], t1, 0.0)
+                next_W = tl.where(in_m[:, None], t2, 0.0)
                 V = next_V
                 W = next_W
                 # round 2 of 8
@@ -346,14 +346,14 @@ def sequential_forward_kernel(
                 eta = eta_1.to(tl.float32)
                 mu = tl.exp(mu_1.to(tl.float32))
                 keep = tl.exp(keep_1.to(tl.float32))
-                t1 = tl.sum(x[None, :] * W, axis=1)
-                error = tl.sigmoid(t1) - y
-                t2 = mu * V + error[:, None] * x[None, :]
-                t3 = keep * W - eta * t2
-                t4 = tl.sum(z[None, :] * t3, axis=1)
-                tl.store(o_at + ((line + now_1) * heads + head) * size_m + at_m, t4, mask=in_m)
-                next_V = tl.where(in_m[:, None], t2, 0.0)
-                next_W = tl.where(in_m[:, None], t3, 0.0)
+                W_x = tl.sum(x[None, :] * W, axis=1)
+                error = tl.sigmoid(W_x) - y
+                t1 = mu * V + error[:, None] * x[None, :]
+                t2 = keep * W - eta * t1
+                t3 = tl.sum(z[None, :] * t2, axis=1)
+                tl.store(o_at + ((line + now_1) * heads + head) * size_m + at_m, t3, mask=in_m)
+                next_V = tl.where(in_m[:, None], t1, 0.0)
+                next_W = tl.where(in_m[:, None], t2, 0.0)
                 V = next_V
                 W = next_W
                 # round 3 of 8
@@ -363,14 +363,14 @@ def sequential_forward_kernel(
                 eta = eta_2.to(tl.float32)
                 mu = tl.exp(mu_2.to(tl.float32))
                 keep = tl.exp(keep_2.to(tl.float32))
-                t1 = tl.sum(x[None, :] * W, axis=1)
-                error = tl.sigmoid(t1) - y
-                t2 = mu * V + error[:, None] * x[None, :]
-                t3 = keep * W - eta * t2
-                t4 = tl.sum(z[None, :] * t3, axis=1)
-                tl.store(o_at + ((line + now_2) * heads + head) * size_m + at_m, t4, mask=in_m)
-                next_V = tl.where(in_m[:, None], t2, 0.0)
-                next_W = tl.where(in_m[:, None], t3, 0.0)
+                W_x = tl.sum(x[None, :] * W, axis=1)
+                error = tl.sigmoid(W_x) - y
+                t1 = mu * V + error[:, None] * x[None, :]
+                t2 = keep * W - eta * t1
+                t3 = tl.sum(z[None, :] * t2, axis=1)
+                tl.store(o_at + ((line + now_2) * heads + head) * size_m + at_m, t3, mask=in_m)
+                next_V = tl.where(in_m[:, None], t1, 0.0)
+                next_W = tl.where(in_m[:, None], t2, 0.0)
                 V = next_V
                 W = next_W
                 # round 4 of 8
@@ -380,14 +380,14 @@ def sequential_forward_kernel(
                 eta = eta_3.to(tl.float32)
                 mu = tl.exp(mu_3.to(tl.float32))
                 keep = tl.exp(keep_3.to(tl.float32))
-                t1 = tl.sum(x[None, :] * W, axis=1)
-                error = tl.sigmoid(t1) - y
-                t2 = mu * V + error[:, None] * x[None, :]
-                t3 = keep * W - eta * t2
-                t4 = tl.sum(z[None, :] * t3, axis=1)
-                tl.store(o_at + ((line + now_3) * heads + head) * size_m + at_m, t4, mask=in_m)
-                next_V = tl.where(in_m[:, None], t2, 0.0)
-                next_W = tl.where(in_m[:, None], t3, 0.0)
+                W_x = tl.sum(x[None, :] * W, axis=1)
+                error = tl.sigmoid(W_x) - y
+                t1 = mu * V + error[:, None] * x[None, :]
+                t2 = keep * W - eta * t1
+                t3 = tl.sum(z[None, :] * t2, axis=1)
+                tl.store(o_at + ((line + now_3) * heads + head) * size_m + at_m, t3, mask=in_m)
+                next_V = tl.where(in_m[:, None], t1, 0.0)
+                next_W = tl.where(in_m[:, None], t2, 0.0)
                 V = next_V
                 W = next_W
                 # round 5 of 8
@@ -397,14 +397,14 @@ def sequential_forward_kernel(
                 eta = eta_4.to(tl.float32)
                 mu = tl.exp(mu_4.to(tl.float32))
                 keep = tl.exp(keep_4.to(tl.float32))
-                t1 = tl.sum(x[None, :] * W, axis=1)
-                error = tl.sigmoid(t1) - y
-                t2 = mu * V + error[:, None] * x[None, :]
-                t3 = keep * W - eta * t2
-                t4 = tl.sum(z[None, :] * t3, axis=1)
-                tl.store(o_at + ((line + now_4) * heads + head) * size_m + at_m, t4, mask=in_m)
-                next_V = tl.where(in_m[:, None], t2, 0.0)
-                next_W = tl.where(in_m[:, None], t3, 0.0)
+                W_x = tl.sum(x[None, :] * W, axis=1)
+                error = tl.sigmoid(W_x) - y
+                t1 = mu * V + error[:, None] * x[None, :]
+                t2 = keep * W - eta * t1
+                t3 = tl.sum(z[None, :] * t2, axis=1)
+                tl.store(o_at + ((line + now_4) * heads + head) * size_m + at_m, t3, mask=in_m)
+                next_V = tl.where(in_m[:, None], t1, 0.0)
+                next_W = tl.where(in_m[:, None], t2, 0.0)
                 V = next_V
                 W = next_W
                 # round 6 of 8
@@ -414,14 +414,14 @@ def sequential_forward_kernel(
                 eta = eta_5.to(tl.float32)
                 mu = tl.exp(mu_5.to(tl.float32))
                 keep = tl.exp(keep_5.to(tl.float32))
-                t1 = tl.sum(x[None, :] * W, axis=1)
-                error = tl.sigmoid(t1) - y
-                t2 = mu * V + error[:, None] * x[None, :]
-                t3 = keep * W - eta * t2
-                t4 = tl.sum(z[None, :] * t3, axis=1)
-                tl.store(o_at + ((line + now_5) * heads + head) * size_m + at_m, t4, mask=in_m)
-                next_V = tl.where(in_m[:, None], t2, 0.0)
-                next_W = tl.where(in_m[:, None], t3, 0.0)
+                W_x = tl.sum(x[None, :] * W, axis=1)
+                error = tl.sigmoid(W_x) - y
+                t1 = mu * V + error[:, None] * x[None, :]
+                t2 = keep * W - eta * t1
+                t3 = tl.sum(z[None, :] * t2, axis=1)
+                tl.store(o_at + ((line + now_5) * heads + head) * size_m + at_m, t3, mask=in_m)
+                next_V = tl.where(in_m[:, None], t1, 0.0)
+                next_W = tl.where(in_m[:, None], t2, 0.0)
                 V = next_V
                 W = next_W
                 # round 7 of 8
@@ -431,14 +431,14 @@ def sequential_forward_kernel(
                 eta = eta_6.to(tl.float32)
                 mu = tl.exp(mu_6.to(tl.float32))
                 keep = tl.exp(keep_6.to(tl.float32))
-                t1 = tl.sum(x[None, :] * W, axis=1)
-                error = tl.sigmoid(t1) - y
-                t2 = mu * V + error[:, None] * x[None, :]
-                t3 = keep * W - eta * t2
-                t4 = tl.sum(z[None, :] * t3, axis=1)
-                tl.store(o_at + ((line + now_6) * heads + head) * size_m + at_m, t4, mask=in_m)
-                next_V = tl.where(in_m[:, None], t2, 0.0)
-                next_W = tl.where(in_m[:, None], t3, 0.0)
+                W_x = tl.sum(x[None, :] * W, axis=1)
+                error = tl.sigmoid(W_x) - y
+                t1 = mu * V + error[:, None] * x[None, :]
+                t2 = keep * W - eta * t1
+                t3 = tl.sum(z[None, :] * t2, axis=1)
+                tl.store(o_at + ((line + now_6) * heads + head) * size_m + at_m, t3, mask=in_m)
+                next_V = tl.where(in_m[:, None], t1, 0.0)
+                next_W = tl.where(in_m[:, None], t2, 0.0)
                 V = next_V
                 W = next_W
                 # round 8 of 8
@@ -448,14 +448,14 @@ def sequential_forward_kernel(
                 eta = eta_7.to(tl.float32)
                 mu = tl.exp(mu_7.to(tl.float32))
                 keep = tl.exp(keep_7.to(tl.float32))
-                t1 = tl.sum(x[None, :] * W, axis=1)
-                error = tl.sigmoid(t1) - y
-                t2 = mu * V + error[:, None] * x[None, :]
-                t3 = keep * W - eta * t2
-                t4 = tl.sum(z[None, :] * t3, axis=1)
-                tl.store(o_at + ((line + now_7) * heads + head) * size_m + at_m, t4, mask=in_m)
-                next_V = tl.where(in_m[:, None], t2, 0.0)
-                next_W = tl.where(in_m[:, None], t3, 0.0)
+                W_x = tl.sum(x[None, :] * W, axis=1)
+                error = tl.sigmoid(W_x) - y
+                t1 = mu * V + error[:, None] * x[None, :]
+                t2 = keep * W - eta * t1
+                t3 = tl.sum(z[None, :] * t2, axis=1)
+                tl.store(o_at + ((line + now_7) * heads + head) * size_m + at_m, t3, mask=in_m)
+                next_V = tl.where(in_m[:, None], t1, 0.0)
+                next_W = tl.where(in_m[:, None], t2, 0.0)
                 V = next_V
                 W = next_W
             for offset in range(length // 8 * 8, length):
@@ -466,14 +466,14 @@ def sequential_forward_kernel(
                 eta = tl.load(eta_at + now * eta_stride1).to(tl.float32)
                 mu = tl.exp(tl.load(mu_at + now * mu_stride1).to(tl.float32))
                 keep = tl.exp(tl.load(keep_at + now * keep_stride1).to(tl.float32))
-                t1 = tl.sum(x[None, :] * W, axis=1)
-                error = tl.sigmoid(t1) - y
-                t2 = mu * V + error[:, None] * x[None, :]
-                t3 = keep * W - eta * t2
-                t4 = tl.sum(z[None, :] * t3, axis=1)
-                tl.store(o_at + ((line + now) * heads + head) * size_m + at_m, t4, mask=in_m)
-                next_V = tl.where(in_m[:, None], t2, 0.0)
-                next_W = tl.where(in_m[:, None], t3, 0.0)
+                W_x = tl.sum(x[None, :] * W, axis=1)
+                error = tl.sigmoid(W_x) - y
+                t1 = mu * V + error[:, None] * x[None, :]
+                t2 = keep * W - eta * t1
+                t3 = tl.sum(z[None, :] * t2, axis=1)
+                tl.store(o_at + ((line + now) * heads + head) * size_m + at_m, t3, mask=in_m)
+                next_V = tl.where(in_m[:, None], t1, 0.0)
+                next_W = tl.where(in_m[:, None], t2, 0.0)
                 V = next_V
                 W = next_W
         else:
@@ -500,14 +500,14 @@ def sequential_forward_kernel(
                 mu_ahead = tl.load(mu_at + then * mu_stride1)
                 keep = tl.exp(keep_ahead.to(tl.float32))
                 keep_ahead = tl.load(keep_at + then * keep_stride1)
-                t1 = tl.sum(x[None, :] * W, axis=1)
-                error = tl.sigmoid(t1) - y
-                t2 = mu * V + error[:, None] * x[None, :]
-                t3 = keep * W - eta * t2
-                t4 = tl.sum(z[None, :] * t3, axis=1)
-                tl.store(o_at + ((line + now) * heads + head) * size_m + at_m, t4, mask=in_m)
-                next_V = tl.where(in_m[:, None], t2, 0.0)
-                next_W = tl.where(in_m[:, None], t3, 0.0)
+                W_x = tl.sum(x[None, :] * W, axis=1)
+                error = tl.sigmoid(W_x) - y
+                t1 = mu * V + error[:, None] * x[None, :]
+                t2 = keep * W - eta * t1
+                t3 = tl.sum(z[None, :] * t2, axis=1)
+                tl.store(o_at + ((line + now) * heads + head) * size_m + at_m, t3, mask=in_m)
+                next_V = tl.where(in_m[:, None], t1, 0.0)
+                next_W = tl.where(in_m[:, None], t2, 0.0)
                 V = next_V
                 W = next_W
     tl.store(V_final_at + index * (size_m * size_n) + at_m_n, V, mask=in_m_n)
@@ -614,11 +614,11 @@ def sequential_backward_kernel(
                 eta = eta_0.to(tl.float32)
                 mu = tl.exp(mu_0.to(tl.float32))
                 keep = tl.exp(keep_0.to(tl.float32))
-                t1 = tl.sum(x[None, :] * W, axis=1)
-                error = tl.sigmoid(t1) - y
-                t2 = mu * V + error[:, None] * x[None, :]
-                next_V = tl.where(in_m[:, None], t2, 0.0)
-                next_W = tl.where(in_m[:, None], keep * W - eta * t2, 0.0)
+                W_x = tl.sum(x[None, :] * W, axis=1)
+                error = tl.sigmoid(W_x) - y
+                t1 = mu * V + error[:, None] * x[None, :]
+                next_V = tl.where(in_m[:, None], t1, 0.0)
+                next_W = tl.where(in_m[:, None], keep * W - eta * t1, 0.0)
                 V = next_V
                 W = next_W
                 # round 2 of 4
@@ -629,11 +629,11 @@ def sequential_backward_kernel(
                 eta = eta_1.to(tl.float32)
                 mu = tl.exp(mu_1.to(tl.float32))
                 keep = tl.exp(keep_1.to(tl.float32))
-                t1 = tl.sum(x[None, :] * W, axis=1)
-                error = tl.sigmoid(t1) - y
-                t2 = mu * V + error[:, None] * x[None, :]
-                next_V = tl.where(in_m[:, None], t2, 0.0)
-                next_W = tl.where(in_m[:, None], keep * W - eta * t2, 0.0)
+                W_x = tl.sum(x[None, :] * W, axis=1)
+                error = tl.sigmoid(W_x) - y
+                t1 = mu * V + error[:, None] * x[None, :]
+                next_V = tl.where(in_m[:, None], t1, 0.0)
+                next_W = tl.where(in_m[:, None], keep * W - eta * t1, 0.0)
                 V = next_V
                 W = next_W
                 # round 3 of 4
@@ -644,11 +644,11 @@ def sequential_backward_kernel(
                 eta = eta_2.to(tl.float32)
                 mu = tl.exp(mu_2.to(tl.float32))
                 keep = tl.exp(keep_2.to(tl.float32))
-                t1 = tl.sum(x[None, :] * W, axis=1)
-                error = tl.sigmoid(t1) - y
-                t2 = mu * V + error[:, None] * x[None, :]
-                next_V = tl.where(in_m[:, None], t2, 0.0)
-                next_W = tl.where(in_m[:, None], keep * W - eta * t2, 0.0)
+                W_x = tl.sum(x[None, :] * W, axis=1)
+                error = tl.sigmoid(W_x) - y
+                t1 = mu * V + error[:, None] * x[None, :]
+                next_V = tl.where(in_m[:, None], t1, 0.0)
+                next_W = tl.where(in_m[:, None], keep * W - eta * t1, 0.0)
                 V = next_V
                 W = next_W
                 # round 4 of 4
@@ -659,11 +659,11 @@ def sequential_backward_kernel(
                 eta = eta_3.to(tl.float32)
                 mu = tl.exp(mu_3.to(tl.float32))
                 keep = tl.exp(keep_3.to(tl.float32))
-                t1 = tl.sum(x[None, :] * W, axis=1)
-                error = tl.sigmoid(t1) - y
-                t2 = mu * V + error[:, None] * x[None, :]
-                next_V = tl.where(in_m[:, None], t2, 0.0)
-                next_W = tl.where(in_m[:, None], keep * W - eta * t2, 0.0)
+                W_x = tl.sum(x[None, :] * W, axis=1)
+                error = tl.sigmoid(W_x) - y
+                t1 = mu * V + error[:, None] * x[None, :]
+                next_V = tl.where(in_m[:, None], t1, 0.0)
+                next_W = tl.where(in_m[:, None], keep * W - eta * t1, 0.0)
                 V = next_V
                 W = next_W
             for offset in range(length // 4 * 4, length):
@@ -675,11 +675,11 @@ def sequential_backward_kernel(
                 eta = tl.load(eta_at + now * eta_stride1).to(tl.float32)
                 mu = tl.exp(tl.load(mu_at + now * mu_stride1).to(tl.float32))
                 keep = tl.exp(tl.load(keep_at + now * keep_stride1).to(tl.float32))
-                t1 = tl.sum(x[None, :] * W, axis=1)
-                error = tl.sigmoid(t1) - y
-                t2 = mu * V + error[:, None] * x[None, :]
-                next_V = tl.where(in_m[:, None], t2, 0.0)
-                next_W = tl.where(in_m[:, None], keep * W - eta * t2, 0.0)
+                W_x = tl.sum(x[None, :] * W, axis=1)
+                error = tl.sigmoid(W_x) - y
+                t1 = mu * V + error[:, None] * x[None, :]
+                next_V = tl.where(in_m[:, None], t1, 0.0)
+                next_W = tl.where(in_m[:, None], keep * W - eta * t1, 0.0)
                 V = next_V
                 W = next_W
         else:
@@ -705,11 +705,11 @@ def sequential_backward_kernel(
                 mu_ahead = tl.load(mu_at + then * mu_stride1)
                 keep = tl.exp(keep_ahead.to(tl.float32))
                 keep_ahead = tl.load(keep_at + then * keep_stride1)
-                t1 = tl.sum(x[None, :] * W, axis=1)
-                error = tl.sigmoid(t1) - y
-                t2 = mu * V + error[:, None] * x[None, :]
-                next_V = tl.where(in_m[:, None], t2, 0.0)
-                next_W = tl.where(in_m[:, None], keep * W - eta * t2, 0.0)
+                W_x = tl.sum(x[None, :] * W, axis=1)
+                error = tl.sigmoid(W_x) - y
+                t1 = mu * V + error[:, None] * x[None, :]
+                next_V = tl.where(in_m[:, None], t1, 0.0)
+                next_W = tl.where(in_m[:, None], keep * W - eta * t1, 0.0)
                 V = next_V
                 W = next_W
         tl.debug_barrier()
@@ -800,30 +800,30 @@ def sequential_backward_kernel(
                 t1 = do[:, None] * z[None, :] + dW
                 t2 = dV - eta * t1
                 derror = tl.sum(x[None, :] * t2, axis=1)
-                t3 = tl.sum(x[None, :] * W, axis=1)
-                t4 = tl.sigmoid(t3)
-                t5 = tl.sigmoid(-t3)
-                error = t4 - y
-                t6 = tl.sum(error[:, None] * t2, axis=0)
-                t7 = tl.sum((derror * t4 * t5)[:, None] * W, axis=0)
-                t8 = error[:, None] * x[None, :] + mu * V
-                t9 = tl.sum(do[:, None] * (keep * W - eta * t8), axis=0)
-                t10 = tl.sum(t1 * t8, axis=0)
-                t11 = tl.sum(t10, axis=0)
-                t12 = tl.sum(t2 * V, axis=0)
-                t13 = tl.sum(t12, axis=0)
-                t14 = tl.sum(t1 * W, axis=0)
-                t15 = tl.sum(t14, axis=0)
+                x_W = tl.sum(x[None, :] * W, axis=1)
+                t3 = tl.sigmoid(x_W)
+                t4 = tl.sigmoid(-x_W)
+                error = t3 - y
+                t5 = tl.sum(error[:, None] * t2, axis=0)
+                t6 = tl.sum((derror * t3 * t4)[:, None] * W, axis=0)
+                t7 = error[:, None] * x[None, :] + mu * V
+                t8 = tl.sum(do[:, None] * (keep * W - eta * t7), axis=0)
+                t9 = tl.sum(t1 * t7, axis=0)
+                t10 = tl.sum(t9, axis=0)
+                t11 = tl.sum(t2 * V, axis=0)
+                t12 = tl.sum(t11, axis=0)
+                t13 = tl.sum(t1 * W, axis=0)
+                t14 = tl.sum(t13, axis=0)
                 tl.store(
-                    dx_at + ((line + now_0_) * heads + head + tile * lines * heads) * size_n + at_n, t6 + t7, mask=in_n
+                    dx_at + ((line + now_0_) * heads + head + tile * lines * heads) * size_n + at_n, t5 + t6, mask=in_n
                 )
-                tl.store(dz_at + ((line + now_0_) * heads + head + tile * lines * heads) * size_n + at_n, t9, mask=in_n)
+                tl.store(dz_at + ((line + now_0_) * heads + head + tile * lines * heads) * size_n + at_n, t8, mask=in_n)
                 tl.store(dy_at + ((line + now_0_) * heads + head) * size_m + at_m, -derror, mask=in_m)
-                tl.store(deta_at + (line + now_0_) * heads + head + tile * lines * heads, -t11)
-                tl.store(dmu_at + (line + now_0_) * heads + head + tile * lines * heads, mu * t13)
-                tl.store(dkeep_at + (line + now_0_) * heads + head + tile * lines * heads, keep * t15)
+                tl.store(deta_at + (line + now_0_) * heads + head + tile * lines * heads, -t10)
+                tl.store(dmu_at + (line + now_0_) * heads + head + tile * lines * heads, mu * t12)
+                tl.store(dkeep_at + (line + now_0_) * heads + head + tile * lines * heads, keep * t14)
                 next_dV = mu * t2
-                next_dW = keep * t1 + (derror * t4 * t5)[:, None] * x[None, :]
+                next_dW = keep * t1 + (derror * t3 * t4)[:, None] * x[None, :]
                 dV = next_dV
                 dW = next_dW
                 # round 2 of 4
@@ -839,30 +839,30 @@ def sequential_backward_kernel(
                 t1 = do[:, None] * z[None, :] + dW
                 t2 = dV - eta * t1
                 derror = tl.sum(x[None, :] * t2, axis=1)
-                t3 = tl.sum(x[None, :] * W, axis=1)
-                t4 = tl.sigmoid(t3)
-                t5 = tl.sigmoid(-t3)
-                error = t4 - y
-                t6 = tl.sum(error[:, None] * t2, axis=0)
-                t7 = tl.sum((derror * t4 * t5)[:, None] * W, axis=0)
-                t8 = error[:, None] * x[None, :] + mu * V
-                t9 = tl.sum(do[:, None] * (keep * W - eta * t8), axis=0)
-                t10 = tl.sum(t1 * t8, axis=0)
-                t11 = tl.sum(t10, axis=0)
-                t12 = tl.sum(t2 * V, axis=0)
-                t13 = tl.sum(t12, axis=0)
-                t14 = tl.sum(t1 * W, axis=0)
-                t15 = tl.sum(t14, axis=0)
+                x_W = tl.sum(x[None, :] * W, axis=1)
+                t3 = tl.sigmoid(x_W)
+                t4 = tl.sigmoid(-x_W)
+                error = t3 - y
+                t5 = tl.sum(error[:, None] * t2, axis=0)
+                t6 = tl.sum((derror * t3 * t4)[:, None] * W, axis=0)
+                t7 = error[:, None] * x[None, :] + mu * V
+                t8 = tl.sum(do[:, None] * (keep * W - eta * t7), axis=0)
+                t9 = tl.sum(t1 * t7, axis=0)
+                t10 = tl.sum(t9, axis=0)
+                t11 = tl.sum(t2 * V, axis=0)
+                t12 = tl.sum(t11, axis=0)
+                t13 = tl.sum(t1 * W, axis=0)
+                t14 = tl.sum(t13, axis=0)
                 tl.store(
-                    dx_at + ((line + now_1_) * heads + head + tile * lines * heads) * size_n + at_n, t6 + t7, mask=in_n
+                    dx_at + ((line + now_1_) * heads + head + tile * lines * heads) * size_n + at_n, t5 + t6, mask=in_n
                 )
-                tl.store(dz_at + ((line + now_1_) * heads + head + tile * lines * heads) * size_n + at_n, t9, mask=in_n)
+                tl.store(dz_at + ((line + now_1_) * heads + head + tile * lines * heads) * size_n + at_n, t8, mask=in_n)
                 tl.store(dy_at + ((line + now_1_) * heads + head) * size_m + at_m, -derror, mask=in_m)
-                tl.store(deta_at + (line + now_1_) * heads + head + tile * lines * heads, -t11)
-                tl.store(dmu_at + (line + now_1_) * heads + head + tile * lines * heads, mu * t13)
-                tl.store(dkeep_at + (line + now_1_) * heads + head + tile * lines * heads, keep * t15)
+                tl.store(deta_at + (line + now_1_) * heads + head + tile * lines * heads, -t10)
+                tl.store(dmu_at + (line + now_1_) * heads + head + tile * lines * heads, mu * t12)
+                tl.store(dkeep_at + (line + now_1_) * heads + head + tile * lines * heads, keep * t14)
                 next_dV = mu * t2
-                next_dW = keep * t1 + (derror * t4 * t5)[:, None] * x[None, :]
+                next_dW = keep * t1 + (derror * t3 * t4)[:, None] * x[None, :]
                 dV = next_dV
                 dW = next_dW
                 # round 3 of 4
@@ -878,30 +878,30 @@ def sequential_backward_kernel(
                 t1 = do[:, None] * z[None, :] + dW
                 t2 = dV - eta * t1
                 derror = tl.sum(x[None, :] * t2, axis=1)
-                t3 = tl.sum(x[None, :] * W, axis=1)
-                t4 = tl.sigmoid(t3)
-                t5 = tl.sigmoid(-t3)
-                error = t4 - y
-                t6 = tl.sum(error[:, None] * t2, axis=0)
-                t7 = tl.sum((derror * t4 * t5)[:, None] * W, axis=0)
-                t8 = error[:, None] * x[None, :] + mu * V
-                t9 = tl.sum(do[:, None] * (keep * W - eta * t8), axis=0)
-                t10 = tl.sum(t1 * t8, axis=0)
-                t11 = tl.sum(t10, axis=0)
-                t12 = tl.sum(t2 * V, axis=0)
-                t13 = tl.sum(t12, axis=0)
-                t14 = tl.sum(t1 * W, axis=0)
-                t15 = tl.sum(t14, axis=0)
+                x_W = tl.sum(x[None, :] * W, axis=1)
+                t3 = tl.sigmoid(x_W)
+                t4 = tl.sigmoid(-x_W)
+                error = t3 - y
+                t5 = tl.sum(error[:, None] * t2, axis=0)
+                t6 = tl.sum((derror * t3 * t4)[:, None] * W, axis=0)
+                t7 = error[:, None] * x[None, :] + mu * V
+                t8 = tl.sum(do[:, None] * (keep * W - eta * t7), axis=0)
+                t9 = tl.sum(t1 * t7, axis=0)
+                t10 = tl.sum(t9, axis=0)
+                t11 = tl.sum(t2 * V, axis=0)
+                t12 = tl.sum(t11, axis=0)
+                t13 = tl.sum(t1 * W, axis=0)
+                t14 = tl.sum(t13, axis=0)
                 tl.store(
-                    dx_at + ((line + now_2_) * heads + head + tile * lines * heads) * size_n + at_n, t6 + t7, mask=in_n
+                    dx_at + ((line + now_2_) * heads + head + tile * lines * heads) * size_n + at_n, t5 + t6, mask=in_n
                 )
-                tl.store(dz_at + ((line + now_2_) * heads + head + tile * lines * heads) * size_n + at_n, t9, mask=in_n)
+                tl.store(dz_at + ((line + now_2_) * heads + head + tile * lines * heads) * size_n + at_n, t8, mask=in_n)
                 tl.store(dy_at + ((line + now_2_) * heads + head) * size_m + at_m, -derror, mask=in_m)
-                tl.store(deta_at + (line + now_2_) * heads + head + tile * lines * heads, -t11)
-                tl.store(dmu_at + (line + now_2_) * heads + head + tile * lines * heads, mu * t13)
-                tl.store(dkeep_at + (line + now_2_) * heads + head + tile * lines * heads, keep * t15)
+                tl.store(deta_at + (line + now_2_) * heads + head + tile * lines * heads, -t10)
+                tl.store(dmu_at + (line + now_2_) * heads + head + tile * lines * heads, mu * t12)
+                tl.store(dkeep_at + (line + now_2_) * heads + head + tile * lines * heads, keep * t14)
                 next_dV = mu * t2
-                next_dW = keep * t1 + (derror * t4 * t5)[:, None] * x[None, :]
+                next_dW = keep * t1 + (derror * t3 * t4)[:, None] * x[None, :]
                 dV = next_dV
                 dW = next_dW
                 # round 4 of 4
@@ -917,30 +917,30 @@ def sequential_backward_kernel(
                 t1 = do[:, None] * z[None, :] + dW
                 t2 = dV - eta * t1
                 derror = tl.sum(x[None, :] * t2, axis=1)
-                t3 = tl.sum(x[None, :] * W, axis=1)
-                t4 = tl.sigmoid(t3)
-                t5 = tl.sigmoid(-t3)
-                error = t4 - y
-                t6 = tl.sum(error[:, None] * t2, axis=0)
-                t7 = tl.sum((derror * t4 * t5)[:, None] * W, axis=0)
-                t8 = error[:, None] * x[None, :] + mu * V
-                t9 = tl.sum(do[:, None] * (keep * W - eta * t8), axis=0)
-                t10 = tl.sum(t1 * t8, axis=0)
-                t11 = tl.sum(t10, axis=0)
-                t12 = tl.sum(t2 * V, axis=0)
-                t13 = tl.sum(t12, axis=0)
-                t14 = tl.sum(t1 * W, axis=0)
-                t15 = tl.sum(t14, axis=0)
+                x_W = tl.sum(x[None, :] * W, axis=1)
+                t3 = tl.sigmoid(x_W)
+                t4 = tl.sigmoid(-x_W)
+                error = t3 - y
+                t5 = tl.sum(error[:, None] * t2, axis=0)
+                t6 = tl.sum((derror * t3 * t4)[:, None] * W, axis=0)
+                t7 = error[:, None] * x[None, :] + mu * V
+                t8 = tl.sum(do[:, None] * (keep * W - eta * t7), axis=0)
+                t9 = tl.sum(t1 * t7, axis=0)
+                t10 = tl.sum(t9, axis=0)
+                t11 = tl.sum(t2 * V, axis=0)
+                t12 = tl.sum(t11, axis=0)
+                t13 = tl.sum(t1 * W, axis=0)
+                t14 = tl.sum(t13, axis=0)
                 tl.store(
-                    dx_at + ((line + now_3_) * heads + head + tile * lines * heads) * size_n + at_n, t6 + t7, mask=in_n
+                    dx_at + ((line + now_3_) * heads + head + tile * lines * heads) * size_n + at_n, t5 + t6, mask=in_n
                 )
-                tl.store(dz_at + ((line + now_3_) * heads + head + tile * lines * heads) * size_n + at_n, t9, mask=in_n)
+                tl.store(dz_at + ((line + now_3_) * heads + head + tile * lines * heads) * size_n + at_n, t8, mask=in_n)
                 tl.store(dy_at + ((line + now_3_) * heads + head) * size_m + at_m, -derror, mask=in_m)
-                tl.store(deta_at + (line + now_3_) * heads + head + tile * lines * heads, -t11)
-                tl.store(dmu_at + (line + now_3_) * heads + head + tile * lines * heads, mu * t13)
-                tl.store(dkeep_at + (line + now_3_) * heads + head + tile * lines * heads, keep * t15)
+                tl.store(deta_at + (line + now_3_) * heads + head + tile * lines * heads, -t10)
+                tl.store(dmu_at + (line + now_3_) * heads + head + tile * lines * heads, mu * t12)
+                tl.store(dkeep_at + (line + now_3_) * heads + head + tile * lines * heads, keep * t14)
                 next_dV = mu * t2
-                next_dW = keep * t1 + (derror * t4 * t5)[:, None] * x[None, :]
+                next_dW = keep * t1 + (derror * t3 * t4)[:, None] * x[None, :]
                 dV = next_dV
                 dW = next_dW
             for rest in range(length // 4 * 4, length):
@@ -962,30 +962,30 @@ def sequential_backward_kernel(
                 t1 = do[:, None] * z[None, :] + dW
                 t2 = dV - eta * t1
                 derror = tl.sum(x[None, :] * t2, axis=1)
-                t3 = tl.sum(x[None, :] * W, axis=1)
-                t4 = tl.sigmoid(t3)
-                t5 = tl.sigmoid(-t3)
-                error = t4 - y
-                t6 = tl.sum(error[:, None] * t2, axis=0)
-                t7 = tl.sum((derror * t4 * t5)[:, None] * W, axis=0)
-                t8 = error[:, None] * x[None, :] + mu * V
-                t9 = tl.sum(do[:, None] * (keep * W - eta * t8), axis=0)
-                t10 = tl.sum(t1 * t8, axis=0)
-                t11 = tl.sum(t10, axis=0)
-                t12 = tl.sum(t2 * V, axis=0)
-                t13 = tl.sum(t12, axis=0)
-                t14 = tl.sum(t1 * W, axis=0)
-                t15 = tl.sum(t14, axis=0)
+                x_W = tl.sum(x[None, :] * W, axis=1)
+                t3 = tl.sigmoid(x_W)
+                t4 = tl.sigmoid(-x_W)
+                error = t3 - y
+                t5 = tl.sum(error[:, None] * t2, axis=0)
+                t6 = tl.sum((derror * t3 * t4)[:, None] * W, axis=0)
+                t7 = error[:, None] * x[None, :] + mu * V
+                t8 = tl.sum(do[:, None] * (keep * W - eta * t7), axis=0)
+                t9 = tl.sum(t1 * t7, axis=0)
+                t10 = tl.sum(t9, axis=0)
+                t11 = tl.sum(t2 * V, axis=0)
+                t12 = tl.sum(t11, axis=0)
+                t13 = tl.sum(t1 * W, axis=0)
+                t14 = tl.sum(t13, axis=0)
                 tl.store(
-                    dx_at + ((line + now) * heads + head + tile * lines * heads) * size_n + at_n, t6 + t7, mask=in_n
+                    dx_at + ((line + now) * heads + head + tile * lines * heads) * size_n + at_n, t5 + t6, mask=in_n
                 )
-                tl.store(dz_at + ((line + now) * heads + head + tile * lines * heads) * size_n + at_n, t9, mask=in_n)
+                tl.store(dz_at + ((line + now) * heads + head + tile * lines * heads) * size_n + at_n, t8, mask=in_n)
                 tl.store(dy_at + ((line + now) * heads + head) * size_m + at_m, -derror, mask=in_m)
-                tl.store(deta_at + (line + now) * heads + head + tile * lines * heads, -t11)
-                tl.store(dmu_at + (line + now) * heads + head + tile * lines * heads, mu * t13)
-                tl.store(dkeep_at + (line + now) * heads + head + tile * lines * heads, keep * t15)
+                tl.store(deta_at + (line + now) * heads + head + tile * lines * heads, -t10)
+                tl.store(dmu_at + (line + now) * heads + head + tile * lines * heads, mu * t12)
+                tl.store(dkeep_at + (line + now) * heads + head + tile * lines * heads, keep * t14)
                 next_dV = mu * t2
-                next_dW = keep * t1 + (derror * t4 * t5)[:, None] * x[None, :]
+                next_dW = keep * t1 + (derror * t3 * t4)[:, None] * x[None, :]
                 dV = next_dV
                 dW = next_dW
         else:
@@ -1025,30 +1025,30 @@ def sequential_backward_kernel(
                 t1 = do[:, None] * z[None, :] + dW
                 t2 = dV - eta * t1
                 derror = tl.sum(x[None, :] * t2, axis=1)
-                t3 = tl.sum(x[None, :] * W, axis=1)
-                t4 = tl.sigmoid(t3)
-                t5 = tl.sigmoid(-t3)
-                error = t4 - y
-                t6 = tl.sum(error[:, None] * t2, axis=0)
-                t7 = tl.sum((derror * t4 * t5)[:, None] * W, axis=0)
-                t8 = error[:, None] * x[None, :] + mu * V
-                t9 = tl.sum(do[:, None] * (keep * W - eta * t8), axis=0)
-                t10 = tl.sum(t1 * t8, axis=0)
-                t11 = tl.sum(t10, axis=0)
-                t12 = tl.sum(t2 * V, axis=0)
-                t13 = tl.sum(t12, axis=0)
-                t14 = tl.sum(t1 * W, axis=0)
-                t15 = tl.sum(t14, axis=0)
+                x_W = tl.sum(x[None, :] * W, axis=1)
+                t3 = tl.sigmoid(x_W)
+                t4 = tl.sigmoid(-x_W)
+                error = t3 - y
+                t5 = tl.sum(error[:, None] * t2, axis=0)
+                t6 = tl.sum((derror * t3 * t4)[:, None] * W, axis=0)
+                t7 = error[:, None] * x[None, :] + mu * V
+                t8 = tl.sum(do[:, None] * (keep * W - eta * t7), axis=0)
+                t9 = tl.sum(t1 * t7, axis=0)
+                t10 = tl.sum(t9, axis=0)
+                t11 = tl.sum(t2 * V, axis=0)
+                t12 = tl.sum(t11, axis=0)
+                t13 = tl.sum(t1 * W, axis=0)
+                t14 = tl.sum(t13, axis=0)
                 tl.store(
-                    dx_at + ((line + now) * heads + head + tile * lines * heads) * size_n + at_n, t6 + t7, mask=in_n
+                    dx_at + ((line + now) * heads + head + tile * lines * heads) * size_n + at_n, t5 + t6, mask=in_n
                 )
-                tl.store(dz_at + ((line + now) * heads + head + tile * lines * heads) * size_n + at_n, t9, mask=in_n)
+                tl.store(dz_at + ((line + now) * heads + head + tile * lines * heads) * size_n + at_n, t8, mask=in_n)
                 tl.store(dy_at + ((line + now) * heads + head) * size_m + at_m, -derror, mask=in_m)
-                tl.store(deta_at + (line + now) * heads + head + tile * lines * heads, -t11)
-                tl.store(dmu_at + (line + now) * heads + head + tile * lines * heads, mu * t13)
-                tl.store(dkeep_at + (line + now) * heads + head + tile * lines * heads, keep * t15)
+                tl.store(deta_at + (line + now) * heads + head + tile * lines * heads, -t10)
+                tl.store(dmu_at + (line + now) * heads + head + tile * lines * heads, mu * t12)
+                tl.store(dkeep_at + (line + now) * heads + head + tile * lines * heads, keep * t14)
                 next_dV = mu * t2
-                next_dW = keep * t1 + (derror * t4 * t5)[:, None] * x[None, :]
+                next_dW = keep * t1 + (derror * t3 * t4)[:, None] * x[None, :]
                 dV = next_dV
                 dW = next_dW
         tl.debug_barrier()
@@ -1162,14 +1162,14 @@ def torch_step(given, states, constants, outputs, following):
     keep = given["keep"].to(dtype).exp()
     V = states["V"].to(dtype)
     W = states["W"].to(dtype)
-    t1 = (x[..., None, :] * W).sum(-1)
-    error = torch.sigmoid(t1) - y
-    t2 = mu[..., None, None] * V + error[..., :, None] * x[..., None, :]
-    t3 = keep[..., None, None] * W - eta[..., None, None] * t2
-    t4 = (z[..., None, :] * t3).sum(-1)
-    next_V = t2
-    next_W = t3
-    outputs["o"][...] = t4
+    W_x = (x[..., None, :] * W).sum(-1)
+    error = torch.sigmoid(W_x) - y
+    t1 = mu[..., None, None] * V + error[..., :, None] * x[..., None, :]
+    t2 = keep[..., None, None] * W - eta[..., None, None] * t1
+    t3 = (z[..., None, :] * t2).sum(-1)
+    next_V = t1
+    next_W = t2
+    outputs["o"][...] = t3
     following["V"][...] = next_V
     following["W"][...] = next_W
 
@@ -1242,14 +1242,14 @@ def step_kernel(
         eta = eta.to(tl.float32)
         mu = tl.exp(mu.to(tl.float32))
         keep = tl.exp(keep.to(tl.float32))
-        t1 = tl.sum(x[None, :] * W, axis=1)
-        error = tl.sigmoid(t1) - y
-        t2 = mu * V + error[:, None] * x[None, :]
-        tl.store(next_V_at + at_m_n, tl.where(in_m[:, None], t2, 0.0), mask=in_m_n)
-        t3 = keep * W - eta * t2
-        tl.store(next_W_at + at_m_n, tl.where(in_m[:, None], t3, 0.0), mask=in_m_n)
-        t4 = tl.sum(z[None, :] * t3, axis=1)
-        tl.store(o_at + at_m, t4, mask=in_m)
+        W_x = tl.sum(x[None, :] * W, axis=1)
+        error = tl.sigmoid(W_x) - y
+        t1 = mu * V + error[:, None] * x[None, :]
+        tl.store(next_V_at + at_m_n, tl.where(in_m[:, None], t1, 0.0), mask=in_m_n)
+        t2 = keep * W - eta * t1
+        tl.store(next_W_at + at_m_n, tl.where(in_m[:, None], t2, 0.0), mask=in_m_n)
+        t3 = tl.sum(z[None, :] * t2, axis=1)
+        tl.store(o_at + at_m, t3, mask=in_m)
 
 
 @triton.jit(do_not_specialize=["heads", "steps"])
@@ -1336,15 +1336,15 @@ def steps_kernel(
             mu_ahead = tl.load(mu_at + then * mu_stride1)
             keep = tl.exp(keep_ahead.to(tl.float32))
             keep_ahead = tl.load(keep_at + then * keep_stride1)
-            t1 = tl.sum(x[None, :] * W, axis=1)
-            error = tl.sigmoid(t1) - y
-            t2 = mu * V + error[:, None] * x[None, :]
-            t3 = keep * W - eta * t2
-            t4 = tl.sum(z[None, :] * t3, axis=1)
+            W_x = tl.sum(x[None, :] * W, axis=1)
+            error = tl.sigmoid(W_x) - y
+            t1 = mu * V + error[:, None] * x[None, :]
+            t2 = keep * W - eta * t1
+            t3 = tl.sum(z[None, :] * t2, axis=1)
             if yields:
-                tl.store(o_at + now * o_stride1 + at_m, t4, mask=in_m)
-            next_V = (tl.where(in_m[:, None], t2, 0.0)).to(V_at.dtype.element_ty)
-            next_W = (tl.where(in_m[:, None], t3, 0.0)).to(W_at.dtype.element_ty)
+                tl.store(o_at + now * o_stride1 + at_m, t3, mask=in_m)
+            next_V = (tl.where(in_m[:, None], t1, 0.0)).to(V_at.dtype.element_ty)
+            next_W = (tl.where(in_m[:, None], t2, 0.0)).to(W_at.dtype.element_ty)
             if keeps:
                 if each_at is not None:
                     kept_row = tl.cast(tl.load(each_at + batch * steps + now), tl.int64)

@@ -364,16 +364,16 @@ def forward_prepare_1(
         x_p = x_p_all + b * x_b + h // x_g * x_h
         z_p = z_p_all + b * z_b + h // z_g * z_h
         x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
-        p = tl.dot(x.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # x x^T
+        x_x = tl.dot(x.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # x x^T
         eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
-        w = -eta[None, :] * (p * tl.where(i[:, None] > i[None, :], 1.0, 0.0))
-        x2 = inverse(w, C, LEVELS, DT)  # (I - T)^-1
-        tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x2)  # x2
+        system = -eta[None, :] * (x_x * tl.where(i[:, None] > i[None, :], 1.0, 0.0))
+        solved = inverse(system, C, LEVELS, DT)  # (I - T)^-1
+        tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], solved)  # solved
         z = tl.load(z_p + t0 * z_t + i[:, None] * z_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
-        p2 = tl.dot(z.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # z x^T
+        z_x = tl.dot(z.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # z x^T
         tl.store(
             matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-            (eta[None, :] * (tl.where(i[:, None] >= i[None, :], 1.0, 0.0) * p2)),
+            (eta[None, :] * (tl.where(i[:, None] >= i[None, :], 1.0, 0.0) * z_x)),
         )  # ([i >= j] . (z x^T)) diag(eta)
 
 
@@ -441,7 +441,7 @@ def forward_sweep_1(
             if PRODUCTS and y.dtype == DT
             else tl.where(m__ok[:, None] & i_ok[None, :], y, 0.0)
         )
-        p = -y_each.to(tl.float32)
+        added = -y_each.to(tl.float32)
         x = ()
         z = ()
         for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
@@ -449,35 +449,38 @@ def forward_sweep_1(
                 x_p + t0 * x_t + i[:, None] * x_t + n_[n_n_][None, :],
                 mask=i_ok[:, None] & n__ok[n_n_][None, :], other=0.0,
             )
-            p = tl.dot(W[n_n_].to(DT), tl.trans(x_slice.to(DT)), p, input_precision="tf32x3")  # ... + x W^T
+            added = tl.dot(W[n_n_].to(DT), tl.trans(x_slice.to(DT)), added, input_precision="tf32x3")  # ... + x W^T
             z_slice = tl.load(
                 z_p + t0 * z_t + i[:, None] * z_t + n_[n_n_][None, :],
                 mask=i_ok[:, None] & n__ok[n_n_][None, :], other=0.0,
             )
             x = x + (x_slice,)
             z = z + (z_slice,)
-        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p2 = tl.dot(p.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix1 p
-        t2 = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p3 = tl.dot(p2.to(DT), tl.trans(t2.to(DT)), input_precision="tf32x3")  # matrix2 p2
-        p4 = -p3
+        matrix1_tile = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        write1 = tl.dot(added.to(DT), tl.trans(matrix1_tile.to(DT)), input_precision="tf32x3")  # matrix1 added
+        matrix2_tile = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        matrix2_write1 = tl.dot(
+            write1.to(DT), tl.trans(matrix2_tile.to(DT)), input_precision="tf32x3"
+        )  # matrix2 write1
+        o = -matrix2_write1
         eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
         W_next = ()
         for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
-            p4 = tl.dot(W[n_n_].to(DT), tl.trans(z[n_n_].to(DT)), p4, input_precision="tf32x3")  # ... + z W^T
-            p5 = tl.dot(
-                (-eta[None, :] * p2).to(DT), x[n_n_].to(DT), W[n_n_], input_precision="tf32x3"
-            )  # ... + -p2^T diag(eta) x
-            W_slice2 = p5  # (26) W - p2^T diag(eta) x
+            o = tl.dot(W[n_n_].to(DT), tl.trans(z[n_n_].to(DT)), o, input_precision="tf32x3")  # ... + z W^T
+            W_after = tl.dot(
+                (-eta[None, :] * write1).to(DT), x[n_n_].to(DT), W[n_n_], input_precision="tf32x3"
+            )  # ... + -write1^T diag(eta) x
+            W_slice2 = W_after  # (26) W - write1^T diag(eta) x
             W_next = W_next + (W_slice2,)
         W = W_next
         if YIELD:
             if write1_out is not None:
                 tl.store(
-                    write1_out + step * M + i[None, :] * (H * M) + m_[:, None], p2, mask=m__ok[:, None] & i_ok[None, :]
+                    write1_out + step * M + i[None, :] * (H * M) + m_[:, None], write1,
+                    mask=m__ok[:, None] & i_ok[None, :],
                 )
             tl.store(
-                o_out + step * M + i[None, :] * (H * M) + m_[:, None], p4, mask=m__ok[:, None] & i_ok[None, :]
+                o_out + step * M + i[None, :] * (H * M) + m_[:, None], o, mask=m__ok[:, None] & i_ok[None, :]
             )  # (25) o
     for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
         if YIELD:
@@ -510,7 +513,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(x.shape[2], z.shape[2], y.shape[2], eta.shape[2], 0)
     N = x.shape[-1]
     M = y.shape[-1]
-    config = choose(some.dtype, (N, M), "97e95de1c2806e4c")
+    config = choose(some.dtype, (N, M), "5ea6712ea310f533")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(M, min(config.tile, config.padded(M))))
     W_first = whole(states.get("W"))
@@ -622,29 +625,29 @@ def backward_prepare_1(
         write1_p = write1_p_all + b * write1_b + h // write1_g * write1_h
         z = tl.load(z_p + t0 * z_t + i[:, None] * z_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
         x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
-        p = tl.dot(z.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # z x^T
+        z_x = tl.dot(z.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # z x^T
         tl.store(
             matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-            (tl.where(i[:, None] >= i[None, :], 1.0, 0.0) * p),
+            (tl.where(i[:, None] >= i[None, :], 1.0, 0.0) * z_x),
         )  # [i >= j] . (z x^T)
-        p2 = tl.dot(x.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # x x^T
+        x_x = tl.dot(x.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # x x^T
         eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
-        w = -eta[None, :] * (p2 * tl.where(i[:, None] < i[None, :], 1.0, 0.0))
-        x2 = inverse(w, C, LEVELS, DT)  # (I - T)^-1
-        tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x2)  # x2
+        system = -eta[None, :] * (x_x * tl.where(i[:, None] < i[None, :], 1.0, 0.0))
+        solved = inverse(system, C, LEVELS, DT)  # (I - T)^-1
+        tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], solved)  # solved
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
         write1 = tl.load(
             write1_p + t0 * write1_t + i[:, None] * write1_t + m_[None, :],
             mask=i_ok[:, None] & m__ok[None, :], other=0.0,
         )
-        p3 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do write1^T
+        do_write1 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do write1^T
         tl.store(
             matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-            (p3 * tl.where(i[:, None] >= i[None, :], 1.0, 0.0)),
+            (do_write1 * tl.where(i[:, None] >= i[None, :], 1.0, 0.0)),
         )  # [i >= j] . (do write1^T)
         tl.store(
             matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-            (eta[None, :] * (p3 * tl.where(i[:, None] >= i[None, :], 1.0, 0.0))),
+            (eta[None, :] * (do_write1 * tl.where(i[:, None] >= i[None, :], 1.0, 0.0))),
         )  # ([i >= j] . (do write1^T)) diag(eta)
 
 
@@ -695,36 +698,36 @@ def backward_sweep_1(
         at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
         eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
-        p = tl.zeros([block_m_, C], tl.float32)
+        x_dW = tl.zeros([block_m_, C], tl.float32)
         x = ()
         for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
             x_slice = tl.load(
                 x_p + t0 * x_t + i[:, None] * x_t + n_[n_n_][None, :],
                 mask=i_ok[:, None] & n__ok[n_n_][None, :], other=0.0,
             )
-            p = tl.dot(dW[n_n_].to(DT), tl.trans(x_slice.to(DT)), p, input_precision="tf32x3")  # x dW^T
+            x_dW = tl.dot(dW[n_n_].to(DT), tl.trans(x_slice.to(DT)), x_dW, input_precision="tf32x3")  # x dW^T
             x = x + (x_slice,)
         do = tl.load(do_p + t0 * do_t + i[None, :] * do_t + m_[:, None], mask=m__ok[:, None] & i_ok[None, :], other=0.0)
-        t = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p2 = tl.dot(do.to(DT), t.to(DT), p, input_precision="tf32x3")  # ... + matrix2 do
-        t2 = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p3 = tl.dot(p2.to(DT), tl.trans(t2.to(DT)), input_precision="tf32x3")  # matrix1 p2
+        matrix2_tile = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        added = tl.dot(do.to(DT), matrix2_tile.to(DT), x_dW, input_precision="tf32x3")  # ... + matrix2 do
+        matrix1_tile = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        write = tl.dot(added.to(DT), tl.trans(matrix1_tile.to(DT)), input_precision="tf32x3")  # matrix1 added
         if YIELD:
             tl.store(
-                dy_out + step * M + i[None, :] * (H * M) + m_[:, None], (eta[None, :] * p3),
+                dy_out + step * M + i[None, :] * (H * M) + m_[:, None], (eta[None, :] * write),
                 mask=m__ok[:, None] & i_ok[None, :],
             )  # dy
         dW_next = ()
         for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
-            p4 = tl.dot(
-                (-eta[None, :] * p3).to(DT), x[n_n_].to(DT), dW[n_n_], input_precision="tf32x3"
-            )  # ... + -p3^T diag(eta) x
+            dW_after = tl.dot(
+                (-eta[None, :] * write).to(DT), x[n_n_].to(DT), dW[n_n_], input_precision="tf32x3"
+            )  # ... + -write^T diag(eta) x
             z = tl.load(
                 z_p + t0 * z_t + i[:, None] * z_t + n_[n_n_][None, :],
                 mask=i_ok[:, None] & n__ok[n_n_][None, :], other=0.0,
             )
-            p5 = tl.dot(do.to(DT), z.to(DT), p4, input_precision="tf32x3")  # ... + do^T z
-            dW_slice2 = p5  # (29) dW + do^T z - p3^T diag(eta) x
+            dW_after2 = tl.dot(do.to(DT), z.to(DT), dW_after, input_precision="tf32x3")  # ... + do^T z
+            dW_slice2 = dW_after2  # (29) dW + do^T z - write^T diag(eta) x
             dW_next = dW_next + (dW_slice2,)
         dW = dW_next
     for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
@@ -774,15 +777,15 @@ def backward_prepare_2(
             write1_p + t0 * write1_t + i[:, None] * write1_t + m_[None, :],
             mask=i_ok[:, None] & m__ok[None, :], other=0.0,
         )
-        p = tl.dot(dy.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # dy write1^T
+        dy_write1 = tl.dot(dy.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # dy write1^T
         tl.store(
             matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-            (p * tl.where(i[:, None] > i[None, :], 1.0, 0.0)),
+            (dy_write1 * tl.where(i[:, None] > i[None, :], 1.0, 0.0)),
         )  # [i > j] . (dy write1^T)
         eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
         tl.store(
             matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-            (eta[None, :] * (p * tl.where(i[:, None] > i[None, :], 1.0, 0.0))),
+            (eta[None, :] * (dy_write1 * tl.where(i[:, None] > i[None, :], 1.0, 0.0))),
         )  # ([i > j] . (dy write1^T)) diag(eta)
 
 
@@ -845,9 +848,9 @@ def backward_sweep_2(
             if PRODUCTS and x.dtype == DT
             else tl.where(n__ok[:, None] & i_ok[None, :], x, 0.0)
         )
-        t = tl.load(matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p = tl.dot(x.to(DT), t.to(DT), input_precision="tf32x3")  # matrix5 x
-        p2 = -p
+        matrix5_tile = tl.load(matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        matrix5_x = tl.dot(x.to(DT), matrix5_tile.to(DT), input_precision="tf32x3")  # matrix5 x
+        read = -matrix5_x
         z = tl.load(z_p + t0 * z_t + i[None, :] * z_t + n_[:, None], mask=n__ok[:, None] & i_ok[None, :], other=0.0)
         dW_next = ()
         for n_m_ in tl.static_range((M + block_m_ - 1) // block_m_):
@@ -855,25 +858,25 @@ def backward_sweep_2(
                 write1_p + t0 * write1_t + i[:, None] * write1_t + m_[n_m_][None, :],
                 mask=i_ok[:, None] & m__ok[n_m_][None, :], other=0.0,
             )
-            p2 = tl.dot(dW[n_m_].to(DT), tl.trans(write1.to(DT)), p2, input_precision="tf32x3")  # ... + write1 dW
+            read = tl.dot(dW[n_m_].to(DT), tl.trans(write1.to(DT)), read, input_precision="tf32x3")  # ... + write1 dW
             dy = tl.load(
                 dy_p + t0 * dy_t + i[:, None] * dy_t + m_[n_m_][None, :],
                 mask=i_ok[:, None] & m__ok[n_m_][None, :], other=0.0,
             )
-            p4 = tl.dot(x.to(DT), dy.to(DT), input_precision="tf32x3")  # dy^T x
+            dy_x = tl.dot(x.to(DT), dy.to(DT), input_precision="tf32x3")  # dy^T x
             do = tl.load(
                 do_p + t0 * do_t + i[:, None] * do_t + m_[n_m_][None, :],
                 mask=i_ok[:, None] & m__ok[n_m_][None, :], other=0.0,
             )
-            p5 = tl.dot(z.to(DT), do.to(DT), (dW[n_m_] + (-p4)), input_precision="tf32x3")  # ... + do^T z
-            dW_slice2 = p5  # (29) dW + do^T z - dy^T x
+            dW_after = tl.dot(z.to(DT), do.to(DT), (dW[n_m_] + (-dy_x)), input_precision="tf32x3")  # ... + do^T z
+            dW_slice2 = dW_after  # (29) dW + do^T z - dy^T x
             dW_next = dW_next + (dW_slice2,)
         dW = dW_next
-        t2 = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p3 = tl.dot(z.to(DT), t2.to(DT), p2, input_precision="tf32x3")  # ... + matrix3 z
+        matrix3_tile = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        read2 = tl.dot(z.to(DT), matrix3_tile.to(DT), read, input_precision="tf32x3")  # ... + matrix3 z
         if YIELD:
             tl.store(
-                dx_1_out + step * N + i[None, :] * (H * N) + n_[:, None], (-eta[None, :] * p3),
+                dx_1_out + step * N + i[None, :] * (H * N) + n_[:, None], (-eta[None, :] * read2),
                 mask=n__ok[:, None] & i_ok[None, :],
             )  # dx
             tl.store(
@@ -883,7 +886,7 @@ def backward_sweep_2(
                 + i[None, :],
                 tl.sum(
                     tl.reshape(
-                        tl.where(n__ok[:, None], (-(x_each.to(tl.float32) * p3)), 0.0), [WARPS, block_n_ // WARPS, C]
+                        tl.where(n__ok[:, None], (-(x_each.to(tl.float32) * read2)), 0.0), [WARPS, block_n_ // WARPS, C]
                     ),
                     axis=1,
                 ),
@@ -956,12 +959,12 @@ def backward_sweep_3(
             if PRODUCTS and x.dtype == DT
             else tl.where(n__ok[:, None] & i_ok[None, :], x, 0.0)
         )
-        t = tl.load(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p = tl.dot(x.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix4 x
-        p2 = -p
-        t2 = tl.load(matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p3 = tl.dot(x.to(DT), tl.trans(t2.to(DT)), input_precision="tf32x3")  # matrix6 x
-        p4 = -p3
+        matrix4_tile = tl.load(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        matrix4_x = tl.dot(x.to(DT), tl.trans(matrix4_tile.to(DT)), input_precision="tf32x3")  # matrix4 x
+        dz = -matrix4_x
+        matrix6_tile = tl.load(matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        matrix6_x = tl.dot(x.to(DT), tl.trans(matrix6_tile.to(DT)), input_precision="tf32x3")  # matrix6 x
+        read = -matrix6_x
         eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
         W_next = ()
         for n_m_ in tl.static_range((M + block_m_ - 1) // block_m_):
@@ -969,30 +972,30 @@ def backward_sweep_3(
                 do_p + t0 * do_t + i[:, None] * do_t + m_[n_m_][None, :],
                 mask=i_ok[:, None] & m__ok[n_m_][None, :], other=0.0,
             )
-            p2 = tl.dot(W[n_m_].to(DT), tl.trans(do.to(DT)), p2, input_precision="tf32x3")  # ... + do W
+            dz = tl.dot(W[n_m_].to(DT), tl.trans(do.to(DT)), dz, input_precision="tf32x3")  # ... + do W
             dy = tl.load(
                 dy_p + t0 * dy_t + i[:, None] * dy_t + m_[n_m_][None, :],
                 mask=i_ok[:, None] & m__ok[n_m_][None, :], other=0.0,
             )
-            p4 = tl.dot(W[n_m_].to(DT), tl.trans(dy.to(DT)), p4, input_precision="tf32x3")  # ... + dy W
+            read = tl.dot(W[n_m_].to(DT), tl.trans(dy.to(DT)), read, input_precision="tf32x3")  # ... + dy W
             write1 = tl.load(
                 write1_p + t0 * write1_t + i[:, None] * write1_t + m_[n_m_][None, :],
                 mask=i_ok[:, None] & m__ok[n_m_][None, :], other=0.0,
             )
-            p5 = tl.dot(
+            W_after = tl.dot(
                 (-eta[None, :] * x_each.to(tl.float32)).to(DT), write1.to(DT), W[n_m_], input_precision="tf32x3"
             )  # ... + -write1^T diag(eta) x
-            W_slice2 = p5  # (26) W - write1^T diag(eta) x
+            W_slice2 = W_after  # (26) W - write1^T diag(eta) x
             W_next = W_next + (W_slice2,)
         W = W_next
         if YIELD and (READ == 0 or READ == 1):
             tl.store(
-                dz_out + step * N + i[None, :] * (H * N) + n_[:, None], p2, mask=n__ok[:, None] & i_ok[None, :]
+                dz_out + step * N + i[None, :] * (H * N) + n_[:, None], dz, mask=n__ok[:, None] & i_ok[None, :]
             )  # (31) dz
         if YIELD and (READ == 0 or READ == 2):
             tl.store(
                 dx_out + step * N + i[None, :] * (H * N) + n_[:, None],
-                ((-p4) + dx_1_each.to(tl.float32)), mask=n__ok[:, None] & i_ok[None, :],
+                ((-read) + dx_1_each.to(tl.float32)), mask=n__ok[:, None] & i_ok[None, :],
             )  # dx
     for n_m_ in tl.static_range((M + block_m_ - 1) // block_m_):
         if W_last is not None:
@@ -1013,7 +1016,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(x.shape[2], z.shape[2], y.shape[2], eta.shape[2], 0)
     N = x.shape[-1]
     M = y.shape[-1]
-    config = choose(some.dtype, (N, M), "97e95de1c2806e4c")
+    config = choose(some.dtype, (N, M), "5ea6712ea310f533")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(N, min(config.tile, config.padded(N))))
     W_first = whole(states.get("W"))
@@ -1183,12 +1186,12 @@ def torch_step(given, states, constants, outputs, following):
     y = given["y"].to(dtype)
     eta = given["eta"].to(dtype)
     W = states["W"].to(dtype)
-    t1 = (x[..., None, :] * W).sum(-1)
-    error = t1 - y
-    t2 = W - (eta[..., None] * error)[..., :, None] * x[..., None, :]
-    t3 = (z[..., None, :] * t2).sum(-1)
-    next_W = t2
-    outputs["o"][...] = t3
+    x_W = (x[..., None, :] * W).sum(-1)
+    error = x_W - y
+    t1 = W - (eta[..., None] * error)[..., :, None] * x[..., None, :]
+    t2 = (z[..., None, :] * t1).sum(-1)
+    next_W = t1
+    outputs["o"][...] = t2
     following["W"][...] = next_W
 
 
@@ -1247,12 +1250,12 @@ def step_kernel(
         z = z.to(tl.float32)
         y = y.to(tl.float32)
         eta = eta.to(tl.float32)
-        t1 = tl.sum(x[None, :] * W, axis=1)
-        error = t1 - y
-        t2 = W - (eta * error)[:, None] * x[None, :]
-        tl.store(next_W_at + at_m_n, t2, mask=in_m_n)
-        t3 = tl.sum(z[None, :] * t2, axis=1)
-        tl.store(o_at + at_m, t3, mask=in_m)
+        x_W = tl.sum(x[None, :] * W, axis=1)
+        error = x_W - y
+        t1 = W - (eta * error)[:, None] * x[None, :]
+        tl.store(next_W_at + at_m_n, t1, mask=in_m_n)
+        t2 = tl.sum(z[None, :] * t1, axis=1)
+        tl.store(o_at + at_m, t2, mask=in_m)
 
 
 @triton.jit(do_not_specialize=["heads", "steps"])
@@ -1324,13 +1327,13 @@ def steps_kernel(
             y_ahead = tl.load(y_at + then * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0)
             eta = eta_ahead.to(tl.float32)
             eta_ahead = tl.load(eta_at + then * eta_stride1)
-            t1 = tl.sum(x[None, :] * W, axis=1)
-            error = t1 - y
-            t2 = W - (eta * error)[:, None] * x[None, :]
-            t3 = tl.sum(z[None, :] * t2, axis=1)
+            x_W = tl.sum(x[None, :] * W, axis=1)
+            error = x_W - y
+            t1 = W - (eta * error)[:, None] * x[None, :]
+            t2 = tl.sum(z[None, :] * t1, axis=1)
             if yields:
-                tl.store(o_at + now * o_stride1 + at_m, t3, mask=in_m)
-            next_W = (t2).to(W_at.dtype.element_ty)
+                tl.store(o_at + now * o_stride1 + at_m, t2, mask=in_m)
+            next_W = (t1).to(W_at.dtype.element_ty)
             if keeps:
                 if each_at is not None:
                     kept_row = tl.cast(tl.load(each_at + batch * steps + now), tl.int64)

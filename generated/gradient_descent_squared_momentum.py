@@ -970,24 +970,25 @@ def forward_prepare_1(
         x_p = x_p_all + b * x_b + h // x_g * x_h
         z_p = z_p_all + b * z_b + h // z_g * z_h
         x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
-        p = tl.dot(x.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # x x^T
-        t = tl.load(matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        t2 = tl.load(matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        x_x = tl.dot(x.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # x x^T
+        matrix5_tile = tl.load(matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        matrix6_tile = tl.load(matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
-        w = (p * t.to(tl.float32)) + (-eta[None, :] * (t2.to(tl.float32) * p))
-        x2 = inverse(w, C, LEVELS, DT)  # (I - T)^-1
-        tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x2)  # x2
-        t3 = tl.load(matrix7 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        system = (x_x * matrix5_tile.to(tl.float32)) + (-eta[None, :] * (matrix6_tile.to(tl.float32) * x_x))
+        solved = inverse(system, C, LEVELS, DT)  # (I - T)^-1
+        tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], solved)  # solved
+        matrix7_tile = tl.load(matrix7 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         z = tl.load(z_p + t0 * z_t + i[:, None] * z_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
-        p2 = tl.dot(z.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # z x^T
+        z_x = tl.dot(z.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # z x^T
         tl.store(
-            matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (t3.to(tl.float32) * p2)
+            matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (matrix7_tile.to(tl.float32) * z_x)
         )  # (z x^T) . matrix7
         tl.store(
-            matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (t.to(tl.float32) * p2)
+            matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (matrix5_tile.to(tl.float32) * z_x)
         )  # (z x^T) . matrix5
         tl.store(
-            matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (eta[None, :] * (t2.to(tl.float32) * p2))
+            matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
+            (eta[None, :] * (matrix6_tile.to(tl.float32) * z_x)),
         )  # ((z x^T) . matrix6) diag(eta)
 
 
@@ -1058,24 +1059,24 @@ def forward_sweep_1(
         weight6_whole = tl.load(weight6 + at + last)
         weight7_each = tl.load(weight7 + at + i, mask=i_ok, other=0.0)
         weight8_each = tl.load(weight8 + at + i, mask=i_ok, other=0.0)
-        p = tl.zeros([block_m_, C], tl.float32)
-        p2 = tl.zeros([block_m_, C], tl.float32)
-        p4 = tl.zeros([block_m_, C], tl.float32)
-        p7 = tl.zeros([block_m_, C], tl.float32)
+        x_V = tl.zeros([block_m_, C], tl.float32)
+        x_W = tl.zeros([block_m_, C], tl.float32)
+        z_V = tl.zeros([block_m_, C], tl.float32)
+        z_W = tl.zeros([block_m_, C], tl.float32)
         x = ()
         for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
             x_slice = tl.load(
                 x_p + t0 * x_t + i[:, None] * x_t + n_[n_n_][None, :],
                 mask=i_ok[:, None] & n__ok[n_n_][None, :], other=0.0,
             )
-            p = tl.dot(V[n_n_].to(DT), tl.trans(x_slice.to(DT)), p, input_precision="tf32x3")  # x V^T
-            p2 = tl.dot(W[n_n_].to(DT), tl.trans(x_slice.to(DT)), p2, input_precision="tf32x3")  # x W^T
+            x_V = tl.dot(V[n_n_].to(DT), tl.trans(x_slice.to(DT)), x_V, input_precision="tf32x3")  # x V^T
+            x_W = tl.dot(W[n_n_].to(DT), tl.trans(x_slice.to(DT)), x_W, input_precision="tf32x3")  # x W^T
             z = tl.load(
                 z_p + t0 * z_t + i[:, None] * z_t + n_[n_n_][None, :],
                 mask=i_ok[:, None] & n__ok[n_n_][None, :], other=0.0,
             )
-            p4 = tl.dot(V[n_n_].to(DT), tl.trans(z.to(DT)), p4, input_precision="tf32x3")  # z V^T
-            p7 = tl.dot(W[n_n_].to(DT), tl.trans(z.to(DT)), p7, input_precision="tf32x3")  # z W^T
+            z_V = tl.dot(V[n_n_].to(DT), tl.trans(z.to(DT)), z_V, input_precision="tf32x3")  # z V^T
+            z_W = tl.dot(W[n_n_].to(DT), tl.trans(z.to(DT)), z_W, input_precision="tf32x3")  # z W^T
             x = x + (x_slice,)
         y = tl.load(y_p + t0 * y_t + i[None, :] * y_t + m_[:, None], mask=m__ok[:, None] & i_ok[None, :], other=0.0)
         y_each = (
@@ -1083,46 +1084,51 @@ def forward_sweep_1(
             if PRODUCTS and y.dtype == DT
             else tl.where(m__ok[:, None] & i_ok[None, :], y, 0.0)
         )
-        w = (weight1_each[None, :] * p) + (-y_each.to(tl.float32)) + (weight2_each[None, :] * p2)
-        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p3 = tl.dot(w.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix1 w
-        t2 = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p5 = tl.dot(
-            p3.to(DT), tl.trans(t2.to(DT)), (weight3_each[None, :] * p4), input_precision="tf32x3"
-        )  # ... + matrix2 p3
-        t3 = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p6 = tl.dot(p3.to(DT), tl.trans(t3.to(DT)), input_precision="tf32x3")  # matrix3 p3
-        t4 = tl.load(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p8 = tl.dot(
-            p3.to(DT), tl.trans(t4.to(DT)),
-            ((weight1_each[None, :] * p4) + (-p6) + (weight2_each[None, :] * p7)),
+        known = (weight1_each[None, :] * x_V) + (-y_each.to(tl.float32)) + (weight2_each[None, :] * x_W)
+        matrix1_tile = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        write1 = tl.dot(known.to(DT), tl.trans(matrix1_tile.to(DT)), input_precision="tf32x3")  # matrix1 known
+        matrix2_tile = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        read = tl.dot(
+            write1.to(DT), tl.trans(matrix2_tile.to(DT)), (weight3_each[None, :] * z_V), input_precision="tf32x3"
+        )  # ... + matrix2 write1
+        matrix3_tile = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        matrix3_write1 = tl.dot(
+            write1.to(DT), tl.trans(matrix3_tile.to(DT)), input_precision="tf32x3"
+        )  # matrix3 write1
+        matrix4_tile = tl.load(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        read2 = tl.dot(
+            write1.to(DT), tl.trans(matrix4_tile.to(DT)),
+            ((weight1_each[None, :] * z_V) + (-matrix3_write1) + (weight2_each[None, :] * z_W)),
             input_precision="tf32x3",
-        )  # ... + matrix4 p3
+        )  # ... + matrix4 write1
         keep = tl.exp(tl.load(keep_by_head + at + i, mask=i_ok, other=0.0))
         if YIELD:
             if write1_out is not None:
                 tl.store(
-                    write1_out + step * M + i[None, :] * (H * M) + m_[:, None], p3, mask=m__ok[:, None] & i_ok[None, :]
+                    write1_out + step * M + i[None, :] * (H * M) + m_[:, None], write1,
+                    mask=m__ok[:, None] & i_ok[None, :],
                 )
             tl.store(
                 o_out + step * M + i[None, :] * (H * M) + m_[:, None],
-                ((keep[None, :] * p8) + (-eta[None, :] * p5)), mask=m__ok[:, None] & i_ok[None, :],
+                ((keep[None, :] * read2) + (-eta[None, :] * read)),
+                mask=m__ok[:, None] & i_ok[None, :],
             )  # o
         V_next2 = ()
         W_next2 = ()
         for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
-            p9 = tl.dot(
-                (weight4_each[None, :] * p3).to(DT), x[n_n_].to(DT), (weight3_whole * V[n_n_]), input_precision="tf32x3"
-            )  # ... + p3^T diag(weight4) x
-            p10 = tl.dot(
-                (weight7_each[None, :] * p3).to(DT), x[n_n_].to(DT),
+            V_after = tl.dot(
+                (weight4_each[None, :] * write1).to(DT), x[n_n_].to(DT), (weight3_whole * V[n_n_]),
+                input_precision="tf32x3",
+            )  # ... + write1^T diag(weight4) x
+            W_after = tl.dot(
+                (weight7_each[None, :] * write1).to(DT), x[n_n_].to(DT),
                 ((weight5_whole * W[n_n_]) + (weight6_whole * V[n_n_])), input_precision="tf32x3",
-            )  # ... + p3^T diag(weight7) x
-            p11 = tl.dot(
-                (-(eta * weight8_each)[None, :] * p3).to(DT), x[n_n_].to(DT), p10, input_precision="tf32x3"
-            )  # ... + -p3^T diag(eta . weight8) x
-            V_next = p9  # (44) weight3 V + p3^T diag(weight4) x
-            W_next = p11  # (45) weight5 W + weight6 V + p3^T diag(weight7) x - p3^T diag(eta . weight8) x
+            )  # ... + write1^T diag(weight7) x
+            W_after2 = tl.dot(
+                (-(eta * weight8_each)[None, :] * write1).to(DT), x[n_n_].to(DT), W_after, input_precision="tf32x3"
+            )  # ... + -write1^T diag(eta . weight8) x
+            V_next = V_after  # (44) weight3 V + write1^T diag(weight4) x
+            W_next = W_after2  # (45) weight5 W + weight6 V + write1^T diag(weight7) x - write1^T diag(eta . weight8) x
             V_slice2 = V_next
             W_slice2 = W_next
             V_next2 = V_next2 + (V_slice2,)
@@ -1169,7 +1175,7 @@ def triton_forward(given, states, constants, packed=None, needs_backward=True, f
     H = max(x.shape[2], z.shape[2], y.shape[2], eta.shape[2], mu.shape[2], keep.shape[2], 0)
     N = x.shape[-1]
     M = y.shape[-1]
-    config = choose(some.dtype, (N, M), "0aff3664066c9d1e")
+    config = choose(some.dtype, (N, M), "ea72bd0ae448e838")
     lay = places(packed, (B, T, H), config.chunk)
     parts = 1
     V_first = whole(states.get("V"))
@@ -1541,75 +1547,76 @@ def backward_prepare_1(
         x_p = x_p_all + b * x_b + h // x_g * x_h
         write1_p = write1_p_all + b * write1_b + h // write1_g * write1_h
         do_p = do_p_all + b * do_b + h // do_g * do_h
-        t = tl.load(matrix14 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        matrix14_tile = tl.load(matrix14 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         z = tl.load(z_p + t0 * z_t + i[:, None] * z_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
         x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
-        p = tl.dot(z.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # z x^T
+        z_x = tl.dot(z.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # z x^T
         tl.store(
-            matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (t.to(tl.float32) * p)
+            matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (matrix14_tile.to(tl.float32) * z_x)
         )  # (z x^T) . matrix14
-        p2 = tl.dot(x.to(DT), tl.trans(z.to(DT)), input_precision="tf32x3")  # x z^T
+        x_z = tl.dot(x.to(DT), tl.trans(z.to(DT)), input_precision="tf32x3")  # x z^T
         mu = tl.exp(tl.load(mu_by_head + at + i, mask=i_ok, other=0.0))
         eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
-        t2 = tl.load(matrix15 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        matrix15_tile = tl.load(matrix15 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         tl.store(
             matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-            ((mu * eta)[None, :] * (p2 * t2.to(tl.float32))),
+            ((mu * eta)[None, :] * (x_z * matrix15_tile.to(tl.float32))),
         )  # ((x z^T) . matrix15) diag(mu . eta)
-        t3 = tl.load(matrix16 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        matrix16_tile = tl.load(matrix16 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         keep = tl.exp(tl.load(keep_by_head + at + i, mask=i_ok, other=0.0))
         tl.store(
             matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-            (eta[:, None] * keep[None, :] * (p2 * t3.to(tl.float32))),
+            (eta[:, None] * keep[None, :] * (x_z * matrix16_tile.to(tl.float32))),
         )  # diag(eta) ((x z^T) . matrix16) diag(keep)
-        t4 = tl.load(matrix17 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        matrix17_tile = tl.load(matrix17 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         tl.store(
             matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-            (keep[None, :] * (p2 * t4.to(tl.float32))),
+            (keep[None, :] * (x_z * matrix17_tile.to(tl.float32))),
         )  # ((x z^T) . matrix17) diag(keep)
-        p3 = tl.dot(x.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # x x^T
+        x_x = tl.dot(x.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # x x^T
         tl.store(
-            matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (p3 * t4.to(tl.float32))
+            matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (x_x * matrix17_tile.to(tl.float32))
         )  # (x x^T) . matrix17
         tl.store(
             matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-            (keep[None, :] * (p2 * t3.to(tl.float32))),
+            (keep[None, :] * (x_z * matrix16_tile.to(tl.float32))),
         )  # ((x z^T) . matrix16) diag(keep)
         tl.store(
-            matrix7 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (t3.to(tl.float32) * p3)
+            matrix7 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (matrix16_tile.to(tl.float32) * x_x)
         )  # (x x^T) . matrix16
         write1 = tl.load(
             write1_p + t0 * write1_t + i[:, None] * write1_t + m_[None, :],
             mask=i_ok[:, None] & m__ok[None, :], other=0.0,
         )
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
-        p4 = tl.dot(write1.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # write1 do^T
+        write1_do = tl.dot(write1.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # write1 do^T
         tl.store(
             matrix8 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-            ((mu * eta)[None, :] * (p4 * t2.to(tl.float32))),
+            ((mu * eta)[None, :] * (write1_do * matrix15_tile.to(tl.float32))),
         )  # ((write1 do^T) . matrix15) diag(mu . eta)
         tl.store(
             matrix9 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-            (keep[None, :] * (t4.to(tl.float32) * p4)),
+            (keep[None, :] * (matrix17_tile.to(tl.float32) * write1_do)),
         )  # ((write1 do^T) . matrix17) diag(keep)
         tl.store(
             matrix10 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-            (keep[None, :] * (t3.to(tl.float32) * p4)),
+            (keep[None, :] * (matrix16_tile.to(tl.float32) * write1_do)),
         )  # ((write1 do^T) . matrix16) diag(keep)
-        t5 = tl.load(matrix18 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p5 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do write1^T
+        matrix18_tile = tl.load(matrix18 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        do_write1 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do write1^T
         tl.store(
             matrix11 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-            (eta[:, None] * (t5.to(tl.float32) * p5)),
+            (eta[:, None] * (matrix18_tile.to(tl.float32) * do_write1)),
         )  # diag(eta) ((do write1^T) . matrix18)
-        t6 = tl.load(matrix19 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        matrix19_tile = tl.load(matrix19 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         tl.store(
             matrix12 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-            (eta[None, :] * (t6.to(tl.float32) * p5)),
+            (eta[None, :] * (matrix19_tile.to(tl.float32) * do_write1)),
         )  # ((do write1^T) . matrix19) diag(eta)
-        t7 = tl.load(matrix20 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        matrix20_tile = tl.load(matrix20 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         tl.store(
-            matrix13 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (p5 * t7.to(tl.float32))
+            matrix13 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
+            (do_write1 * matrix20_tile.to(tl.float32)),
         )  # (do write1^T) . matrix20
 
 
@@ -1687,7 +1694,7 @@ def backward_sweep_1(
         weight5_whole = tl.load(weight5 + at + last)
         weight6_each = tl.load(weight6 + at + i, mask=i_ok, other=0.0)
         weight7_each = tl.load(weight7 + at + i, mask=i_ok, other=0.0)
-        p = tl.zeros([block_m_, C], tl.float32)
+        z_V = tl.zeros([block_m_, C], tl.float32)
         write1 = tl.load(
             write1_p + t0 * write1_t + i[None, :] * write1_t + m_[:, None],
             mask=m__ok[:, None] & i_ok[None, :], other=0.0,
@@ -1720,33 +1727,33 @@ def backward_sweep_1(
                 z_p + t0 * z_t + i[:, None] * z_t + n_[n_n_][None, :],
                 mask=i_ok[:, None] & n__ok[n_n_][None, :], other=0.0,
             )
-            p = tl.dot(V[n_n_].to(DT), tl.trans(z.to(DT)), p, input_precision="tf32x3")  # z V^T
+            z_V = tl.dot(V[n_n_].to(DT), tl.trans(z.to(DT)), z_V, input_precision="tf32x3")  # z V^T
             x = tl.load(
                 x_p + t0 * x_t + i[:, None] * x_t + n_[n_n_][None, :],
                 mask=i_ok[:, None] & n__ok[n_n_][None, :], other=0.0,
             )
-            p3 = tl.dot(
+            V_after = tl.dot(
                 (weight3_each[None, :] * write1_each.to(tl.float32)).to(DT), x.to(DT),
                 (weight2_whole * V[n_n_]), input_precision="tf32x3",
             )  # ... + write1^T diag(weight3) x
-            p4 = tl.dot(
+            W_after = tl.dot(
                 (-(eta * weight6_each)[None, :] * write1_each.to(tl.float32)).to(DT), x.to(DT),
                 ((weight4_whole * W[n_n_]) + (weight5_whole * V[n_n_])), input_precision="tf32x3",
             )  # ... + -write1^T diag(eta . weight6) x
-            p5 = tl.dot(
-                (weight7_each[None, :] * write1_each.to(tl.float32)).to(DT), x.to(DT), p4, input_precision="tf32x3"
+            W_after2 = tl.dot(
+                (weight7_each[None, :] * write1_each.to(tl.float32)).to(DT), x.to(DT), W_after, input_precision="tf32x3"
             )  # ... + write1^T diag(weight7) x
-            V_next = p3  # (44) weight2 V + write1^T diag(weight3) x
-            W_next = p5  # (45) weight4 W + weight5 V + write1^T diag(weight7) x - write1^T diag(eta . weight6) x
+            V_next = V_after  # (44) weight2 V + write1^T diag(weight3) x
+            W_next = W_after2  # (45) weight4 W + weight5 V + write1^T diag(weight7) x - write1^T diag(eta . weight6) x
             V_slice2 = V_next
             W_slice2 = W_next
             V_next2 = V_next2 + (V_slice2,)
             W_next2 = W_next2 + (W_slice2,)
         V = V_next2
         W = W_next2
-        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p2 = tl.dot(
-            write1.to(DT), tl.trans(t.to(DT)), (weight1_each[None, :] * p), input_precision="tf32x3"
+        matrix1_tile = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        read = tl.dot(
+            write1.to(DT), tl.trans(matrix1_tile.to(DT)), (weight1_each[None, :] * z_V), input_precision="tf32x3"
         )  # ... + matrix1 write1
         mu = tl.exp(tl.load(mu_by_head + at + i, mask=i_ok, other=0.0))
         if YIELD:
@@ -1757,7 +1764,7 @@ def backward_sweep_1(
                 + i[None, :],
                 tl.sum(
                     tl.reshape(
-                        tl.where(m__ok[:, None], (-mu[None, :] * (do_each.to(tl.float32) * p2)), 0.0),
+                        tl.where(m__ok[:, None], (-mu[None, :] * (do_each.to(tl.float32) * read)), 0.0),
                         [WARPS, block_m_ // WARPS, C],
                     ),
                     axis=1,
@@ -1771,7 +1778,7 @@ def backward_sweep_1(
                 + i[None, :],
                 tl.sum(
                     tl.reshape(
-                        tl.where(m__ok[:, None], (-(eta * mu)[None, :] * (do_each.to(tl.float32) * p2)), 0.0),
+                        tl.where(m__ok[:, None], (-(eta * mu)[None, :] * (do_each.to(tl.float32) * read)), 0.0),
                         [WARPS, block_m_ // WARPS, C],
                     ),
                     axis=1,
@@ -1815,14 +1822,14 @@ def backward_prepare_2(
         at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
         x_p = x_p_all + b * x_b + h // x_g * x_h
-        t = tl.load(matrix16 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        matrix16_tile = tl.load(matrix16 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
         x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
-        p = tl.dot(x.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # x x^T
-        t2 = tl.load(matrix17 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        w = (-eta[:, None] * (t.to(tl.float32) * p)) + (p * t2.to(tl.float32))
-        x2 = inverse(w, C, LEVELS, DT)  # (I - T)^-1
-        tl.store(matrix21 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x2)  # x2
+        x_x = tl.dot(x.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # x x^T
+        matrix17_tile = tl.load(matrix17 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        system = (-eta[:, None] * (matrix16_tile.to(tl.float32) * x_x)) + (x_x * matrix17_tile.to(tl.float32))
+        solved = inverse(system, C, LEVELS, DT)  # (I - T)^-1
+        tl.store(matrix21 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], solved)  # solved
 
 
 @triton.jit(do_not_specialize=["T", "count"])
@@ -1848,8 +1855,8 @@ def backward_rows_7(
         x_p + h // x_g * x_h + (b * x_b + step * x_t)[:, None] + n_[None, :],
         mask=i_ok[:, None] & n__ok[None, :], other=0.0,
     ).to(tl.float32)
-    t1 = tl.sum(x * z, axis=1)
-    tl.store(ahead1_out + at, t1, mask=i_ok)
+    x_z = tl.sum(x * z, axis=1)
+    tl.store(ahead1_out + at, x_z, mask=i_ok)
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -1922,8 +1929,8 @@ def backward_sweep_2(
         weight16_each = tl.load(weight16 + at + i, mask=i_ok, other=0.0)
         weight15_whole = tl.load(weight15 + at + 0)
         weight18_each = tl.load(weight18 + at + i, mask=i_ok, other=0.0)
-        p = tl.zeros([block_m_, C], tl.float32)
-        p4 = tl.zeros([block_m_, C], tl.float32)
+        x_dW = tl.zeros([block_m_, C], tl.float32)
+        x_dV = tl.zeros([block_m_, C], tl.float32)
         do = tl.load(do_p + t0 * do_t + i[None, :] * do_t + m_[:, None], mask=m__ok[:, None] & i_ok[None, :], other=0.0)
         do_each = (
             tl.dot(do.to(DT), identity)
@@ -1932,7 +1939,7 @@ def backward_sweep_2(
         )
         eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
         mu = tl.exp(tl.load(mu_by_head + at + i, mask=i_ok, other=0.0))
-        p11 = ()
+        dV_after = ()
         x = ()
         z = ()
         for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
@@ -1956,83 +1963,87 @@ def backward_sweep_2(
                 x_p + t0 * x_t + i[:, None] * x_t + n_[n_n_][None, :],
                 mask=i_ok[:, None] & n__ok[n_n_][None, :], other=0.0,
             )
-            p = tl.dot(dW[n_n_].to(DT), tl.trans(x_slice.to(DT)), p, input_precision="tf32x3")  # x dW^T
-            p4 = tl.dot(dV[n_n_].to(DT), tl.trans(x_slice.to(DT)), p4, input_precision="tf32x3")  # x dV^T
+            x_dW = tl.dot(dW[n_n_].to(DT), tl.trans(x_slice.to(DT)), x_dW, input_precision="tf32x3")  # x dW^T
+            x_dV = tl.dot(dV[n_n_].to(DT), tl.trans(x_slice.to(DT)), x_dV, input_precision="tf32x3")  # x dV^T
             z_slice = tl.load(
                 z_p + t0 * z_t + i[:, None] * z_t + n_[n_n_][None, :],
                 mask=i_ok[:, None] & n__ok[n_n_][None, :], other=0.0,
             )
-            p11_slice = tl.dot(
+            dV_after_slice = tl.dot(
                 (-(eta * mu * weight17_each)[None, :] * do_each.to(tl.float32)).to(DT),
                 z_slice.to(DT), ((weight13_whole * dW[n_n_]) + (weight14_whole * dV[n_n_])),
                 input_precision="tf32x3",
             )  # ... + -do^T diag(mu . eta . weight17) z
-            p11 = p11 + (p11_slice,)
+            dV_after = dV_after + (dV_after_slice,)
             x = x + (x_slice,)
             z = z + (z_slice,)
         ahead1 = tl.load(ahead1_p + t0 * ahead1_t + i * ahead1_t, mask=i_ok, other=0.0)
-        t = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p2 = tl.dot(do.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix2 do
-        t2 = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p3 = tl.dot(do.to(DT), tl.trans(t2.to(DT)), input_precision="tf32x3")  # matrix3 do
-        t3 = tl.load(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p5 = tl.dot(
-            do.to(DT), tl.trans(t3.to(DT)),
+        matrix2_tile = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        matrix2_do = tl.dot(do.to(DT), tl.trans(matrix2_tile.to(DT)), input_precision="tf32x3")  # matrix2 do
+        matrix3_tile = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        matrix3_do = tl.dot(do.to(DT), tl.trans(matrix3_tile.to(DT)), input_precision="tf32x3")  # matrix3 do
+        matrix4_tile = tl.load(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        added = tl.dot(
+            do.to(DT), tl.trans(matrix4_tile.to(DT)),
             (
                 (-(eta * ahead1.to(tl.float32))[None, :] * do_each.to(tl.float32))
-                + (-(eta * weight12_each)[None, :] * p)
-                + (-p2)
-                + (-p3)
-                + (weight11_each[None, :] * p)
-                + (weight10_each[None, :] * p4)
+                + (-(eta * weight12_each)[None, :] * x_dW)
+                + (-matrix2_do)
+                + (-matrix3_do)
+                + (weight11_each[None, :] * x_dW)
+                + (weight10_each[None, :] * x_dV)
             ),
             input_precision="tf32x3",
         )  # ... + matrix4 do
-        t4 = tl.load(matrix21 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p6 = tl.dot(p5.to(DT), tl.trans(t4.to(DT)), input_precision="tf32x3")  # matrix21 p5
-        p7 = tl.dot(
-            do.to(DT), tl.trans(t3.to(DT)),
-            ((-p2) + (weight11_each[None, :] * p) + (weight10_each[None, :] * p4)),
+        matrix21_tile = tl.load(matrix21 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        write2 = tl.dot(added.to(DT), tl.trans(matrix21_tile.to(DT)), input_precision="tf32x3")  # matrix21 added
+        read = tl.dot(
+            do.to(DT), tl.trans(matrix4_tile.to(DT)),
+            ((-matrix2_do) + (weight11_each[None, :] * x_dW) + (weight10_each[None, :] * x_dV)),
             input_precision="tf32x3",
         )  # ... + matrix4 do
-        t5 = tl.load(matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p8 = tl.dot(p6.to(DT), tl.trans(t5.to(DT)), p7, input_precision="tf32x3")  # ... + matrix5 p6
-        t6 = tl.load(matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p9 = tl.dot(
-            do.to(DT), tl.trans(t6.to(DT)), (weight12_each[None, :] * p), input_precision="tf32x3"
+        matrix5_tile = tl.load(matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        read2 = tl.dot(
+            write2.to(DT), tl.trans(matrix5_tile.to(DT)), read, input_precision="tf32x3"
+        )  # ... + matrix5 write2
+        matrix6_tile = tl.load(matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        read1 = tl.dot(
+            do.to(DT), tl.trans(matrix6_tile.to(DT)), (weight12_each[None, :] * x_dW), input_precision="tf32x3"
         )  # ... + matrix6 do
-        t7 = tl.load(matrix7 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p10 = tl.dot(p6.to(DT), tl.trans(t7.to(DT)), p9, input_precision="tf32x3")  # ... + matrix7 p6
+        matrix7_tile = tl.load(matrix7 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        read12 = tl.dot(
+            write2.to(DT), tl.trans(matrix7_tile.to(DT)), read1, input_precision="tf32x3"
+        )  # ... + matrix7 write2
         if YIELD:
             tl.store(
-                write2_out + step * M + i[None, :] * (H * M) + m_[:, None], p6, mask=m__ok[:, None] & i_ok[None, :]
+                write2_out + step * M + i[None, :] * (H * M) + m_[:, None], write2, mask=m__ok[:, None] & i_ok[None, :]
             )
             tl.store(
-                dy_1_out + step * M + i[None, :] * (H * M) + m_[:, None], (-p8), mask=m__ok[:, None] & i_ok[None, :]
+                dy_1_out + step * M + i[None, :] * (H * M) + m_[:, None], (-read2), mask=m__ok[:, None] & i_ok[None, :]
             )  # dy
             tl.store(
-                read1_out + step * M + i[None, :] * (H * M) + m_[:, None], p10, mask=m__ok[:, None] & i_ok[None, :]
+                read1_out + step * M + i[None, :] * (H * M) + m_[:, None], read12, mask=m__ok[:, None] & i_ok[None, :]
             )
         keep = tl.exp(tl.load(keep_by_head + at + i, mask=i_ok, other=0.0))
         dV_next2 = ()
         dW_next2 = ()
         for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
-            p12 = tl.dot(
-                (weight16_each[None, :] * p6).to(DT), x[n_n_].to(DT), p11[n_n_], input_precision="tf32x3"
-            )  # ... + p6^T diag(weight16) x
-            p13 = tl.dot(
+            dV_after2 = tl.dot(
+                (weight16_each[None, :] * write2).to(DT), x[n_n_].to(DT), dV_after[n_n_], input_precision="tf32x3"
+            )  # ... + write2^T diag(weight16) x
+            dV_after3 = tl.dot(
                 ((weight16_each * keep)[None, :] * do_each.to(tl.float32)).to(DT), z[n_n_].to(DT),
-                p12, input_precision="tf32x3",
+                dV_after2, input_precision="tf32x3",
             )  # ... + do^T diag(keep . weight16) z
-            p14 = tl.dot(
+            dW_after = tl.dot(
                 ((weight18_each * keep)[None, :] * do_each.to(tl.float32)).to(DT), z[n_n_].to(DT),
                 (weight15_whole * dW[n_n_]), input_precision="tf32x3",
             )  # ... + do^T diag(keep . weight18) z
-            p15 = tl.dot(
-                (weight18_each[None, :] * p6).to(DT), x[n_n_].to(DT), p14, input_precision="tf32x3"
-            )  # ... + p6^T diag(weight18) x
-            dV_next = p13  # (51) weight13 dW + weight14 dV + do^T diag(keep . weight16) z + p6^T diag(weight16) x - do^T diag(mu . eta . weight17) z
-            dW_next = p15  # (52) weight15 dW + do^T diag(keep . weight18) z + p6^T diag(weight18) x
+            dW_after2 = tl.dot(
+                (weight18_each[None, :] * write2).to(DT), x[n_n_].to(DT), dW_after, input_precision="tf32x3"
+            )  # ... + write2^T diag(weight18) x
+            dV_next = dV_after3  # (51) weight13 dW + weight14 dV + do^T diag(keep . weight16) z + write2^T diag(weight16) x - do^T diag(mu . eta . weight17) z
+            dW_next = dW_after2  # (52) weight15 dW + do^T diag(keep . weight18) z + write2^T diag(weight18) x
             dV_slice2 = dV_next
             dW_slice2 = dW_next
             dV_next2 = dV_next2 + (dV_slice2,)
@@ -2094,7 +2105,7 @@ def backward_prepare_3(
         step = (b * T + t0) * H + h
         write1_p = write1_p_all + b * write1_b + h // write1_g * write1_h
         write2_p = write2_p_all + b * write2_b + h // write2_g * write2_h
-        t = tl.load(matrix17 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        matrix17_tile = tl.load(matrix17 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         write1 = tl.load(
             write1_p + t0 * write1_t + i[:, None] * write1_t + m_[None, :],
             mask=i_ok[:, None] & m__ok[None, :], other=0.0,
@@ -2103,24 +2114,27 @@ def backward_prepare_3(
             write2_p + t0 * write2_t + i[:, None] * write2_t + m_[None, :],
             mask=i_ok[:, None] & m__ok[None, :], other=0.0,
         )
-        p = tl.dot(write1.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # write1 write2^T
+        write1_write2 = tl.dot(write1.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # write1 write2^T
         tl.store(
-            matrix22 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (t.to(tl.float32) * p)
+            matrix22 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
+            (matrix17_tile.to(tl.float32) * write1_write2),
         )  # (write1 write2^T) . matrix17
-        t2 = tl.load(matrix16 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        matrix16_tile = tl.load(matrix16 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         tl.store(
-            matrix23 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (t2.to(tl.float32) * p)
+            matrix23 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
+            (matrix16_tile.to(tl.float32) * write1_write2),
         )  # (write1 write2^T) . matrix16
-        t3 = tl.load(matrix19 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        matrix19_tile = tl.load(matrix19 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
-        p2 = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # write2 write1^T
+        write2_write1 = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # write2 write1^T
         tl.store(
             matrix24 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-            (eta[None, :] * (t3.to(tl.float32) * p2)),
+            (eta[None, :] * (matrix19_tile.to(tl.float32) * write2_write1)),
         )  # ((write2 write1^T) . matrix19) diag(eta)
-        t4 = tl.load(matrix20 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        matrix20_tile = tl.load(matrix20 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         tl.store(
-            matrix25 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (t4.to(tl.float32) * p2)
+            matrix25 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
+            (matrix20_tile.to(tl.float32) * write2_write1),
         )  # (write2 write1^T) . matrix20
 
 
@@ -2194,8 +2208,8 @@ def backward_sweep_3(
         weight16_each = tl.load(weight16 + at + i, mask=i_ok, other=0.0)
         weight15_whole = tl.load(weight15 + at + 0)
         weight18_each = tl.load(weight18 + at + i, mask=i_ok, other=0.0)
-        p = tl.zeros([block_n_, C], tl.float32)
-        p2 = tl.zeros([block_n_, C], tl.float32)
+        write1_dV = tl.zeros([block_n_, C], tl.float32)
+        write1_dW = tl.zeros([block_n_, C], tl.float32)
         z = tl.load(z_p + t0 * z_t + i[None, :] * z_t + n_[:, None], mask=n__ok[:, None] & i_ok[None, :], other=0.0)
         z_each = (
             tl.dot(z.to(DT), identity)
@@ -2218,65 +2232,73 @@ def backward_sweep_3(
                 write1_p + t0 * write1_t + i[:, None] * write1_t + m_[n_m_][None, :],
                 mask=i_ok[:, None] & m__ok[n_m_][None, :], other=0.0,
             )
-            p = tl.dot(dV[n_m_].to(DT), tl.trans(write1.to(DT)), p, input_precision="tf32x3")  # write1 dV
-            p2 = tl.dot(dW[n_m_].to(DT), tl.trans(write1.to(DT)), p2, input_precision="tf32x3")  # write1 dW
+            write1_dV = tl.dot(
+                dV[n_m_].to(DT), tl.trans(write1.to(DT)), write1_dV, input_precision="tf32x3"
+            )  # write1 dV
+            write1_dW = tl.dot(
+                dW[n_m_].to(DT), tl.trans(write1.to(DT)), write1_dW, input_precision="tf32x3"
+            )  # write1 dW
             do = tl.load(
                 do_p + t0 * do_t + i[:, None] * do_t + m_[n_m_][None, :],
                 mask=i_ok[:, None] & m__ok[n_m_][None, :], other=0.0,
             )
-            p8 = tl.dot(
+            dV_after = tl.dot(
                 (-(eta * mu * weight17_each)[None, :] * z_each.to(tl.float32)).to(DT), do.to(DT),
                 ((weight13_whole * dW[n_m_]) + (weight14_whole * dV[n_m_])),
                 input_precision="tf32x3",
             )  # ... + -do^T diag(mu . eta . weight17) z
-            p9 = tl.dot(
-                ((weight16_each * keep)[None, :] * z_each.to(tl.float32)).to(DT), do.to(DT), p8,
-                input_precision="tf32x3",
+            dV_after2 = tl.dot(
+                ((weight16_each * keep)[None, :] * z_each.to(tl.float32)).to(DT), do.to(DT),
+                dV_after, input_precision="tf32x3",
             )  # ... + do^T diag(keep . weight16) z
             write2 = tl.load(
                 write2_p + t0 * write2_t + i[:, None] * write2_t + m_[n_m_][None, :],
                 mask=i_ok[:, None] & m__ok[n_m_][None, :], other=0.0,
             )
-            p10 = tl.dot(
-                (weight16_each[None, :] * x_each.to(tl.float32)).to(DT), write2.to(DT), p9, input_precision="tf32x3"
+            dV_after3 = tl.dot(
+                (weight16_each[None, :] * x_each.to(tl.float32)).to(DT), write2.to(DT), dV_after2,
+                input_precision="tf32x3",
             )  # ... + write2^T diag(weight16) x
-            p11 = tl.dot(
+            dW_after = tl.dot(
                 ((weight18_each * keep)[None, :] * z_each.to(tl.float32)).to(DT), do.to(DT),
                 (weight15_whole * dW[n_m_]), input_precision="tf32x3",
             )  # ... + do^T diag(keep . weight18) z
-            p12 = tl.dot(
-                (weight18_each[None, :] * x_each.to(tl.float32)).to(DT), write2.to(DT), p11, input_precision="tf32x3"
+            dW_after2 = tl.dot(
+                (weight18_each[None, :] * x_each.to(tl.float32)).to(DT), write2.to(DT), dW_after,
+                input_precision="tf32x3",
             )  # ... + write2^T diag(weight18) x
-            dV_next = p10  # (51) weight13 dW + weight14 dV + do^T diag(keep . weight16) z + write2^T diag(weight16) x - do^T diag(mu . eta . weight17) z
-            dW_next = p12  # (52) weight15 dW + do^T diag(keep . weight18) z + write2^T diag(weight18) x
+            dV_next = dV_after3  # (51) weight13 dW + weight14 dV + do^T diag(keep . weight16) z + write2^T diag(weight16) x - do^T diag(mu . eta . weight17) z
+            dW_next = dW_after2  # (52) weight15 dW + do^T diag(keep . weight18) z + write2^T diag(weight18) x
             dV_slice2 = dV_next
             dW_slice2 = dW_next
             dV_next2 = dV_next2 + (dV_slice2,)
             dW_next2 = dW_next2 + (dW_slice2,)
         dV = dV_next2
         dW = dW_next2
-        t = tl.load(matrix8 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p3 = tl.dot(z.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix8 z
-        t2 = tl.load(matrix9 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p4 = tl.dot(
-            z.to(DT), tl.trans(t2.to(DT)),
-            ((weight10_each[None, :] * p) + (weight11_each[None, :] * p2) + (-p3)),
+        matrix8_tile = tl.load(matrix8 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        matrix8_z = tl.dot(z.to(DT), tl.trans(matrix8_tile.to(DT)), input_precision="tf32x3")  # matrix8 z
+        matrix9_tile = tl.load(matrix9 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        dx_2 = tl.dot(
+            z.to(DT), tl.trans(matrix9_tile.to(DT)),
+            ((weight10_each[None, :] * write1_dV) + (weight11_each[None, :] * write1_dW) + (-matrix8_z)),
             input_precision="tf32x3",
         )  # ... + matrix9 z
-        t3 = tl.load(matrix22 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p5 = tl.dot(x.to(DT), tl.trans(t3.to(DT)), p4, input_precision="tf32x3")  # ... + matrix22 x
-        t4 = tl.load(matrix10 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p6 = tl.dot(
-            z.to(DT), tl.trans(t4.to(DT)), (weight12_each[None, :] * p2), input_precision="tf32x3"
+        matrix22_tile = tl.load(matrix22 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        dx_22 = tl.dot(x.to(DT), tl.trans(matrix22_tile.to(DT)), dx_2, input_precision="tf32x3")  # ... + matrix22 x
+        matrix10_tile = tl.load(matrix10 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        read2 = tl.dot(
+            z.to(DT), tl.trans(matrix10_tile.to(DT)), (weight12_each[None, :] * write1_dW), input_precision="tf32x3"
         )  # ... + matrix10 z
-        t5 = tl.load(matrix23 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p7 = tl.dot(x.to(DT), tl.trans(t5.to(DT)), p6, input_precision="tf32x3")  # ... + matrix23 x
+        matrix23_tile = tl.load(matrix23 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        read22 = tl.dot(x.to(DT), tl.trans(matrix23_tile.to(DT)), read2, input_precision="tf32x3")  # ... + matrix23 x
         if YIELD and (READ == 0 or READ == 1):
             tl.store(
-                dx_2_out + step * N + i[None, :] * (H * N) + n_[:, None], p5, mask=n__ok[:, None] & i_ok[None, :]
+                dx_2_out + step * N + i[None, :] * (H * N) + n_[:, None], dx_22, mask=n__ok[:, None] & i_ok[None, :]
             )  # dx
         if YIELD and (READ == 0 or READ == 2):
-            tl.store(read2_out + step * N + i[None, :] * (H * N) + n_[:, None], p7, mask=n__ok[:, None] & i_ok[None, :])
+            tl.store(
+                read2_out + step * N + i[None, :] * (H * N) + n_[:, None], read22, mask=n__ok[:, None] & i_ok[None, :]
+            )
             tl.store(
                 deta_2_out
                 + ((bh * tl.cdiv(N, block_n_) + tile) * WARPS + tl.arange(0, WARPS))[:, None] * T
@@ -2284,7 +2306,8 @@ def backward_sweep_3(
                 + i[None, :],
                 tl.sum(
                     tl.reshape(
-                        tl.where(n__ok[:, None], (-(x_each.to(tl.float32) * p7)), 0.0), [WARPS, block_n_ // WARPS, C]
+                        tl.where(n__ok[:, None], (-(x_each.to(tl.float32) * read22)), 0.0),
+                        [WARPS, block_n_ // WARPS, C],
                     ),
                     axis=1,
                 ),
@@ -2357,7 +2380,7 @@ def backward_sweep_4(
         weight6_each = tl.load(weight6 + at + i, mask=i_ok, other=0.0)
         weight7_each = tl.load(weight7 + at + i, mask=i_ok, other=0.0)
         eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
-        p = tl.zeros([block_n_, C], tl.float32)
+        do_V = tl.zeros([block_n_, C], tl.float32)
         x = tl.load(x_p + t0 * x_t + i[None, :] * x_t + n_[:, None], mask=n__ok[:, None] & i_ok[None, :], other=0.0)
         x_each = (
             tl.dot(x.to(DT), identity)
@@ -2371,37 +2394,37 @@ def backward_sweep_4(
                 do_p + t0 * do_t + i[:, None] * do_t + m_[n_m_][None, :],
                 mask=i_ok[:, None] & m__ok[n_m_][None, :], other=0.0,
             )
-            p = tl.dot(V[n_m_].to(DT), tl.trans(do.to(DT)), p, input_precision="tf32x3")  # do V
+            do_V = tl.dot(V[n_m_].to(DT), tl.trans(do.to(DT)), do_V, input_precision="tf32x3")  # do V
             write1 = tl.load(
                 write1_p + t0 * write1_t + i[:, None] * write1_t + m_[n_m_][None, :],
                 mask=i_ok[:, None] & m__ok[n_m_][None, :], other=0.0,
             )
-            p3 = tl.dot(
+            V_after = tl.dot(
                 (weight3_each[None, :] * x_each.to(tl.float32)).to(DT), write1.to(DT),
                 (weight2_whole * V[n_m_]), input_precision="tf32x3",
             )  # ... + write1^T diag(weight3) x
-            p4 = tl.dot(
+            W_after = tl.dot(
                 (-(eta * weight6_each)[None, :] * x_each.to(tl.float32)).to(DT), write1.to(DT),
                 ((weight4_whole * W[n_m_]) + (weight5_whole * V[n_m_])), input_precision="tf32x3",
             )  # ... + -write1^T diag(eta . weight6) x
-            p5 = tl.dot(
-                (weight7_each[None, :] * x_each.to(tl.float32)).to(DT), write1.to(DT), p4, input_precision="tf32x3"
+            W_after2 = tl.dot(
+                (weight7_each[None, :] * x_each.to(tl.float32)).to(DT), write1.to(DT), W_after, input_precision="tf32x3"
             )  # ... + write1^T diag(weight7) x
-            V_next = p3  # (44) weight2 V + write1^T diag(weight3) x
-            W_next = p5  # (45) weight4 W + weight5 V + write1^T diag(weight7) x - write1^T diag(eta . weight6) x
+            V_next = V_after  # (44) weight2 V + write1^T diag(weight3) x
+            W_next = W_after2  # (45) weight4 W + weight5 V + write1^T diag(weight7) x - write1^T diag(eta . weight6) x
             V_slice2 = V_next
             W_slice2 = W_next
             V_next2 = V_next2 + (V_slice2,)
             W_next2 = W_next2 + (W_slice2,)
         V = V_next2
         W = W_next2
-        t = tl.load(matrix11 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p2 = tl.dot(
-            x.to(DT), tl.trans(t.to(DT)), ((eta * weight2_each)[None, :] * p), input_precision="tf32x3"
+        matrix11_tile = tl.load(matrix11 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        read = tl.dot(
+            x.to(DT), tl.trans(matrix11_tile.to(DT)), ((eta * weight2_each)[None, :] * do_V), input_precision="tf32x3"
         )  # ... + matrix11 x
         if YIELD:
             tl.store(
-                dz_4_out + step * N + i[None, :] * (H * N) + n_[:, None], (-p2), mask=n__ok[:, None] & i_ok[None, :]
+                dz_4_out + step * N + i[None, :] * (H * N) + n_[:, None], (-read), mask=n__ok[:, None] & i_ok[None, :]
             )  # dz
 
 
@@ -2487,10 +2510,10 @@ def backward_sweep_5(
             if PRODUCTS and x.dtype == DT
             else tl.where(n__ok[:, None] & i_ok[None, :], x, 0.0)
         )
-        t = tl.load(matrix24 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p = tl.dot(x.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix24 x
-        p2 = tl.zeros([block_n_, C], tl.float32)
-        p3 = tl.zeros([block_n_, C], tl.float32)
+        matrix24_tile = tl.load(matrix24 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        matrix24_x = tl.dot(x.to(DT), tl.trans(matrix24_tile.to(DT)), input_precision="tf32x3")  # matrix24 x
+        write2_V = tl.zeros([block_n_, C], tl.float32)
+        write2_W = tl.zeros([block_n_, C], tl.float32)
         eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
         V_next2 = ()
         W_next2 = ()
@@ -2499,41 +2522,41 @@ def backward_sweep_5(
                 write2_p + t0 * write2_t + i[:, None] * write2_t + m_[n_m_][None, :],
                 mask=i_ok[:, None] & m__ok[n_m_][None, :], other=0.0,
             )
-            p2 = tl.dot(V[n_m_].to(DT), tl.trans(write2.to(DT)), p2, input_precision="tf32x3")  # write2 V
-            p3 = tl.dot(W[n_m_].to(DT), tl.trans(write2.to(DT)), p3, input_precision="tf32x3")  # write2 W
+            write2_V = tl.dot(V[n_m_].to(DT), tl.trans(write2.to(DT)), write2_V, input_precision="tf32x3")  # write2 V
+            write2_W = tl.dot(W[n_m_].to(DT), tl.trans(write2.to(DT)), write2_W, input_precision="tf32x3")  # write2 W
             write1 = tl.load(
                 write1_p + t0 * write1_t + i[:, None] * write1_t + m_[n_m_][None, :],
                 mask=i_ok[:, None] & m__ok[n_m_][None, :], other=0.0,
             )
-            p5 = tl.dot(
+            V_after = tl.dot(
                 (weight3_each[None, :] * x_each.to(tl.float32)).to(DT), write1.to(DT),
                 (weight2_whole * V[n_m_]), input_precision="tf32x3",
             )  # ... + write1^T diag(weight3) x
-            p6 = tl.dot(
+            W_after = tl.dot(
                 (-(eta * weight6_each)[None, :] * x_each.to(tl.float32)).to(DT), write1.to(DT),
                 ((weight4_whole * W[n_m_]) + (weight5_whole * V[n_m_])), input_precision="tf32x3",
             )  # ... + -write1^T diag(eta . weight6) x
-            p7 = tl.dot(
-                (weight7_each[None, :] * x_each.to(tl.float32)).to(DT), write1.to(DT), p6, input_precision="tf32x3"
+            W_after2 = tl.dot(
+                (weight7_each[None, :] * x_each.to(tl.float32)).to(DT), write1.to(DT), W_after, input_precision="tf32x3"
             )  # ... + write1^T diag(weight7) x
-            V_next = p5  # (44) weight2 V + write1^T diag(weight3) x
-            W_next = p7  # (45) weight4 W + weight5 V + write1^T diag(weight7) x - write1^T diag(eta . weight6) x
+            V_next = V_after  # (44) weight2 V + write1^T diag(weight3) x
+            W_next = W_after2  # (45) weight4 W + weight5 V + write1^T diag(weight7) x - write1^T diag(eta . weight6) x
             V_slice2 = V_next
             W_slice2 = W_next
             V_next2 = V_next2 + (V_slice2,)
             W_next2 = W_next2 + (W_slice2,)
         V = V_next2
         W = W_next2
-        t2 = tl.load(matrix25 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p4 = tl.dot(
-            x.to(DT), tl.trans(t2.to(DT)),
-            ((-p) + (weight9_each[None, :] * p2) + (weight8_each[None, :] * p3)),
+        matrix25_tile = tl.load(matrix25 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        read = tl.dot(
+            x.to(DT), tl.trans(matrix25_tile.to(DT)),
+            ((-matrix24_x) + (weight9_each[None, :] * write2_V) + (weight8_each[None, :] * write2_W)),
             input_precision="tf32x3",
         )  # ... + matrix25 x
         if YIELD:
             tl.store(
                 dx_5_out + step * N + i[None, :] * (H * N) + n_[:, None],
-                (p4 + dx_2_each.to(tl.float32)), mask=n__ok[:, None] & i_ok[None, :],
+                (read + dx_2_each.to(tl.float32)), mask=n__ok[:, None] & i_ok[None, :],
             )  # dx
 
 
@@ -2620,8 +2643,8 @@ def backward_sweep_6(
         weight5_whole = tl.load(weight5 + at + last)
         weight6_each = tl.load(weight6 + at + i, mask=i_ok, other=0.0)
         weight7_each = tl.load(weight7 + at + i, mask=i_ok, other=0.0)
-        p = tl.zeros([block_n_, C], tl.float32)
-        p3 = tl.zeros([block_n_, C], tl.float32)
+        do_V = tl.zeros([block_n_, C], tl.float32)
+        do_W = tl.zeros([block_n_, C], tl.float32)
         x = tl.load(x_p + t0 * x_t + i[None, :] * x_t + n_[:, None], mask=n__ok[:, None] & i_ok[None, :], other=0.0)
         x_each = (
             tl.dot(x.to(DT), identity)
@@ -2636,44 +2659,44 @@ def backward_sweep_6(
                 do_p + t0 * do_t + i[:, None] * do_t + m_[n_m_][None, :],
                 mask=i_ok[:, None] & m__ok[n_m_][None, :], other=0.0,
             )
-            p = tl.dot(V[n_m_].to(DT), tl.trans(do.to(DT)), p, input_precision="tf32x3")  # do V
-            p3 = tl.dot(W[n_m_].to(DT), tl.trans(do.to(DT)), p3, input_precision="tf32x3")  # do W
+            do_V = tl.dot(V[n_m_].to(DT), tl.trans(do.to(DT)), do_V, input_precision="tf32x3")  # do V
+            do_W = tl.dot(W[n_m_].to(DT), tl.trans(do.to(DT)), do_W, input_precision="tf32x3")  # do W
             write1 = tl.load(
                 write1_p + t0 * write1_t + i[:, None] * write1_t + m_[n_m_][None, :],
                 mask=i_ok[:, None] & m__ok[n_m_][None, :], other=0.0,
             )
-            p5 = tl.dot(
+            V_after = tl.dot(
                 (weight3_each[None, :] * x_each.to(tl.float32)).to(DT), write1.to(DT),
                 (weight2_whole * V[n_m_]), input_precision="tf32x3",
             )  # ... + write1^T diag(weight3) x
-            p6 = tl.dot(
+            W_after = tl.dot(
                 (-(eta * weight6_each)[None, :] * x_each.to(tl.float32)).to(DT), write1.to(DT),
                 ((weight4_whole * W[n_m_]) + (weight5_whole * V[n_m_])), input_precision="tf32x3",
             )  # ... + -write1^T diag(eta . weight6) x
-            p7 = tl.dot(
-                (weight7_each[None, :] * x_each.to(tl.float32)).to(DT), write1.to(DT), p6, input_precision="tf32x3"
+            W_after2 = tl.dot(
+                (weight7_each[None, :] * x_each.to(tl.float32)).to(DT), write1.to(DT), W_after, input_precision="tf32x3"
             )  # ... + write1^T diag(weight7) x
-            V_next = p5  # (44) weight2 V + write1^T diag(weight3) x
-            W_next = p7  # (45) weight4 W + weight5 V + write1^T diag(weight7) x - write1^T diag(eta . weight6) x
+            V_next = V_after  # (44) weight2 V + write1^T diag(weight3) x
+            W_next = W_after2  # (45) weight4 W + weight5 V + write1^T diag(weight7) x - write1^T diag(eta . weight6) x
             V_slice2 = V_next
             W_slice2 = W_next
             V_next2 = V_next2 + (V_slice2,)
             W_next2 = W_next2 + (W_slice2,)
         V = V_next2
         W = W_next2
-        t = tl.load(matrix12 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p2 = tl.dot(x.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix12 x
-        t2 = tl.load(matrix13 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p4 = tl.dot(
-            x.to(DT), tl.trans(t2.to(DT)),
-            ((weight9_each[None, :] * p) + (-p2) + (weight8_each[None, :] * p3)),
+        matrix12_tile = tl.load(matrix12 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        matrix12_x = tl.dot(x.to(DT), tl.trans(matrix12_tile.to(DT)), input_precision="tf32x3")  # matrix12 x
+        matrix13_tile = tl.load(matrix13 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        read = tl.dot(
+            x.to(DT), tl.trans(matrix13_tile.to(DT)),
+            ((weight9_each[None, :] * do_V) + (-matrix12_x) + (weight8_each[None, :] * do_W)),
             input_precision="tf32x3",
         )  # ... + matrix13 x
         keep = tl.exp(tl.load(keep_by_head + at + i, mask=i_ok, other=0.0))
         if YIELD:
             tl.store(
                 dz_out + step * N + i[None, :] * (H * N) + n_[:, None],
-                (dz_4_each.to(tl.float32) + (keep[None, :] * p4)),
+                (dz_4_each.to(tl.float32) + (keep[None, :] * read)),
                 mask=n__ok[:, None] & i_ok[None, :],
             )  # dz
             tl.store(
@@ -2683,7 +2706,7 @@ def backward_sweep_6(
                 + i[None, :],
                 tl.sum(
                     tl.reshape(
-                        tl.where(n__ok[:, None], (keep[None, :] * (p4 * z_each.to(tl.float32))), 0.0),
+                        tl.where(n__ok[:, None], (keep[None, :] * (read * z_each.to(tl.float32))), 0.0),
                         [WARPS, block_n_ // WARPS, C],
                     ),
                     axis=1,
@@ -2732,101 +2755,105 @@ def backward_unroll_1(
     weight22_each = tl.load(weight22 + at + i, mask=i_ok, other=0.0)
     weight23_each = tl.load(weight23 + at + i, mask=i_ok, other=0.0)
     weight24_each = tl.load(weight24 + at + i, mask=i_ok, other=0.0)
-    t = tl.load(matrix26 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+    matrix26_tile = tl.load(matrix26 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
     write1 = tl.load(
         write1_p + t0 * write1_t + i[:, None] * write1_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0
     )
-    s = tl.load(
+    dW = tl.load(
         dW_borders + (bh * chunks + c) * M * N + m_[:, None] * N + n_[None, :],
         mask=m__ok[:, None] & n__ok[None, :], other=0.0,
     )  # dW
-    p = tl.dot(write1.to(DT), s.to(DT), input_precision="tf32x3")  # (write1) dW
+    write1_dW = tl.dot(write1.to(DT), dW.to(DT), input_precision="tf32x3")  # (write1) dW
     x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
-    s2 = tl.sum((p * x.to(tl.float32)), axis=1)  # (((write1) dW) . (x)) 1
-    s3 = tl.sum((s2[None, :] * t.to(tl.float32)), axis=1)  # matrix26 (((write1) dW) . (x)) 1
-    s4 = tl.load(
+    sums = tl.sum((write1_dW * x.to(tl.float32)), axis=1)  # (((write1) dW) . (x)) 1
+    sums2 = tl.sum((sums[None, :] * matrix26_tile.to(tl.float32)), axis=1)  # matrix26 (((write1) dW) . (x)) 1
+    V = tl.load(
         V_borders + (bh * chunks + c) * M * N + m_[:, None] * N + n_[None, :],
         mask=m__ok[:, None] & n__ok[None, :], other=0.0,
     )  # V
-    s5 = tl.sum((s4.to(tl.float32) * s.to(tl.float32)), axis=0)  # (V . dW)^T 1
-    s6 = tl.sum(s5, axis=0)  # <V, dW>
-    t2 = tl.load(matrix27 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+    V_dW = tl.sum((V.to(tl.float32) * dW.to(tl.float32)), axis=0)  # (V . dW)^T 1
+    sums3 = tl.sum(V_dW, axis=0)  # <V, dW>
+    matrix27_tile = tl.load(matrix27 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
     z = tl.load(z_p + t0 * z_t + i[:, None] * z_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
     do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
-    p2 = tl.dot(do.to(DT), s4.to(DT), input_precision="tf32x3")  # (do) V
-    s7 = tl.sum((z.to(tl.float32) * p2), axis=1)  # (((do) V) . (z)) 1
+    do_V = tl.dot(do.to(DT), V.to(DT), input_precision="tf32x3")  # (do) V
+    sums4 = tl.sum((z.to(tl.float32) * do_V), axis=1)  # (((do) V) . (z)) 1
     keep = tl.exp(tl.load(keep_by_head + at + i, mask=i_ok, other=0.0))
-    x2 = tl.where(i_ok, keep, 0.0)  # keep
+    stepwise = tl.where(i_ok, keep, 0.0)  # keep
     write2 = tl.load(
         write2_p + t0 * write2_t + i[:, None] * write2_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0
     )
-    p3 = tl.dot(write2.to(DT), s4.to(DT), input_precision="tf32x3")  # (write2) V
-    s8 = tl.sum((p3 * x.to(tl.float32)), axis=1)  # (((write2) V) . (x)) 1
-    s9 = tl.sum(
-        (((s7 * x2) + s8)[None, :] * t2.to(tl.float32)), axis=1
+    write2_V = tl.dot(write2.to(DT), V.to(DT), input_precision="tf32x3")  # (write2) V
+    sums5 = tl.sum((write2_V * x.to(tl.float32)), axis=1)  # (((write2) V) . (x)) 1
+    sums6 = tl.sum(
+        (((sums4 * stepwise) + sums5)[None, :] * matrix27_tile.to(tl.float32)), axis=1
     )  # matrix27 ((((write2) V) . (x)) 1 + (keep) . ((((do) V) . (z)) 1))
     tl.store(
         V_dW_out + (bh * tl.cdiv(N, block_n_) + tile) * T + t0 + i,
-        ((weight19_each * s3) + (s6 * (weight20_each * weight19_each)) + (weight20_each * s9)),
+        ((weight19_each * sums2) + (sums3 * (weight20_each * weight19_each)) + (weight20_each * sums6)),
         mask=i_ok,
     )  # V.dW
-    t3 = tl.load(matrix28 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-    s10 = tl.sum(
-        (((s7 * x2) + s8)[None, :] * t3.to(tl.float32)), axis=1
+    matrix28_tile = tl.load(matrix28 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+    sums7 = tl.sum(
+        (((sums4 * stepwise) + sums5)[None, :] * matrix28_tile.to(tl.float32)), axis=1
     )  # matrix28 ((((write2) V) . (x)) 1 + (keep) . ((((do) V) . (z)) 1))
-    s11 = tl.load(
+    dV = tl.load(
         dV_borders + (bh * chunks + c) * M * N + m_[:, None] * N + n_[None, :],
         mask=m__ok[:, None] & n__ok[None, :], other=0.0,
     )  # dV
-    p4 = tl.dot(write1.to(DT), s11.to(DT), input_precision="tf32x3")  # (write1) dV
-    s12 = tl.sum((p4 * x.to(tl.float32)), axis=1)  # (((write1) dV) . (x)) 1
-    s13 = tl.sum((s12[None, :] * t.to(tl.float32)), axis=1)  # matrix26 (((write1) dV) . (x)) 1
-    s14 = tl.sum((s4.to(tl.float32) * s11.to(tl.float32)), axis=0)  # (V . dV)^T 1
-    s15 = tl.sum(s14, axis=0)  # <V, dV>
-    t4 = tl.load(matrix29 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+    write1_dV = tl.dot(write1.to(DT), dV.to(DT), input_precision="tf32x3")  # (write1) dV
+    sums8 = tl.sum((write1_dV * x.to(tl.float32)), axis=1)  # (((write1) dV) . (x)) 1
+    sums9 = tl.sum((sums8[None, :] * matrix26_tile.to(tl.float32)), axis=1)  # matrix26 (((write1) dV) . (x)) 1
+    V_dV = tl.sum((V.to(tl.float32) * dV.to(tl.float32)), axis=0)  # (V . dV)^T 1
+    sums10 = tl.sum(V_dV, axis=0)  # <V, dV>
+    matrix29_tile = tl.load(matrix29 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
     eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
     mu = tl.exp(tl.load(mu_by_head + at + i, mask=i_ok, other=0.0))
-    x3 = tl.where(i_ok, (-(eta * mu)), 0.0)  # -mu eta
-    s16 = tl.sum(((x3 * s7)[None, :] * t4.to(tl.float32)), axis=1)  # matrix29 ((-mu eta) . ((((do) V) . (z)) 1))
+    stepwise2 = tl.where(i_ok, (-(eta * mu)), 0.0)  # -mu eta
+    sums11 = tl.sum(
+        ((stepwise2 * sums4)[None, :] * matrix29_tile.to(tl.float32)), axis=1
+    )  # matrix29 ((-mu eta) . ((((do) V) . (z)) 1))
     tl.store(
         V_dV_out + (bh * tl.cdiv(N, block_n_) + tile) * T + t0 + i,
         (
-            (weight20_each * s10)
-            + (s13 * weight21_each)
-            + (s15 * (weight20_each * weight21_each))
-            + (weight20_each * s16)
-            + (s6 * (weight20_each * weight22_each))
-            + (weight22_each * s3)
+            (weight20_each * sums7)
+            + (sums9 * weight21_each)
+            + (sums10 * (weight20_each * weight21_each))
+            + (weight20_each * sums11)
+            + (sums3 * (weight20_each * weight22_each))
+            + (weight22_each * sums2)
         ),
         mask=i_ok,
     )  # V.dV
-    s17 = tl.load(
+    W = tl.load(
         W_borders + (bh * chunks + c) * M * N + m_[:, None] * N + n_[None, :],
         mask=m__ok[:, None] & n__ok[None, :], other=0.0,
     )  # W
-    s18 = tl.sum((s.to(tl.float32) * s17.to(tl.float32)), axis=0)  # (W . dW)^T 1
-    s19 = tl.sum(s18, axis=0)  # <W, dW>
-    p5 = tl.dot(do.to(DT), s17.to(DT), input_precision="tf32x3")  # (do) W
-    s20 = tl.sum((p5 * z.to(tl.float32)), axis=1)  # (((do) W) . (z)) 1
-    p6 = tl.dot(write2.to(DT), s17.to(DT), input_precision="tf32x3")  # (write2) W
-    s21 = tl.sum((p6 * x.to(tl.float32)), axis=1)  # (((write2) W) . (x)) 1
-    s22 = tl.sum(
-        (((x2 * s20) + s21)[None, :] * t2.to(tl.float32)), axis=1
+    dW_W = tl.sum((dW.to(tl.float32) * W.to(tl.float32)), axis=0)  # (W . dW)^T 1
+    sums12 = tl.sum(dW_W, axis=0)  # <W, dW>
+    do_W = tl.dot(do.to(DT), W.to(DT), input_precision="tf32x3")  # (do) W
+    sums13 = tl.sum((do_W * z.to(tl.float32)), axis=1)  # (((do) W) . (z)) 1
+    write2_W = tl.dot(write2.to(DT), W.to(DT), input_precision="tf32x3")  # (write2) W
+    sums14 = tl.sum((write2_W * x.to(tl.float32)), axis=1)  # (((write2) W) . (x)) 1
+    sums15 = tl.sum(
+        (((stepwise * sums13) + sums14)[None, :] * matrix27_tile.to(tl.float32)), axis=1
     )  # matrix27 ((((write2) W) . (x)) 1 + (keep) . ((((do) W) . (z)) 1))
-    t5 = tl.load(matrix30 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-    s23 = tl.sum((s2[None, :] * t5.to(tl.float32)), axis=1)  # matrix30 (((write1) dW) . (x)) 1
-    t6 = tl.load(matrix31 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-    x4 = tl.where(i_ok, (-eta), 0.0)  # -eta
-    s24 = tl.sum(((s2 * x4)[None, :] * t6.to(tl.float32)), axis=1)  # matrix31 ((-eta) . ((((write1) dW) . (x)) 1))
+    matrix30_tile = tl.load(matrix30 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+    sums16 = tl.sum((sums[None, :] * matrix30_tile.to(tl.float32)), axis=1)  # matrix30 (((write1) dW) . (x)) 1
+    matrix31_tile = tl.load(matrix31 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+    stepwise3 = tl.where(i_ok, (-eta), 0.0)  # -eta
+    sums17 = tl.sum(
+        ((sums * stepwise3)[None, :] * matrix31_tile.to(tl.float32)), axis=1
+    )  # matrix31 ((-eta) . ((((write1) dW) . (x)) 1))
     tl.store(
         W_dW_out + (bh * tl.cdiv(N, block_n_) + tile) * T + t0 + i,
         (
-            (s19 * (weight19_each * weight23_each))
-            + (s6 * (weight24_each * weight19_each))
-            + (weight24_each * s9)
-            + (s22 * weight23_each)
-            + (weight19_each * s23)
-            + (s24 * weight19_each)
+            (sums12 * (weight19_each * weight23_each))
+            + (sums3 * (weight24_each * weight19_each))
+            + (weight24_each * sums6)
+            + (sums15 * weight23_each)
+            + (weight19_each * sums16)
+            + (sums17 * weight19_each)
         ),
         mask=i_ok,
     )  # W.dW
@@ -2863,63 +2890,72 @@ def backward_unroll_2(
     x_p += b * x_b + h // x_g * x_h
     z_p += b * z_b + h // z_g * z_h
     do_p += b * do_b + h // do_g * do_h
-    t = tl.load(matrix26 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+    matrix26_tile = tl.load(matrix26 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
     write2 = tl.load(
         write2_p + t0 * write2_t + i[:, None] * write2_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0
     )
     write1 = tl.load(
         write1_p + t0 * write1_t + i[:, None] * write1_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0
     )
-    p = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # (write2) (write1)^T
+    write2_write1 = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # (write2) (write1)^T
     x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
-    p2 = tl.dot(x.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # (x) (x)^T
+    x_x = tl.dot(x.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # (x) (x)^T
     z = tl.load(z_p + t0 * z_t + i[:, None] * z_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
-    p3 = tl.dot(z.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # (z) (x)^T
+    z_x = tl.dot(z.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # (z) (x)^T
     do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
-    p4 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # (do) (write1)^T
+    do_write1 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # (do) (write1)^T
     keep = tl.exp(tl.load(keep_by_head + at + i, mask=i_ok, other=0.0))
-    x2 = tl.where(i_ok, keep, 0.0)  # keep
-    p5 = tl.dot(
-        t.to(DT), tl.trans(((p * p2) + (x2[:, None] * (p3 * p4))).to(DT)), input_precision="tf32x3"
+    stepwise = tl.where(i_ok, keep, 0.0)  # keep
+    product = tl.dot(
+        matrix26_tile.to(DT),
+        tl.trans(((write2_write1 * x_x) + (stepwise[:, None] * (z_x * do_write1))).to(DT)),
+        input_precision="tf32x3",
     )  # matrix26 (((x) (x)^T) . ((write1) (write2)^T) + (((x) (z)^T) . ((write1) (do)^T)) diag((keep)))
-    t2 = tl.load(matrix27 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-    s = tl.sum(
-        (p5 * t2.to(tl.float32)), axis=1
+    matrix27_tile = tl.load(matrix27 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+    product_matrix27 = tl.sum(
+        (product * matrix27_tile.to(tl.float32)), axis=1
     )  # ((matrix26 (((x) (x)^T) . ((write1) (write2)^T) + (((x) (z)^T) . ((write1) (do)^T)) diag((keep)))) . matrix27) 1
-    tl.store(V_dW_own_out + at + i, s, mask=i_ok)  # V.dW.own
-    t3 = tl.load(matrix28 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-    s2 = tl.sum(
-        (p5 * t3.to(tl.float32)), axis=1
+    tl.store(V_dW_own_out + at + i, product_matrix27, mask=i_ok)  # V.dW.own
+    matrix28_tile = tl.load(matrix28 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+    product_matrix28 = tl.sum(
+        (product * matrix28_tile.to(tl.float32)), axis=1
     )  # ((matrix26 (((x) (x)^T) . ((write1) (write2)^T) + (((x) (z)^T) . ((write1) (do)^T)) diag((keep)))) . matrix28) 1
-    t4 = tl.load(matrix29 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+    matrix29_tile = tl.load(matrix29 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
     eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
     mu = tl.exp(tl.load(mu_by_head + at + i, mask=i_ok, other=0.0))
-    x3 = tl.where(i_ok, (-(eta * mu)), 0.0)  # -mu eta
-    p6 = tl.dot(
-        t.to(DT), tl.trans((p3 * p4).to(DT)), input_precision="tf32x3"
+    stepwise2 = tl.where(i_ok, (-(eta * mu)), 0.0)  # -mu eta
+    product2 = tl.dot(
+        matrix26_tile.to(DT), tl.trans((z_x * do_write1).to(DT)), input_precision="tf32x3"
     )  # matrix26 (((z) (x)^T) . ((do) (write1)^T))^T
-    s3 = tl.sum(
-        (x3[None, :] * (t4.to(tl.float32) * p6)), axis=1
+    matrix29_product2 = tl.sum(
+        (stepwise2[None, :] * (matrix29_tile.to(tl.float32) * product2)), axis=1
     )  # ((matrix26 (((z) (x)^T) . ((do) (write1)^T))^T) . matrix29) (-mu eta)
-    tl.store(V_dV_own_out + at + i, (s2 + s3), mask=i_ok)  # V.dV.own
-    t5 = tl.load(matrix31 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-    x4 = tl.where(i_ok, (-eta), 0.0)  # -eta
-    p7 = tl.dot(
-        t5.to(DT),
-        tl.trans(((x2[:, None] * x4[None, :] * (p3 * p4)) + (x4[None, :] * (p * p2))).to(DT)),
+    tl.store(V_dV_own_out + at + i, (product_matrix28 + matrix29_product2), mask=i_ok)  # V.dV.own
+    matrix31_tile = tl.load(matrix31 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+    stepwise3 = tl.where(i_ok, (-eta), 0.0)  # -eta
+    product3 = tl.dot(
+        matrix31_tile.to(DT),
+        tl.trans(
+            (
+                (stepwise[:, None] * stepwise3[None, :] * (z_x * do_write1))
+                + (stepwise3[None, :] * (write2_write1 * x_x))
+            ).to(DT)
+        ),
         input_precision="tf32x3",
     )  # matrix31 (diag((-eta)) (((x) (x)^T) . ((write1) (write2)^T)) + diag((-eta)) (((x) (z)^T) . ((write1) (do)^T)) diag((keep)))
-    s4 = tl.sum(
-        (t2.to(tl.float32) * p7), axis=1
+    matrix27_product3 = tl.sum(
+        (matrix27_tile.to(tl.float32) * product3), axis=1
     )  # ((matrix31 (diag((-eta)) (((x) (x)^T) . ((write1) (write2)^T)) + diag((-eta)) (((x) (z)^T) . ((write1) (do)^T)) diag((keep)))) . matrix27) 1
-    t6 = tl.load(matrix30 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-    p8 = tl.dot(
-        t6.to(DT), tl.trans(((p * p2) + (x2[:, None] * (p3 * p4))).to(DT)), input_precision="tf32x3"
+    matrix30_tile = tl.load(matrix30 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+    product4 = tl.dot(
+        matrix30_tile.to(DT),
+        tl.trans(((write2_write1 * x_x) + (stepwise[:, None] * (z_x * do_write1))).to(DT)),
+        input_precision="tf32x3",
     )  # matrix30 (((x) (x)^T) . ((write1) (write2)^T) + (((x) (z)^T) . ((write1) (do)^T)) diag((keep)))
-    s5 = tl.sum(
-        (t2.to(tl.float32) * p8), axis=1
+    matrix27_product4 = tl.sum(
+        (matrix27_tile.to(tl.float32) * product4), axis=1
     )  # ((matrix30 (((x) (x)^T) . ((write1) (write2)^T) + (((x) (z)^T) . ((write1) (do)^T)) diag((keep)))) . matrix27) 1
-    tl.store(W_dW_own_out + at + i, (s4 + s5), mask=i_ok)  # W.dW.own
+    tl.store(W_dW_own_out + at + i, (matrix27_product3 + matrix27_product4), mask=i_ok)  # W.dW.own
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
@@ -3246,20 +3282,21 @@ def backward_rows_14(
             dlog_keep_6 += tl.load(
                 dlog_keep_6_sums + ((b * H + h) * dlog_keep_6_n + tile) * T + step, mask=i_ok, other=0.0
             )
-    t1 = tl.sum(write1 * do, axis=1)
-    t2 = tl.sum(z * x, axis=1)
+    write1_do = tl.sum(write1 * do, axis=1)
+    z_x = tl.sum(z * x, axis=1)
     if dx_out is not None:
         tl.store(
-            dx_out + at[:, None] * N + n_[None, :], dx_5 - eta[:, None] * (t1[:, None] * z + read2),
+            dx_out + at[:, None] * N + n_[None, :],
+            dx_5 - eta[:, None] * (write1_do[:, None] * z + read2),
             mask=i_ok[:, None] & n__ok[None, :],
         )
     if dy_out is not None:
         tl.store(
             dy_out + at[:, None] * M + m_[None, :],
-            eta[:, None] * (read1 + t2[:, None] * do) + dy_1, mask=i_ok[:, None] & m__ok[None, :],
+            eta[:, None] * (read1 + z_x[:, None] * do) + dy_1, mask=i_ok[:, None] & m__ok[None, :],
         )
     if deta_out is not None:
-        tl.store(deta_out + at, deta_2 + deta_0 - t1 * t2 - mu * V_dW__pairing, mask=i_ok)
+        tl.store(deta_out + at, deta_2 + deta_0 - write1_do * z_x - mu * V_dW__pairing, mask=i_ok)
     if dlog_mu_out is not None:
         tl.store(dlog_mu_out + at, mu * V_dV__pairing + dlog_mu_0 - eta * mu * V_dW__pairing, mask=i_ok)
     if dlog_keep_out is not None:
@@ -3279,7 +3316,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(x.shape[2], z.shape[2], y.shape[2], eta.shape[2], mu.shape[2], keep.shape[2], 0)
     N = x.shape[-1]
     M = y.shape[-1]
-    config = choose(some.dtype, (N, M), "0aff3664066c9d1e")
+    config = choose(some.dtype, (N, M), "ea72bd0ae448e838")
     lay = places(packed, (B, T, H), config.chunk)
     blocks = places(packed, (B, T, H), config.span)
     parts = 1
@@ -3876,14 +3913,14 @@ def torch_step(given, states, constants, outputs, following):
     keep = given["keep"].to(dtype).exp()
     V = states["V"].to(dtype)
     W = states["W"].to(dtype)
-    t1 = (x[..., None, :] * W).sum(-1)
-    error = t1 - y
-    t2 = mu[..., None, None] * V + error[..., :, None] * x[..., None, :]
-    t3 = keep[..., None, None] * W - eta[..., None, None] * t2
-    t4 = (z[..., None, :] * t3).sum(-1)
-    next_V = t2
-    next_W = t3
-    outputs["o"][...] = t4
+    x_W = (x[..., None, :] * W).sum(-1)
+    error = x_W - y
+    t1 = mu[..., None, None] * V + error[..., :, None] * x[..., None, :]
+    t2 = keep[..., None, None] * W - eta[..., None, None] * t1
+    t3 = (z[..., None, :] * t2).sum(-1)
+    next_V = t1
+    next_W = t2
+    outputs["o"][...] = t3
     following["V"][...] = next_V
     following["W"][...] = next_W
 
@@ -3956,14 +3993,14 @@ def step_kernel(
         eta = eta.to(tl.float32)
         mu = tl.exp(mu.to(tl.float32))
         keep = tl.exp(keep.to(tl.float32))
-        t1 = tl.sum(x[None, :] * W, axis=1)
-        error = t1 - y
-        t2 = mu * V + error[:, None] * x[None, :]
-        tl.store(next_V_at + at_m_n, t2, mask=in_m_n)
-        t3 = keep * W - eta * t2
-        tl.store(next_W_at + at_m_n, t3, mask=in_m_n)
-        t4 = tl.sum(z[None, :] * t3, axis=1)
-        tl.store(o_at + at_m, t4, mask=in_m)
+        x_W = tl.sum(x[None, :] * W, axis=1)
+        error = x_W - y
+        t1 = mu * V + error[:, None] * x[None, :]
+        tl.store(next_V_at + at_m_n, t1, mask=in_m_n)
+        t2 = keep * W - eta * t1
+        tl.store(next_W_at + at_m_n, t2, mask=in_m_n)
+        t3 = tl.sum(z[None, :] * t2, axis=1)
+        tl.store(o_at + at_m, t3, mask=in_m)
 
 
 @triton.jit(do_not_specialize=["heads", "steps"])
@@ -4050,15 +4087,15 @@ def steps_kernel(
             mu_ahead = tl.load(mu_at + then * mu_stride1)
             keep = tl.exp(keep_ahead.to(tl.float32))
             keep_ahead = tl.load(keep_at + then * keep_stride1)
-            t1 = tl.sum(x[None, :] * W, axis=1)
-            error = t1 - y
-            t2 = mu * V + error[:, None] * x[None, :]
-            t3 = keep * W - eta * t2
-            t4 = tl.sum(z[None, :] * t3, axis=1)
+            x_W = tl.sum(x[None, :] * W, axis=1)
+            error = x_W - y
+            t1 = mu * V + error[:, None] * x[None, :]
+            t2 = keep * W - eta * t1
+            t3 = tl.sum(z[None, :] * t2, axis=1)
             if yields:
-                tl.store(o_at + now * o_stride1 + at_m, t4, mask=in_m)
-            next_V = (t2).to(V_at.dtype.element_ty)
-            next_W = (t3).to(W_at.dtype.element_ty)
+                tl.store(o_at + now * o_stride1 + at_m, t3, mask=in_m)
+            next_V = (t1).to(V_at.dtype.element_ty)
+            next_W = (t2).to(W_at.dtype.element_ty)
             if keeps:
                 if each_at is not None:
                     kept_row = tl.cast(tl.load(each_at + batch * steps + now), tl.int64)

@@ -464,20 +464,20 @@ def forward_prepare_1(
             log2 = log2 + (keep_n_before[:, None] - keep_n[None, :])
         m = power(log2, seen)  # decays from write to read
         x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
-        p = tl.dot(x.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # x x^T
+        x_x = tl.dot(x.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # x x^T
         eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
-        w = -eta[None, :] * (m * p)
-        x2 = inverse(w, C, LEVELS, DT)  # (I - T)^-1
-        tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x2)  # x2
+        system = -eta[None, :] * (m * x_x)
+        solved = inverse(system, C, LEVELS, DT)  # (I - T)^-1
+        tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], solved)  # solved
         seen2 = i[:, None] >= i[None, :]
         log22 = keep_a[:, None] - keep_a[None, :]
         if EXACT:
             log22 = log22 + (keep_n[:, None] - keep_n[None, :])
         m2 = power(log22, seen2)  # decays from write to read
         z = tl.load(z_p + t0 * z_t + i[:, None] * z_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
-        p2 = tl.dot(z.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # z x^T
+        z_x = tl.dot(z.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # z x^T
         tl.store(
-            matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (eta[None, :] * (m2 * p2))
+            matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (eta[None, :] * (m2 * z_x))
         )  # ((z x^T) . m) diag(eta)
 
 
@@ -556,20 +556,20 @@ def forward_sweep_1(
         keep_a_end = tl.load(keep_sums + at + last)
         keep_n_end = tl.load(keep_rests + at + last) if EXACT else 0
         since = span(keep_a_before, keep_n_before, 0.0, 0)
-        p = tl.zeros([block_m_, C], tl.float32)
-        p3 = tl.zeros([block_m_, C], tl.float32)
+        x_W = tl.zeros([block_m_, C], tl.float32)
+        z_W = tl.zeros([block_m_, C], tl.float32)
         x = ()
         for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
             x_slice = tl.load(
                 x_p + t0 * x_t + i[:, None] * x_t + n_[n_n_][None, :],
                 mask=i_ok[:, None] & n__ok[n_n_][None, :], other=0.0,
             )
-            p = tl.dot(W[n_n_].to(DT), tl.trans(x_slice.to(DT)), p, input_precision="tf32x3")  # x W^T
+            x_W = tl.dot(W[n_n_].to(DT), tl.trans(x_slice.to(DT)), x_W, input_precision="tf32x3")  # x W^T
             z = tl.load(
                 z_p + t0 * z_t + i[:, None] * z_t + n_[n_n_][None, :],
                 mask=i_ok[:, None] & n__ok[n_n_][None, :], other=0.0,
             )
-            p3 = tl.dot(W[n_n_].to(DT), tl.trans(z.to(DT)), p3, input_precision="tf32x3")  # z W^T
+            z_W = tl.dot(W[n_n_].to(DT), tl.trans(z.to(DT)), z_W, input_precision="tf32x3")  # z W^T
             x = x + (x_slice,)
         y = tl.load(y_p + t0 * y_t + i[None, :] * y_t + m_[:, None], mask=m__ok[:, None] & i_ok[None, :], other=0.0)
         y_each = (
@@ -577,30 +577,33 @@ def forward_sweep_1(
             if PRODUCTS and y.dtype == DT
             else tl.where(m__ok[:, None] & i_ok[None, :], y, 0.0)
         )
-        w = (since[None, :] * p) + (-y_each.to(tl.float32))
-        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p2 = tl.dot(w.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix1 w
+        known = (since[None, :] * x_W) + (-y_each.to(tl.float32))
+        matrix1_tile = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        write1 = tl.dot(known.to(DT), tl.trans(matrix1_tile.to(DT)), input_precision="tf32x3")  # matrix1 known
         since2 = span(keep_a, keep_n, 0.0, 0)
-        t2 = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p4 = tl.dot(p2.to(DT), tl.trans(t2.to(DT)), input_precision="tf32x3")  # matrix2 p2
-        y2 = (since2[None, :] * p3) + (-p4)  # (32) diag(since) z W^T - matrix2 p2
+        matrix2_tile = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        matrix2_write1 = tl.dot(
+            write1.to(DT), tl.trans(matrix2_tile.to(DT)), input_precision="tf32x3"
+        )  # matrix2 write1
+        o = (since2[None, :] * z_W) + (-matrix2_write1)  # (32) diag(since) z W^T - matrix2 write1
         if YIELD:
             if write1_out is not None:
                 tl.store(
-                    write1_out + step * M + i[None, :] * (H * M) + m_[:, None], p2, mask=m__ok[:, None] & i_ok[None, :]
+                    write1_out + step * M + i[None, :] * (H * M) + m_[:, None], write1,
+                    mask=m__ok[:, None] & i_ok[None, :],
                 )
             tl.store(
-                o_out + step * M + i[None, :] * (H * M) + m_[:, None], y2, mask=m__ok[:, None] & i_ok[None, :]
+                o_out + step * M + i[None, :] * (H * M) + m_[:, None], o, mask=m__ok[:, None] & i_ok[None, :]
             )  # (32) o
         kept = span(keep_a_end, keep_n_end, 0.0, 0)
         until = span(keep_a_end, keep_n_end, keep_a, keep_n)
         eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
         W_next = ()
         for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
-            p5 = tl.dot(
-                (-(until * eta)[None, :] * p2).to(DT), x[n_n_].to(DT), (kept * W[n_n_]), input_precision="tf32x3"
-            )  # ... + -p2^T diag(eta . until) x
-            W_slice2 = p5  # (33) kept W - p2^T diag(eta . until) x
+            W_after = tl.dot(
+                (-(until * eta)[None, :] * write1).to(DT), x[n_n_].to(DT), (kept * W[n_n_]), input_precision="tf32x3"
+            )  # ... + -write1^T diag(eta . until) x
+            W_slice2 = W_after  # (33) kept W - write1^T diag(eta . until) x
             W_next = W_next + (W_slice2,)
         W = W_next
     for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
@@ -652,7 +655,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(x.shape[2], z.shape[2], y.shape[2], eta.shape[2], keep.shape[2], 0)
     N = x.shape[-1]
     M = y.shape[-1]
-    config = choose(some.dtype, (N, M), "476d8e5a3979e563")
+    config = choose(some.dtype, (N, M), "4d0b13bc0b80c8e0")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(M, min(config.tile, config.padded(M))))
     W_first = whole(states.get("W"))
@@ -786,30 +789,32 @@ def backward_prepare_1(
         m = power(log2, seen)  # decays from write to read
         z = tl.load(z_p + t0 * z_t + i[:, None] * z_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
         x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
-        p = tl.dot(z.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # z x^T
-        tl.store(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m * p))  # (z x^T) . m
-        p2 = tl.dot(x.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # x x^T
+        z_x = tl.dot(z.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # z x^T
+        tl.store(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m * z_x))  # (z x^T) . m
+        x_x = tl.dot(x.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # x x^T
         seen2 = i[:, None] < i[None, :]
         log22 = keep_a_before[None, :] - keep_a[:, None]
         if EXACT:
             log22 = log22 + (keep_n_before[None, :] - keep_n[:, None])
         m2 = power(log22, seen2)  # decays from write to read
         eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
-        w = -eta[None, :] * (p2 * m2)
-        x2 = inverse(w, C, LEVELS, DT)  # (I - T)^-1
-        tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x2)  # x2
+        system = -eta[None, :] * (x_x * m2)
+        solved = inverse(system, C, LEVELS, DT)  # (I - T)^-1
+        tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], solved)  # solved
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
         write1 = tl.load(
             write1_p + t0 * write1_t + i[:, None] * write1_t + m_[None, :],
             mask=i_ok[:, None] & m__ok[None, :], other=0.0,
         )
-        p3 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do write1^T
-        tl.store(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m * p3))  # (do write1^T) . m
+        do_write1 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do write1^T
         tl.store(
-            matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (eta[None, :] * (m * p3))
+            matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m * do_write1)
+        )  # (do write1^T) . m
+        tl.store(
+            matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (eta[None, :] * (m * do_write1))
         )  # ((do write1^T) . m) diag(eta)
         pairs = -eta[None, :] * (
-            m * p3 * tl.where(i[:, None] > i[None, :], 1.0, 0.0) * p
+            m * do_write1 * tl.where(i[:, None] > i[None, :], 1.0, 0.0) * z_x
         )  # -([i > j] . (z x^T) . (do write1^T) . m) diag(eta)
         sums = tl.sum(pairs, axis=1)
         sums2 = tl.sum(tl.reshape(pairs, [2, C // 2, C]), axis=1)
@@ -875,7 +880,7 @@ def backward_sweep_1(
         eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
         keep_a_before = tl.load(keep_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
         keep_n_before = tl.load(keep_rests + at + tl.minimum(i - 1, last), mask=i > 0, other=0) if EXACT else 0
-        p = tl.zeros([block_m_, C], tl.float32)
+        x_dW = tl.zeros([block_m_, C], tl.float32)
         do = tl.load(do_p + t0 * do_t + i[None, :] * do_t + m_[:, None], mask=m__ok[:, None] & i_ok[None, :], other=0.0)
         do_each = (
             tl.dot(do.to(DT), identity)
@@ -884,40 +889,42 @@ def backward_sweep_1(
         )
         kept = span(keep_a_end, keep_n_end, 0.0, 0)
         until = span(keep_a, keep_n, 0.0, 0)
-        p4 = ()
+        dW_after = ()
         x = ()
         for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
             x_slice = tl.load(
                 x_p + t0 * x_t + i[:, None] * x_t + n_[n_n_][None, :],
                 mask=i_ok[:, None] & n__ok[n_n_][None, :], other=0.0,
             )
-            p = tl.dot(dW[n_n_].to(DT), tl.trans(x_slice.to(DT)), p, input_precision="tf32x3")  # x dW^T
+            x_dW = tl.dot(dW[n_n_].to(DT), tl.trans(x_slice.to(DT)), x_dW, input_precision="tf32x3")  # x dW^T
             z = tl.load(
                 z_p + t0 * z_t + i[:, None] * z_t + n_[n_n_][None, :],
                 mask=i_ok[:, None] & n__ok[n_n_][None, :], other=0.0,
             )
-            p4_slice = tl.dot(
+            dW_after_slice = tl.dot(
                 (until[None, :] * do_each.to(tl.float32)).to(DT), z.to(DT), (kept * dW[n_n_]), input_precision="tf32x3"
             )  # ... + do^T diag(until) z
-            p4 = p4 + (p4_slice,)
+            dW_after = dW_after + (dW_after_slice,)
             x = x + (x_slice,)
         since = span(keep_a_end, keep_n_end, keep_a, keep_n)
-        t = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p2 = tl.dot(do.to(DT), t.to(DT), (since[None, :] * p), input_precision="tf32x3")  # ... + matrix2 do
-        t2 = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p3 = tl.dot(p2.to(DT), tl.trans(t2.to(DT)), input_precision="tf32x3")  # matrix1 p2
+        matrix2_tile = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        added = tl.dot(
+            do.to(DT), matrix2_tile.to(DT), (since[None, :] * x_dW), input_precision="tf32x3"
+        )  # ... + matrix2 do
+        matrix1_tile = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        write = tl.dot(added.to(DT), tl.trans(matrix1_tile.to(DT)), input_precision="tf32x3")  # matrix1 added
         if YIELD:
             tl.store(
-                dy_out + step * M + i[None, :] * (H * M) + m_[:, None], (eta[None, :] * p3),
+                dy_out + step * M + i[None, :] * (H * M) + m_[:, None], (eta[None, :] * write),
                 mask=m__ok[:, None] & i_ok[None, :],
             )  # dy
         until2 = span(keep_a_before, keep_n_before, 0.0, 0)
         dW_next = ()
         for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
-            p5 = tl.dot(
-                (-(eta * until2)[None, :] * p3).to(DT), x[n_n_].to(DT), p4[n_n_], input_precision="tf32x3"
-            )  # ... + -p3^T diag(eta . until) x
-            dW_slice2 = p5  # (36) kept dW + do^T diag(until) z - p3^T diag(eta . until) x
+            dW_after2 = tl.dot(
+                (-(eta * until2)[None, :] * write).to(DT), x[n_n_].to(DT), dW_after[n_n_], input_precision="tf32x3"
+            )  # ... + -write^T diag(eta . until) x
+            dW_slice2 = dW_after2  # (36) kept dW + do^T diag(until) z - write^T diag(eta . until) x
             dW_next = dW_next + (dW_slice2,)
         dW = dW_next
     for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
@@ -981,16 +988,18 @@ def backward_prepare_2(
             write1_p + t0 * write1_t + i[:, None] * write1_t + m_[None, :],
             mask=i_ok[:, None] & m__ok[None, :], other=0.0,
         )
-        p = tl.dot(dy.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # dy write1^T
-        tl.store(matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m * p))  # (dy write1^T) . m
+        dy_write1 = tl.dot(dy.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # dy write1^T
+        tl.store(
+            matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m * dy_write1)
+        )  # (dy write1^T) . m
         eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
         tl.store(
-            matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (eta[None, :] * (m * p))
+            matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (eta[None, :] * (m * dy_write1))
         )  # ((dy write1^T) . m) diag(eta)
         x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
-        p2 = tl.dot(x.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # x x^T
+        x_x = tl.dot(x.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # x x^T
         pairs = eta[None, :] * (
-            m * p2 * p * tl.where(i[:, None] >= i[None, :] + 2, 1.0, 0.0)
+            m * x_x * dy_write1 * tl.where(i[:, None] >= i[None, :] + 2, 1.0, 0.0)
         )  # ([i >= j + 2] . (x x^T) . (dy write1^T) . m) diag(eta)
         sums = tl.sum(pairs, axis=1)
         sums2 = tl.sum(tl.reshape(pairs, [2, C // 2, C]), axis=1)
@@ -1066,7 +1075,7 @@ def backward_sweep_2(
             if PRODUCTS and x.dtype == DT
             else tl.where(n__ok[:, None] & i_ok[None, :], x, 0.0)
         )
-        p = tl.zeros([block_n_, C], tl.float32)
+        write1_dW = tl.zeros([block_n_, C], tl.float32)
         z = tl.load(z_p + t0 * z_t + i[None, :] * z_t + n_[:, None], mask=n__ok[:, None] & i_ok[None, :], other=0.0)
         z_each = (
             tl.dot(z.to(DT), identity)
@@ -1083,39 +1092,44 @@ def backward_sweep_2(
                 mask=i_ok[:, None] & m__ok[n_m_][None, :], other=0.0,
             )
             rounded, rest = rounded_and_rest(dW[n_m_], DT)
-            p = tl.dot(rounded.to(DT), tl.trans(write1.to(DT)), p, input_precision="tf32x3")  # write1 dW
+            write1_dW = tl.dot(
+                rounded.to(DT), tl.trans(write1.to(DT)), write1_dW, input_precision="tf32x3"
+            )  # write1 dW
             if not EXACT:
-                p = tl.dot(rest.to(DT), tl.trans(write1.to(DT)), p)
+                write1_dW = tl.dot(rest.to(DT), tl.trans(write1.to(DT)), write1_dW)
             do = tl.load(
                 do_p + t0 * do_t + i[:, None] * do_t + m_[n_m_][None, :],
                 mask=i_ok[:, None] & m__ok[n_m_][None, :], other=0.0,
             )
-            p4 = tl.dot(
+            dW_after = tl.dot(
                 (until[None, :] * z_each.to(tl.float32)).to(DT), do.to(DT), (kept * dW[n_m_]), input_precision="tf32x3"
             )  # ... + do^T diag(until) z
             dy = tl.load(
                 dy_p + t0 * dy_t + i[:, None] * dy_t + m_[n_m_][None, :],
                 mask=i_ok[:, None] & m__ok[n_m_][None, :], other=0.0,
             )
-            p5 = tl.dot(
-                (-until2[None, :] * x_each.to(tl.float32)).to(DT), dy.to(DT), p4, input_precision="tf32x3"
+            dW_after2 = tl.dot(
+                (-until2[None, :] * x_each.to(tl.float32)).to(DT), dy.to(DT), dW_after, input_precision="tf32x3"
             )  # ... + -dy^T diag(until) x
-            dW_slice2 = p5  # (36) kept dW + do^T diag(until) z - dy^T diag(until) x
+            dW_slice2 = dW_after2  # (36) kept dW + do^T diag(until) z - dy^T diag(until) x
             dW_next = dW_next + (dW_slice2,)
         dW = dW_next
         sums = tl.sum(
             tl.reshape(
-                rounded_to(((since * eta)[None, :] * x_each.to(tl.float32)), DT) * p, [WARPS, block_n_ // WARPS, C]
+                rounded_to(((since * eta)[None, :] * x_each.to(tl.float32)), DT) * write1_dW,
+                [WARPS, block_n_ // WARPS, C],
             ),
             axis=1,
         )
-        t = tl.load(matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p2 = tl.dot(x.to(DT), t.to(DT), input_precision="tf32x3")  # matrix5 x
-        t2 = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p3 = tl.dot(z.to(DT), t2.to(DT), ((-p2) + (since[None, :] * p)), input_precision="tf32x3")  # ... + matrix3 z
+        matrix5_tile = tl.load(matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        matrix5_x = tl.dot(x.to(DT), matrix5_tile.to(DT), input_precision="tf32x3")  # matrix5 x
+        matrix3_tile = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        read = tl.dot(
+            z.to(DT), matrix3_tile.to(DT), ((-matrix5_x) + (since[None, :] * write1_dW)), input_precision="tf32x3"
+        )  # ... + matrix3 z
         if YIELD:
             tl.store(
-                dx_1_out + step * N + i[None, :] * (H * N) + n_[:, None], (-eta[None, :] * p3),
+                dx_1_out + step * N + i[None, :] * (H * N) + n_[:, None], (-eta[None, :] * read),
                 mask=n__ok[:, None] & i_ok[None, :],
             )  # dx
             tl.store(
@@ -1125,7 +1139,7 @@ def backward_sweep_2(
                 + i[None, :],
                 tl.sum(
                     tl.reshape(
-                        tl.where(n__ok[:, None], (-(x_each.to(tl.float32) * p3)), 0.0), [WARPS, block_n_ // WARPS, C]
+                        tl.where(n__ok[:, None], (-(x_each.to(tl.float32) * read)), 0.0), [WARPS, block_n_ // WARPS, C]
                     ),
                     axis=1,
                 ),
@@ -1213,8 +1227,8 @@ def backward_sweep_3(
             if PRODUCTS and z.dtype == DT
             else tl.where(n__ok[:, None] & i_ok[None, :], z, 0.0)
         )
-        p = tl.zeros([block_n_, C], tl.float32)
-        p2 = tl.zeros([block_n_, C], tl.float32)
+        do_W = tl.zeros([block_n_, C], tl.float32)
+        dy_W = tl.zeros([block_n_, C], tl.float32)
         x = tl.load(x_p + t0 * x_t + i[None, :] * x_t + n_[:, None], mask=n__ok[:, None] & i_ok[None, :], other=0.0)
         x_each = (
             tl.dot(x.to(DT), identity)
@@ -1231,49 +1245,51 @@ def backward_sweep_3(
                 mask=i_ok[:, None] & m__ok[n_m_][None, :], other=0.0,
             )
             rounded, rest = rounded_and_rest(W[n_m_], DT)
-            p = tl.dot(rounded.to(DT), tl.trans(do.to(DT)), p, input_precision="tf32x3")  # do W
+            do_W = tl.dot(rounded.to(DT), tl.trans(do.to(DT)), do_W, input_precision="tf32x3")  # do W
             if not EXACT:
-                p = tl.dot(rest.to(DT), tl.trans(do.to(DT)), p)
+                do_W = tl.dot(rest.to(DT), tl.trans(do.to(DT)), do_W)
             dy = tl.load(
                 dy_p + t0 * dy_t + i[:, None] * dy_t + m_[n_m_][None, :],
                 mask=i_ok[:, None] & m__ok[n_m_][None, :], other=0.0,
             )
-            p2 = tl.dot(rounded.to(DT), tl.trans(dy.to(DT)), p2, input_precision="tf32x3")  # dy W
+            dy_W = tl.dot(rounded.to(DT), tl.trans(dy.to(DT)), dy_W, input_precision="tf32x3")  # dy W
             if not EXACT:
-                p2 = tl.dot(rest.to(DT), tl.trans(dy.to(DT)), p2)
+                dy_W = tl.dot(rest.to(DT), tl.trans(dy.to(DT)), dy_W)
             write1 = tl.load(
                 write1_p + t0 * write1_t + i[:, None] * write1_t + m_[n_m_][None, :],
                 mask=i_ok[:, None] & m__ok[n_m_][None, :], other=0.0,
             )
-            p5 = tl.dot(
+            W_after = tl.dot(
                 (-(until * eta)[None, :] * x_each.to(tl.float32)).to(DT), write1.to(DT),
                 (kept * W[n_m_]), input_precision="tf32x3",
             )  # ... + -write1^T diag(eta . until) x
-            W_slice2 = p5  # (33) kept W - write1^T diag(eta . until) x
+            W_slice2 = W_after  # (33) kept W - write1^T diag(eta . until) x
             W_next = W_next + (W_slice2,)
         W = W_next
         since2 = span(keep_a_before, keep_n_before, 0.0, 0)
         if READ == 0 or READ == 1:
             sums = tl.sum(
-                tl.reshape(rounded_to((since[None, :] * z_each.to(tl.float32)), DT) * p, [WARPS, block_n_ // WARPS, C]),
+                tl.reshape(
+                    rounded_to((since[None, :] * z_each.to(tl.float32)), DT) * do_W, [WARPS, block_n_ // WARPS, C]
+                ),
                 axis=1,
             )
         if READ == 0 or READ == 2:
             sums2 = tl.sum(
                 tl.reshape(
-                    rounded_to((-since2[None, :] * x_each.to(tl.float32)), DT) * p2, [WARPS, block_n_ // WARPS, C]
+                    rounded_to((-since2[None, :] * x_each.to(tl.float32)), DT) * dy_W, [WARPS, block_n_ // WARPS, C]
                 ),
                 axis=1,
             )
-        t = tl.load(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p3 = tl.dot(x.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix4 x
-        y = (since[None, :] * p) + (-p3)  # (38) diag(since) do W - matrix4 x
-        t2 = tl.load(matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p4 = tl.dot(x.to(DT), tl.trans(t2.to(DT)), input_precision="tf32x3")  # matrix6 x
-        y2 = (since2[None, :] * p2) + (-p4)  # (39) diag(since) dy W - matrix6 x
+        matrix4_tile = tl.load(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        matrix4_x = tl.dot(x.to(DT), tl.trans(matrix4_tile.to(DT)), input_precision="tf32x3")  # matrix4 x
+        dz = (since[None, :] * do_W) + (-matrix4_x)  # (38) diag(since) do W - matrix4 x
+        matrix6_tile = tl.load(matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        matrix6_x = tl.dot(x.to(DT), tl.trans(matrix6_tile.to(DT)), input_precision="tf32x3")  # matrix6 x
+        read = (since2[None, :] * dy_W) + (-matrix6_x)  # (39) diag(since) dy W - matrix6 x
         if YIELD and (READ == 0 or READ == 1):
             tl.store(
-                dz_out + step * N + i[None, :] * (H * N) + n_[:, None], y, mask=n__ok[:, None] & i_ok[None, :]
+                dz_out + step * N + i[None, :] * (H * N) + n_[:, None], dz, mask=n__ok[:, None] & i_ok[None, :]
             )  # (38) dz
             tl.store(
                 W_in_late__out
@@ -1284,7 +1300,7 @@ def backward_sweep_3(
         if YIELD and (READ == 0 or READ == 2):
             tl.store(
                 dx_out + step * N + i[None, :] * (H * N) + n_[:, None],
-                ((-y2) + dx_1_each.to(tl.float32)), mask=n__ok[:, None] & i_ok[None, :],
+                ((-read) + dx_1_each.to(tl.float32)), mask=n__ok[:, None] & i_ok[None, :],
             )  # dx
             tl.store(
                 W_in_early__out
@@ -1312,7 +1328,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(x.shape[2], z.shape[2], y.shape[2], eta.shape[2], keep.shape[2], 0)
     N = x.shape[-1]
     M = y.shape[-1]
-    config = choose(some.dtype, (N, M), "476d8e5a3979e563")
+    config = choose(some.dtype, (N, M), "4d0b13bc0b80c8e0")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(N, min(config.tile, config.padded(N))))
     W_first = whole(states.get("W"))
@@ -1524,12 +1540,12 @@ def torch_step(given, states, constants, outputs, following):
     eta = given["eta"].to(dtype)
     keep = given["keep"].to(dtype).exp()
     W = states["W"].to(dtype)
-    t1 = (x[..., None, :] * W).sum(-1)
-    error = t1 - y
-    t2 = keep[..., None, None] * W - (eta[..., None] * error)[..., :, None] * x[..., None, :]
-    t3 = (z[..., None, :] * t2).sum(-1)
-    next_W = t2
-    outputs["o"][...] = t3
+    x_W = (x[..., None, :] * W).sum(-1)
+    error = x_W - y
+    t1 = keep[..., None, None] * W - (eta[..., None] * error)[..., :, None] * x[..., None, :]
+    t2 = (z[..., None, :] * t1).sum(-1)
+    next_W = t1
+    outputs["o"][...] = t2
     following["W"][...] = next_W
 
 
@@ -1592,12 +1608,12 @@ def step_kernel(
         y = y.to(tl.float32)
         eta = eta.to(tl.float32)
         keep = tl.exp(keep.to(tl.float32))
-        t1 = tl.sum(x[None, :] * W, axis=1)
-        error = t1 - y
-        t2 = keep * W - (eta * error)[:, None] * x[None, :]
-        tl.store(next_W_at + at_m_n, t2, mask=in_m_n)
-        t3 = tl.sum(z[None, :] * t2, axis=1)
-        tl.store(o_at + at_m, t3, mask=in_m)
+        x_W = tl.sum(x[None, :] * W, axis=1)
+        error = x_W - y
+        t1 = keep * W - (eta * error)[:, None] * x[None, :]
+        tl.store(next_W_at + at_m_n, t1, mask=in_m_n)
+        t2 = tl.sum(z[None, :] * t1, axis=1)
+        tl.store(o_at + at_m, t2, mask=in_m)
 
 
 @triton.jit(do_not_specialize=["heads", "steps"])
@@ -1674,13 +1690,13 @@ def steps_kernel(
             eta_ahead = tl.load(eta_at + then * eta_stride1)
             keep = tl.exp(keep_ahead.to(tl.float32))
             keep_ahead = tl.load(keep_at + then * keep_stride1)
-            t1 = tl.sum(x[None, :] * W, axis=1)
-            error = t1 - y
-            t2 = keep * W - (eta * error)[:, None] * x[None, :]
-            t3 = tl.sum(z[None, :] * t2, axis=1)
+            x_W = tl.sum(x[None, :] * W, axis=1)
+            error = x_W - y
+            t1 = keep * W - (eta * error)[:, None] * x[None, :]
+            t2 = tl.sum(z[None, :] * t1, axis=1)
             if yields:
-                tl.store(o_at + now * o_stride1 + at_m, t3, mask=in_m)
-            next_W = (t2).to(W_at.dtype.element_ty)
+                tl.store(o_at + now * o_stride1 + at_m, t2, mask=in_m)
+            next_W = (t1).to(W_at.dtype.element_ty)
             if keeps:
                 if each_at is not None:
                     kept_row = tl.cast(tl.load(each_at + batch * steps + now), tl.int64)

@@ -407,18 +407,18 @@ def forward_prepare_1(
         lam_a = tl.load(lam_sums + at + row)
         lam_n = tl.load(lam_rests + at + row) if EXACT else 0
         lam = tl.exp(tl.load(lam_by_head + at + i, mask=i_ok, other=0.0))
-        x = tl.where(i_ok, (1.0 + (-lam)), 0.0)  # 1 - lam
+        stepwise = tl.where(i_ok, (1.0 + (-lam)), 0.0)  # 1 - lam
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
+        q_k = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
         seen = i[:, None] > i[None, :]
         log2 = lam_a[:, None] - lam_a[None, :]
         if EXACT:
             log2 = log2 + (lam_n[:, None] - lam_n[None, :])
         m = power(log2, seen)  # decays from write to read
-        w = -x[None, :] * (p * m)
-        x2 = inverse(w, C, LEVELS, DT)  # (I - T)^-1
-        tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x2)  # x2
+        system = -stepwise[None, :] * (q_k * m)
+        solved = inverse(system, C, LEVELS, DT)  # (I - T)^-1
+        tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], solved)  # solved
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -499,36 +499,36 @@ def forward_sweep_1(
             if PRODUCTS and o.dtype == DT
             else tl.where(e_ok[:, None] & i_ok[None, :], o, 0.0)
         )
-        p = tl.zeros([block_e, C], tl.float32)
+        q_s = tl.zeros([block_e, C], tl.float32)
         k = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
             q = tl.load(
                 q_p + t0 * q_t + i[:, None] * q_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
-            p = tl.dot(s[n_d].to(DT), tl.trans(q.to(DT)), p, input_precision="tf32x3")  # q s
+            q_s = tl.dot(s[n_d].to(DT), tl.trans(q.to(DT)), q_s, input_precision="tf32x3")  # q s
             k_slice = tl.load(
                 k_p + t0 * k_t + i[:, None] * k_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
             k = k + (k_slice,)
         since = span(lam_a, lam_n, 0.0, 0)
-        w = o_each.to(tl.float32) + (-since[None, :] * p)
-        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p2 = tl.dot(w.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix1 w
+        known = o_each.to(tl.float32) + (-since[None, :] * q_s)
+        matrix1_tile = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        v = tl.dot(known.to(DT), tl.trans(matrix1_tile.to(DT)), input_precision="tf32x3")  # matrix1 known
         if YIELD:
-            tl.store(write1_out + step * E + i[None, :] * (H * E) + e[:, None], p2, mask=e_ok[:, None] & i_ok[None, :])
+            tl.store(write1_out + step * E + i[None, :] * (H * E) + e[:, None], v, mask=e_ok[:, None] & i_ok[None, :])
             tl.store(
-                v_out + step * E + i[None, :] * (H * E) + e[:, None], p2, mask=e_ok[:, None] & i_ok[None, :]
+                v_out + step * E + i[None, :] * (H * E) + e[:, None], v, mask=e_ok[:, None] & i_ok[None, :]
             )  # (27) v
         kept = span(lam_a_end, lam_n_end, 0.0, 0)
         lam = tl.exp(tl.load(lam_by_head + at + i, mask=i_ok, other=0.0))
-        x = tl.where(i_ok, (1.0 + (-lam)), 0.0)  # 1 - lam
+        stepwise = tl.where(i_ok, (1.0 + (-lam)), 0.0)  # 1 - lam
         until = span(lam_a_end, lam_n_end, lam_a, lam_n)
         s_next = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
-            p3 = tl.dot(
-                ((x * until)[None, :] * p2).to(DT), k[n_d].to(DT), (kept * s[n_d]), input_precision="tf32x3"
-            )  # ... + k^T diag((1 - lam) . until) p2
-            s_slice2 = p3  # (28) kept s + k^T diag((1 - lam) . until) p2
+            s_after = tl.dot(
+                ((stepwise * until)[None, :] * v).to(DT), k[n_d].to(DT), (kept * s[n_d]), input_precision="tf32x3"
+            )  # ... + k^T diag((1 - lam) . until) v
+            s_slice2 = s_after  # (28) kept s + k^T diag((1 - lam) . until) v
             s_next = s_next + (s_slice2,)
         s = s_next
     for n_d in tl.static_range((D + block_d - 1) // block_d):
@@ -577,7 +577,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], o.shape[2], lam.shape[2], 0)
     D = q.shape[-1]
     E = o.shape[-1]
-    config = choose(some.dtype, (D, E), "619aa8ba4c365e2d")
+    config = choose(some.dtype, (D, E), "a3c43acb36c8dd84")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     s_first = whole(states.get("s"))
@@ -687,17 +687,17 @@ def backward_prepare_1(
         lam_n = tl.load(lam_rests + at + row) if EXACT else 0
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(k.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # k q^T
+        k_q = tl.dot(k.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # k q^T
         seen = i[:, None] < i[None, :]
         log2 = lam_a[None, :] - lam_a[:, None]
         if EXACT:
             log2 = log2 + (lam_n[None, :] - lam_n[:, None])
         m = power(log2, seen)  # decays from write to read
         lam = tl.exp(tl.load(lam_by_head + at + i, mask=i_ok, other=0.0))
-        x = tl.where(i_ok, (1.0 + (-lam)), 0.0)  # 1 - lam
-        w = -x[:, None] * (p * m)
-        x2 = inverse(w, C, LEVELS, DT)  # (I - T)^-1
-        tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x2)  # x2
+        stepwise = tl.where(i_ok, (1.0 + (-lam)), 0.0)  # 1 - lam
+        system = -stepwise[:, None] * (k_q * m)
+        solved = inverse(system, C, LEVELS, DT)  # (I - T)^-1
+        tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], solved)  # solved
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -759,34 +759,34 @@ def backward_sweep_1(
             else tl.where(e_ok[:, None] & i_ok[None, :], dv, 0.0)
         )
         since = span(lam_a_end, lam_n_end, lam_a, lam_n)
-        p = tl.zeros([block_e, C], tl.float32)
+        k_ds = tl.zeros([block_e, C], tl.float32)
         q = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
             k = tl.load(
                 k_p + t0 * k_t + i[:, None] * k_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
-            p = tl.dot(ds[n_d].to(DT), tl.trans(k.to(DT)), p, input_precision="tf32x3")  # k ds
+            k_ds = tl.dot(ds[n_d].to(DT), tl.trans(k.to(DT)), k_ds, input_precision="tf32x3")  # k ds
             q_slice = tl.load(
                 q_p + t0 * q_t + i[:, None] * q_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
             q = q + (q_slice,)
         lam = tl.exp(tl.load(lam_by_head + at + i, mask=i_ok, other=0.0))
-        x = tl.where(i_ok, (1.0 + (-lam)), 0.0)  # 1 - lam
-        w = dv_each.to(tl.float32) + ((since * x)[None, :] * p)
-        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p2 = tl.dot(w.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix1 w
+        stepwise = tl.where(i_ok, (1.0 + (-lam)), 0.0)  # 1 - lam
+        known = dv_each.to(tl.float32) + ((since * stepwise)[None, :] * k_ds)
+        matrix1_tile = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        do = tl.dot(known.to(DT), tl.trans(matrix1_tile.to(DT)), input_precision="tf32x3")  # matrix1 known
         if YIELD:
             tl.store(
-                do_out + step * E + i[None, :] * (H * E) + e[:, None], p2, mask=e_ok[:, None] & i_ok[None, :]
+                do_out + step * E + i[None, :] * (H * E) + e[:, None], do, mask=e_ok[:, None] & i_ok[None, :]
             )  # (30) do
         kept = span(lam_a_end, lam_n_end, 0.0, 0)
         until = span(lam_a, lam_n, 0.0, 0)
         ds_next = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
-            p3 = tl.dot(
-                (-until[None, :] * p2).to(DT), q[n_d].to(DT), (kept * ds[n_d]), input_precision="tf32x3"
-            )  # ... + -q^T diag(until) p2
-            ds_slice2 = p3  # (31) kept ds - q^T diag(until) p2
+            ds_after = tl.dot(
+                (-until[None, :] * do).to(DT), q[n_d].to(DT), (kept * ds[n_d]), input_precision="tf32x3"
+            )  # ... + -q^T diag(until) do
+            ds_slice2 = ds_after  # (31) kept ds - q^T diag(until) do
             ds_next = ds_next + (ds_slice2,)
         ds = ds_next
     for n_d in tl.static_range((D + block_d - 1) // block_d):
@@ -837,17 +837,19 @@ def backward_prepare_2(
         write1 = tl.load(
             write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
-        p = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do write1^T
+        do_write1 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do write1^T
         seen = i[:, None] > i[None, :]
         log2 = lam_a[:, None] - lam_a[None, :]
         if EXACT:
             log2 = log2 + (lam_n[:, None] - lam_n[None, :])
         m = power(log2, seen)  # decays from write to read
-        tl.store(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (p * m))  # (do write1^T) . m
-        lam = tl.exp(tl.load(lam_by_head + at + i, mask=i_ok, other=0.0))
-        x = tl.where(i_ok, (1.0 + (-lam)), 0.0)  # 1 - lam
         tl.store(
-            matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (x[None, :] * (p * m))
+            matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (do_write1 * m)
+        )  # (do write1^T) . m
+        lam = tl.exp(tl.load(lam_by_head + at + i, mask=i_ok, other=0.0))
+        stepwise = tl.where(i_ok, (1.0 + (-lam)), 0.0)  # 1 - lam
+        tl.store(
+            matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (stepwise[None, :] * (do_write1 * m))
         )  # ((do write1^T) . m) diag((1 - lam))
 
 
@@ -913,8 +915,8 @@ def backward_sweep_2(
             else tl.where(d_ok[:, None] & i_ok[None, :], k, 0.0)
         )
         lam = tl.exp(tl.load(lam_by_head + at + i, mask=i_ok, other=0.0))
-        x = tl.where(i_ok, (1.0 + (-lam)), 0.0)  # 1 - lam
-        p = tl.zeros([block_d, C], tl.float32)
+        stepwise = tl.where(i_ok, (1.0 + (-lam)), 0.0)  # 1 - lam
+        write1_ds = tl.zeros([block_d, C], tl.float32)
         q = tl.load(q_p + t0 * q_t + i[None, :] * q_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         q_each = (
             tl.dot(q.to(DT), identity)
@@ -930,32 +932,35 @@ def backward_sweep_2(
                 mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
             rounded, rest = rounded_and_rest(ds[n_e], DT)
-            p = tl.dot(rounded.to(DT), tl.trans(write1.to(DT)), p, input_precision="tf32x3")  # write1 ds^T
+            write1_ds = tl.dot(
+                rounded.to(DT), tl.trans(write1.to(DT)), write1_ds, input_precision="tf32x3"
+            )  # write1 ds^T
             if not EXACT:
-                p = tl.dot(rest.to(DT), tl.trans(write1.to(DT)), p)
+                write1_ds = tl.dot(rest.to(DT), tl.trans(write1.to(DT)), write1_ds)
             do = tl.load(
                 do_p + t0 * do_t + i[:, None] * do_t + e[n_e][None, :],
                 mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
-            p3 = tl.dot(
+            ds_after = tl.dot(
                 (-until[None, :] * q_each.to(tl.float32)).to(DT), do.to(DT), (kept * ds[n_e]), input_precision="tf32x3"
             )  # ... + -q^T diag(until) do
-            ds_slice2 = p3  # (31) kept ds - q^T diag(until) do
+            ds_slice2 = ds_after  # (31) kept ds - q^T diag(until) do
             ds_next = ds_next + (ds_slice2,)
         ds = ds_next
         sums = tl.sum(
             tl.reshape(
-                rounded_to((-(since * x)[None, :] * k_each.to(tl.float32)), DT) * p, [WARPS, block_d // WARPS, C]
+                rounded_to((-(since * stepwise)[None, :] * k_each.to(tl.float32)), DT) * write1_ds,
+                [WARPS, block_d // WARPS, C],
             ),
             axis=1,
         )
-        t = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p2 = tl.dot(q.to(DT), t.to(DT), input_precision="tf32x3")  # matrix2 q
-        y = (-p2) + (since[None, :] * p)  # (32) diag(since) write1 ds^T - matrix2 q
+        matrix2_tile = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        matrix2_q = tl.dot(q.to(DT), matrix2_tile.to(DT), input_precision="tf32x3")  # matrix2 q
+        read = (-matrix2_q) + (since[None, :] * write1_ds)  # (32) diag(since) write1 ds^T - matrix2 q
         if YIELD:
             tl.store(
                 dk_out + step * D + i[None, :] * (H * D) + d[:, None],
-                ((1.0 + (-lam))[None, :] * y), mask=d_ok[:, None] & i_ok[None, :],
+                ((1.0 + (-lam))[None, :] * read), mask=d_ok[:, None] & i_ok[None, :],
             )  # dk
             tl.store(
                 dlog_lam_1_out
@@ -964,7 +969,7 @@ def backward_sweep_2(
                 + i[None, :],
                 tl.sum(
                     tl.reshape(
-                        tl.where(d_ok[:, None], (-lam[None, :] * (k_each.to(tl.float32) * y)), 0.0),
+                        tl.where(d_ok[:, None], (-lam[None, :] * (k_each.to(tl.float32) * read)), 0.0),
                         [WARPS, block_d // WARPS, C],
                     ),
                     axis=1,
@@ -1015,22 +1020,22 @@ def backward_prepare_3(
         lam_a = tl.load(lam_sums + at + row)
         lam_n = tl.load(lam_rests + at + row) if EXACT else 0
         lam = tl.exp(tl.load(lam_by_head + at + i, mask=i_ok, other=0.0))
-        x = tl.where(i_ok, (1.0 + (-lam)), 0.0)  # 1 - lam
+        stepwise = tl.where(i_ok, (1.0 + (-lam)), 0.0)  # 1 - lam
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
+        q_k = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         write1 = tl.load(
             write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
-        p2 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do write1^T
+        do_write1 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do write1^T
         seen = i[:, None] > i[None, :]
         log2 = lam_a[:, None] - lam_a[None, :]
         if EXACT:
             log2 = log2 + (lam_n[:, None] - lam_n[None, :])
         m = power(log2, seen)  # decays from write to read
-        pairs = -x[None, :] * (
-            p * p2 * tl.where(i[:, None] > i[None, :], 1.0, 0.0) * m
+        pairs = -stepwise[None, :] * (
+            q_k * do_write1 * tl.where(i[:, None] > i[None, :], 1.0, 0.0) * m
         )  # -([i > j] . (q k^T) . (do write1^T) . m) diag((1 - lam))
         sums = tl.sum(pairs, axis=1)
         sums2 = tl.sum(tl.reshape(pairs, [2, C // 2, C]), axis=1)
@@ -1101,7 +1106,7 @@ def backward_sweep_3(
             if PRODUCTS and q.dtype == DT
             else tl.where(d_ok[:, None] & i_ok[None, :], q, 0.0)
         )
-        p = tl.zeros([block_d, C], tl.float32)
+        do_s = tl.zeros([block_d, C], tl.float32)
         k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         k_each = (
             tl.dot(k.to(DT), identity)
@@ -1110,7 +1115,7 @@ def backward_sweep_3(
         )
         kept = span(lam_a_end, lam_n_end, 0.0, 0)
         lam = tl.exp(tl.load(lam_by_head + at + i, mask=i_ok, other=0.0))
-        x = tl.where(i_ok, (1.0 + (-lam)), 0.0)  # 1 - lam
+        stepwise = tl.where(i_ok, (1.0 + (-lam)), 0.0)  # 1 - lam
         until = span(lam_a_end, lam_n_end, lam_a, lam_n)
         s_next = ()
         for n_e in tl.static_range((E + block_e - 1) // block_e):
@@ -1119,29 +1124,31 @@ def backward_sweep_3(
                 mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
             rounded, rest = rounded_and_rest(s[n_e], DT)
-            p = tl.dot(rounded.to(DT), tl.trans(do.to(DT)), p, input_precision="tf32x3")  # do s^T
+            do_s = tl.dot(rounded.to(DT), tl.trans(do.to(DT)), do_s, input_precision="tf32x3")  # do s^T
             if not EXACT:
-                p = tl.dot(rest.to(DT), tl.trans(do.to(DT)), p)
+                do_s = tl.dot(rest.to(DT), tl.trans(do.to(DT)), do_s)
             write1 = tl.load(
                 write1_p + t0 * write1_t + i[:, None] * write1_t + e[n_e][None, :],
                 mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
-            p3 = tl.dot(
-                ((x * until)[None, :] * k_each.to(tl.float32)).to(DT), write1.to(DT),
+            s_after = tl.dot(
+                ((stepwise * until)[None, :] * k_each.to(tl.float32)).to(DT), write1.to(DT),
                 (kept * s[n_e]), input_precision="tf32x3",
             )  # ... + k^T diag((1 - lam) . until) write1
-            s_slice2 = p3  # (28) kept s + k^T diag((1 - lam) . until) write1
+            s_slice2 = s_after  # (28) kept s + k^T diag((1 - lam) . until) write1
             s_next = s_next + (s_slice2,)
         s = s_next
         sums = tl.sum(
-            tl.reshape(rounded_to((-since[None, :] * q_each.to(tl.float32)), DT) * p, [WARPS, block_d // WARPS, C]),
+            tl.reshape(rounded_to((-since[None, :] * q_each.to(tl.float32)), DT) * do_s, [WARPS, block_d // WARPS, C]),
             axis=1,
         )
-        t = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p2 = tl.dot(k.to(DT), tl.trans(t.to(DT)), (since[None, :] * p), input_precision="tf32x3")  # ... + matrix3 k
+        matrix3_tile = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        read = tl.dot(
+            k.to(DT), tl.trans(matrix3_tile.to(DT)), (since[None, :] * do_s), input_precision="tf32x3"
+        )  # ... + matrix3 k
         if YIELD:
             tl.store(
-                dq_out + step * D + i[None, :] * (H * D) + d[:, None], (-p2), mask=d_ok[:, None] & i_ok[None, :]
+                dq_out + step * D + i[None, :] * (H * D) + d[:, None], (-read), mask=d_ok[:, None] & i_ok[None, :]
             )  # dq
             tl.store(
                 s_in_early__out
@@ -1167,7 +1174,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], o.shape[2], lam.shape[2], 0)
     D = q.shape[-1]
     E = o.shape[-1]
-    config = choose(some.dtype, (D, E), "619aa8ba4c365e2d")
+    config = choose(some.dtype, (D, E), "a3c43acb36c8dd84")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     s_first = whole(states.get("s"))
@@ -1348,8 +1355,8 @@ def torch_step(given, states, constants, outputs, following):
     o = given["o"].to(dtype)
     lam = given["lam"].to(dtype).exp()
     s = states["s"].to(dtype)
-    t1 = (q[..., :, None] * s).sum(-2)
-    w = o - lam[..., None] * t1
+    s_q = (q[..., :, None] * s).sum(-2)
+    w = o - lam[..., None] * s_q
     next_s = lam[..., None, None] * s + ((1.0 - lam)[..., None] * k)[..., :, None] * w[..., None, :]
     outputs["v"][...] = w
     following["s"][...] = next_s
@@ -1410,8 +1417,8 @@ def step_kernel(
         k = k.to(tl.float32)
         o = o.to(tl.float32)
         lam = tl.exp(lam.to(tl.float32))
-        t1 = tl.sum(q[:, None] * s, axis=0)
-        w = o - lam * t1
+        s_q = tl.sum(q[:, None] * s, axis=0)
+        w = o - lam * s_q
         tl.store(next_s_at + at_d_e, lam * s + ((1.0 - lam) * k)[:, None] * w[None, :], mask=in_d_e)
         tl.store(v_at + at_e, w, mask=in_e)
 
@@ -1485,8 +1492,8 @@ def steps_kernel(
             o_ahead = tl.load(o_at + then * o_stride1 + wide_e * o_stride3, mask=in_e, other=0.0)
             lam = tl.exp(lam_ahead.to(tl.float32))
             lam_ahead = tl.load(lam_at + then * lam_stride1)
-            t1 = tl.sum(q[:, None] * s, axis=0)
-            w = o - lam * t1
+            s_q = tl.sum(q[:, None] * s, axis=0)
+            w = o - lam * s_q
             if yields:
                 tl.store(v_at + now * v_stride1 + at_e, w, mask=in_e)
             next_s = (lam * s + ((1.0 - lam) * k)[:, None] * w[None, :]).to(s_at.dtype.element_ty)

@@ -415,8 +415,8 @@ def forward_rows_1(
         k_p + h // k_g * k_h + (b * k_b + step * k_t)[:, None] + d[None, :],
         mask=i_ok[:, None] & d_ok[None, :], other=0.0,
     ).to(tl.float32)
-    t1 = tl.sum(q.to(tl.float64) * k, axis=1).to(tl.float32)
-    tl.store(ahead1_out + at, 1.0 / t1, mask=i_ok)
+    q_k = tl.sum(q.to(tl.float64) * k, axis=1).to(tl.float32)
+    tl.store(ahead1_out + at, 1.0 / q_k, mask=i_ok)
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
@@ -452,16 +452,16 @@ def forward_prepare_1(
         lam_n = tl.load(lam_rests + at + row) if EXACT else 0
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="ieee")  # q k^T
+        q_k = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="ieee")  # q k^T
         ahead1 = tl.load(ahead1_p + t0 * ahead1_t + i * ahead1_t, mask=i_ok, other=0.0)
         seen = i[:, None] > i[None, :]
         log2 = lam_a[:, None] - lam_a[None, :]
         if EXACT:
             log2 = log2 + (lam_n[:, None] - lam_n[None, :])
         m = power(log2, seen)  # decays from write to read
-        w = -ahead1.to(tl.float32)[None, :] * (p * m)
-        x = inverse(w, C, LEVELS, DT)  # (I - T)^-1
-        tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x)  # x
+        system = -ahead1.to(tl.float32)[None, :] * (q_k * m)
+        solved = inverse(system, C, LEVELS, DT)  # (I - T)^-1
+        tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], solved)  # solved
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -543,33 +543,35 @@ def forward_sweep_1(
             if PRODUCTS and o.dtype == DT
             else tl.where(e_ok[:, None] & i_ok[None, :], o, 0.0)
         )
-        p = tl.zeros([block_e, C], tl.float32)
+        q_s = tl.zeros([block_e, C], tl.float32)
         k = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
             q = tl.load(
                 q_p + t0 * q_t + i[:, None] * q_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
-            p = tl.dot(s[n_d].to(DT), tl.trans(q.to(DT)), p, input_precision="tf32x3")  # q s
+            q_s = tl.dot(s[n_d].to(DT), tl.trans(q.to(DT)), q_s, input_precision="tf32x3")  # q s
             k_slice = tl.load(
                 k_p + t0 * k_t + i[:, None] * k_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
             k = k + (k_slice,)
         since = span(lam_a, lam_n, 0.0, 0)
-        w = o_each.to(tl.float32) + (-since[None, :] * p)
-        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p2 = tl.dot(w.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix1 w
+        known = o_each.to(tl.float32) + (-since[None, :] * q_s)
+        matrix1_tile = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        write1 = tl.dot(known.to(DT), tl.trans(matrix1_tile.to(DT)), input_precision="tf32x3")  # matrix1 known
         if YIELD:
-            tl.store(write1_out + step * E + i[None, :] * (H * E) + e[:, None], p2, mask=e_ok[:, None] & i_ok[None, :])
+            tl.store(
+                write1_out + step * E + i[None, :] * (H * E) + e[:, None], write1, mask=e_ok[:, None] & i_ok[None, :]
+            )
         kept = span(lam_a_end, lam_n_end, 0.0, 0)
         ahead1 = tl.load(ahead1_p + t0 * ahead1_t + i * ahead1_t, mask=i_ok, other=0.0)
         until = span(lam_a_end, lam_n_end, lam_a, lam_n)
         s_next = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
-            p3 = tl.dot(
-                ((ahead1.to(tl.float32) * until)[None, :] * p2).to(DT), k[n_d].to(DT),
+            s_after = tl.dot(
+                ((ahead1.to(tl.float32) * until)[None, :] * write1).to(DT), k[n_d].to(DT),
                 (kept * s[n_d]), input_precision="tf32x3",
-            )  # ... + k^T diag((ahead1) . until) p2
-            s_slice2 = p3  # (30) kept s + k^T diag((ahead1) . until) p2
+            )  # ... + k^T diag((ahead1) . until) write1
+            s_slice2 = s_after  # (30) kept s + k^T diag((ahead1) . until) write1
             s_next = s_next + (s_slice2,)
         s = s_next
     for n_d in tl.static_range((D + block_d - 1) // block_d):
@@ -638,8 +640,8 @@ def forward_rows_2(
         write1_p + h // write1_g * write1_h + (b * write1_b + step * write1_t)[:, None] + e[None, :],
         mask=i_ok[:, None] & e_ok[None, :], other=0.0,
     ).to(tl.float32)
-    t1 = tl.sum(q.to(tl.float64) * k, axis=1).to(tl.float32)
-    tl.store(v_out + at[:, None] * E + e[None, :], (1.0 / t1)[:, None] * write1, mask=i_ok[:, None] & e_ok[None, :])
+    q_k = tl.sum(q.to(tl.float64) * k, axis=1).to(tl.float32)
+    tl.store(v_out + at[:, None] * E + e[None, :], (1.0 / q_k)[:, None] * write1, mask=i_ok[:, None] & e_ok[None, :])
 
 
 def triton_forward(given, states, constants, packed=None, exchange=None, needs_backward=True, finals=True):
@@ -653,7 +655,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], o.shape[2], lam.shape[2], 0)
     D = q.shape[-1]
     E = o.shape[-1]
-    config = choose(some.dtype, (D, E), "85c2056c0f01d963")
+    config = choose(some.dtype, (D, E), "acf824f735497335")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     s_first = whole(states.get("s"))
@@ -771,8 +773,8 @@ def backward_rows_1(
         k_p + h // k_g * k_h + (b * k_b + step * k_t)[:, None] + d[None, :],
         mask=i_ok[:, None] & d_ok[None, :], other=0.0,
     ).to(tl.float32)
-    t1 = tl.sum(q.to(tl.float64) * k, axis=1).to(tl.float32)
-    tl.store(ahead1_out + at, 1.0 / t1, mask=i_ok)
+    q_k = tl.sum(q.to(tl.float64) * k, axis=1).to(tl.float32)
+    tl.store(ahead1_out + at, 1.0 / q_k, mask=i_ok)
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
@@ -808,16 +810,16 @@ def backward_prepare_1(
         lam_n = tl.load(lam_rests + at + row) if EXACT else 0
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(k.to(DT), tl.trans(q.to(DT)), input_precision="ieee")  # k q^T
+        k_q = tl.dot(k.to(DT), tl.trans(q.to(DT)), input_precision="ieee")  # k q^T
         seen = i[:, None] < i[None, :]
         log2 = lam_a[None, :] - lam_a[:, None]
         if EXACT:
             log2 = log2 + (lam_n[None, :] - lam_n[:, None])
         m = power(log2, seen)  # decays from write to read
         ahead1 = tl.load(ahead1_p + t0 * ahead1_t + i * ahead1_t, mask=i_ok, other=0.0)
-        w = -ahead1.to(tl.float32)[:, None] * (p * m)
-        x = inverse(w, C, LEVELS, DT)  # (I - T)^-1
-        tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x)  # x
+        system = -ahead1.to(tl.float32)[:, None] * (k_q * m)
+        solved = inverse(system, C, LEVELS, DT)  # (I - T)^-1
+        tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], solved)  # solved
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -882,32 +884,34 @@ def backward_sweep_1(
             else tl.where(e_ok[:, None] & i_ok[None, :], dv, 0.0)
         )
         since = span(lam_a_end, lam_n_end, lam_a, lam_n)
-        p = tl.zeros([block_e, C], tl.float32)
+        k_ds = tl.zeros([block_e, C], tl.float32)
         q = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
             k = tl.load(
                 k_p + t0 * k_t + i[:, None] * k_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
-            p = tl.dot(ds[n_d].to(DT), tl.trans(k.to(DT)), p, input_precision="tf32x3")  # k ds
+            k_ds = tl.dot(ds[n_d].to(DT), tl.trans(k.to(DT)), k_ds, input_precision="tf32x3")  # k ds
             q_slice = tl.load(
                 q_p + t0 * q_t + i[:, None] * q_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
             q = q + (q_slice,)
-        w = (ahead1.to(tl.float32)[None, :] * dv_each.to(tl.float32)) + ((since * ahead1.to(tl.float32))[None, :] * p)
-        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p2 = tl.dot(w.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix1 w
+        known = (ahead1.to(tl.float32)[None, :] * dv_each.to(tl.float32)) + (
+            (since * ahead1.to(tl.float32))[None, :] * k_ds
+        )
+        matrix1_tile = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        do = tl.dot(known.to(DT), tl.trans(matrix1_tile.to(DT)), input_precision="tf32x3")  # matrix1 known
         if YIELD:
             tl.store(
-                do_out + step * E + i[None, :] * (H * E) + e[:, None], p2, mask=e_ok[:, None] & i_ok[None, :]
+                do_out + step * E + i[None, :] * (H * E) + e[:, None], do, mask=e_ok[:, None] & i_ok[None, :]
             )  # (32) do
         kept = span(lam_a_end, lam_n_end, 0.0, 0)
         until = span(lam_a, lam_n, 0.0, 0)
         ds_next = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
-            p3 = tl.dot(
-                (-until[None, :] * p2).to(DT), q[n_d].to(DT), (kept * ds[n_d]), input_precision="tf32x3"
-            )  # ... + -q^T diag(until) p2
-            ds_slice2 = p3  # (33) kept ds - q^T diag(until) p2
+            ds_after = tl.dot(
+                (-until[None, :] * do).to(DT), q[n_d].to(DT), (kept * ds[n_d]), input_precision="tf32x3"
+            )  # ... + -q^T diag(until) do
+            ds_slice2 = ds_after  # (33) kept ds - q^T diag(until) do
             ds_next = ds_next + (ds_slice2,)
         ds = ds_next
     for n_d in tl.static_range((D + block_d - 1) // block_d):
@@ -958,13 +962,15 @@ def backward_prepare_2(
         write1 = tl.load(
             write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
-        p = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do write1^T
+        do_write1 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do write1^T
         seen = i[:, None] > i[None, :]
         log2 = lam_a[:, None] - lam_a[None, :]
         if EXACT:
             log2 = log2 + (lam_n[:, None] - lam_n[None, :])
         m = power(log2, seen)  # decays from write to read
-        tl.store(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (p * m))  # (do write1^T) . m
+        tl.store(
+            matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (do_write1 * m)
+        )  # (do write1^T) . m
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -1031,7 +1037,7 @@ def backward_sweep_2(
             if PRODUCTS and k.dtype == DT
             else tl.where(d_ok[:, None] & i_ok[None, :], k, 0.0)
         )
-        p = tl.zeros([block_d, C], tl.float32)
+        write1_ds = tl.zeros([block_d, C], tl.float32)
         q = tl.load(q_p + t0 * q_t + i[None, :] * q_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         q_each = (
             tl.dot(q.to(DT), identity)
@@ -1047,38 +1053,44 @@ def backward_sweep_2(
                 mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
             rounded, rest = rounded_and_rest(ds[n_e], DT)
-            p = tl.dot(rounded.to(DT), tl.trans(write1.to(DT)), p, input_precision="tf32x3")  # write1 ds^T
+            write1_ds = tl.dot(
+                rounded.to(DT), tl.trans(write1.to(DT)), write1_ds, input_precision="tf32x3"
+            )  # write1 ds^T
             if not EXACT:
-                p = tl.dot(rest.to(DT), tl.trans(write1.to(DT)), p)
+                write1_ds = tl.dot(rest.to(DT), tl.trans(write1.to(DT)), write1_ds)
             do = tl.load(
                 do_p + t0 * do_t + i[:, None] * do_t + e[n_e][None, :],
                 mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
-            p3 = tl.dot(
+            ds_after = tl.dot(
                 (-until[None, :] * q_each.to(tl.float32)).to(DT), do.to(DT), (kept * ds[n_e]), input_precision="tf32x3"
             )  # ... + -q^T diag(until) do
-            ds_slice2 = p3  # (33) kept ds - q^T diag(until) do
+            ds_slice2 = ds_after  # (33) kept ds - q^T diag(until) do
             ds_next = ds_next + (ds_slice2,)
         ds = ds_next
         sums = tl.sum(
             tl.reshape(
-                rounded_to((-(since * ahead1.to(tl.float32))[None, :] * k_each.to(tl.float32)), DT) * p,
+                rounded_to((-(since * ahead1.to(tl.float32))[None, :] * k_each.to(tl.float32)), DT) * write1_ds,
                 [WARPS, block_d // WARPS, C],
             ),
             axis=1,
         )
-        t = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p2 = tl.dot(q.to(DT), t.to(DT), input_precision="tf32x3")  # matrix2 q
-        y = (-p2) + (since[None, :] * p)  # (34) diag(since) write1 ds^T - matrix2 q
+        matrix2_tile = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        matrix2_q = tl.dot(q.to(DT), matrix2_tile.to(DT), input_precision="tf32x3")  # matrix2 q
+        read1 = (-matrix2_q) + (since[None, :] * write1_ds)  # (34) diag(since) write1 ds^T - matrix2 q
         if YIELD:
-            tl.store(read1_out + step * D + i[None, :] * (H * D) + d[:, None], y, mask=d_ok[:, None] & i_ok[None, :])
+            tl.store(
+                read1_out + step * D + i[None, :] * (H * D) + d[:, None], read1, mask=d_ok[:, None] & i_ok[None, :]
+            )
             tl.store(
                 dq_1_148c1f_out
                 + ((bh * tl.cdiv(D, block_d) + tile) * WARPS + tl.arange(0, WARPS))[:, None] * T
                 + t0
                 + i[None, :],
                 tl.sum(
-                    tl.reshape(tl.where(d_ok[:, None], (k_each.to(tl.float32) * y), 0.0), [WARPS, block_d // WARPS, C]),
+                    tl.reshape(
+                        tl.where(d_ok[:, None], (k_each.to(tl.float32) * read1), 0.0), [WARPS, block_d // WARPS, C]
+                    ),
                     axis=1,
                 ),
                 mask=i_ok[None, :],
@@ -1089,7 +1101,9 @@ def backward_sweep_2(
                 + t0
                 + i[None, :],
                 tl.sum(
-                    tl.reshape(tl.where(d_ok[:, None], (k_each.to(tl.float32) * y), 0.0), [WARPS, block_d // WARPS, C]),
+                    tl.reshape(
+                        tl.where(d_ok[:, None], (k_each.to(tl.float32) * read1), 0.0), [WARPS, block_d // WARPS, C]
+                    ),
                     axis=1,
                 ),
                 mask=i_ok[None, :],
@@ -1144,7 +1158,7 @@ def backward_prepare_3(
         write1 = tl.load(
             write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
-        p = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="ieee")  # do write1^T
+        do_write1 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="ieee")  # do write1^T
         ahead1 = tl.load(ahead1_p + t0 * ahead1_t + i * ahead1_t, mask=i_ok, other=0.0)
         seen = i[:, None] > i[None, :]
         log2 = lam_a[:, None] - lam_a[None, :]
@@ -1153,13 +1167,13 @@ def backward_prepare_3(
         m = power(log2, seen)  # decays from write to read
         tl.store(
             matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-            (ahead1.to(tl.float32)[None, :] * (p * m)),
+            (ahead1.to(tl.float32)[None, :] * (do_write1 * m)),
         )  # ((do write1^T) . m) diag((ahead1))
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p2 = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="ieee")  # q k^T
+        q_k = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="ieee")  # q k^T
         pairs = -ahead1.to(tl.float32)[None, :] * (
-            p2 * p * tl.where(i[:, None] > i[None, :], 1.0, 0.0) * m
+            q_k * do_write1 * tl.where(i[:, None] > i[None, :], 1.0, 0.0) * m
         )  # -([i > j] . (q k^T) . (do write1^T) . m) diag((ahead1))
         sums = tl.sum(pairs, axis=1)
         sums2 = tl.sum(tl.reshape(pairs, [2, C // 2, C]), axis=1)
@@ -1232,7 +1246,7 @@ def backward_sweep_3(
             if PRODUCTS and q.dtype == DT
             else tl.where(d_ok[:, None] & i_ok[None, :], q, 0.0)
         )
-        p = tl.zeros([block_d, C], tl.float32)
+        do_s = tl.zeros([block_d, C], tl.float32)
         k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         k_each = (
             tl.dot(k.to(DT), identity)
@@ -1249,29 +1263,31 @@ def backward_sweep_3(
                 mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
             rounded, rest = rounded_and_rest(s[n_e], DT)
-            p = tl.dot(rounded.to(DT), tl.trans(do.to(DT)), p, input_precision="tf32x3")  # do s^T
+            do_s = tl.dot(rounded.to(DT), tl.trans(do.to(DT)), do_s, input_precision="tf32x3")  # do s^T
             if not EXACT:
-                p = tl.dot(rest.to(DT), tl.trans(do.to(DT)), p)
+                do_s = tl.dot(rest.to(DT), tl.trans(do.to(DT)), do_s)
             write1 = tl.load(
                 write1_p + t0 * write1_t + i[:, None] * write1_t + e[n_e][None, :],
                 mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
-            p3 = tl.dot(
+            s_after = tl.dot(
                 ((ahead1.to(tl.float32) * until)[None, :] * k_each.to(tl.float32)).to(DT),
                 write1.to(DT), (kept * s[n_e]), input_precision="tf32x3",
             )  # ... + k^T diag((ahead1) . until) write1
-            s_slice2 = p3  # (30) kept s + k^T diag((ahead1) . until) write1
+            s_slice2 = s_after  # (30) kept s + k^T diag((ahead1) . until) write1
             s_next = s_next + (s_slice2,)
         s = s_next
         sums = tl.sum(
-            tl.reshape(rounded_to((-since[None, :] * q_each.to(tl.float32)), DT) * p, [WARPS, block_d // WARPS, C]),
+            tl.reshape(rounded_to((-since[None, :] * q_each.to(tl.float32)), DT) * do_s, [WARPS, block_d // WARPS, C]),
             axis=1,
         )
-        t = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p2 = tl.dot(k.to(DT), tl.trans(t.to(DT)), (since[None, :] * p), input_precision="tf32x3")  # ... + matrix3 k
+        matrix3_tile = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        read = tl.dot(
+            k.to(DT), tl.trans(matrix3_tile.to(DT)), (since[None, :] * do_s), input_precision="tf32x3"
+        )  # ... + matrix3 k
         if YIELD:
             tl.store(
-                dq_2_out + step * D + i[None, :] * (H * D) + d[:, None], (-p2), mask=d_ok[:, None] & i_ok[None, :]
+                dq_2_out + step * D + i[None, :] * (H * D) + d[:, None], (-read), mask=d_ok[:, None] & i_ok[None, :]
             )  # dq
             tl.store(
                 s_in_early__out
@@ -1349,18 +1365,19 @@ def backward_rows_2(
             read1_p + h // read1_g * read1_h + (b * read1_b + step * read1_t)[:, None] + d[None, :],
             mask=i_ok[:, None] & d_ok[None, :], other=0.0,
         ).to(tl.float32)
-    t1 = tl.sum(write1 * dv, axis=1)
-    t2 = tl.sum(k.to(tl.float64) * q, axis=1).to(tl.float32)
-    t3 = 1.0 / (t2 * t2)
+    write1_dv = tl.sum(write1 * dv, axis=1)
+    k_q = tl.sum(k.to(tl.float64) * q, axis=1).to(tl.float32)
+    t1 = 1.0 / (k_q * k_q)
     if dq_out is not None:
         tl.store(
-            dq_out + at[:, None] * D + d[None, :], dq_2 - ((t1 + dq_1_148c1f) * t3)[:, None] * k,
+            dq_out + at[:, None] * D + d[None, :],
+            dq_2 - ((write1_dv + dq_1_148c1f) * t1)[:, None] * k,
             mask=i_ok[:, None] & d_ok[None, :],
         )
     if dk_out is not None:
         tl.store(
             dk_out + at[:, None] * D + d[None, :],
-            (1.0 / t2)[:, None] * read1 - (t3 * (t1 + dk_1_148c1f))[:, None] * q,
+            (1.0 / k_q)[:, None] * read1 - (t1 * (write1_dv + dk_1_148c1f))[:, None] * q,
             mask=i_ok[:, None] & d_ok[None, :],
         )
 
@@ -1376,7 +1393,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], o.shape[2], lam.shape[2], 0)
     D = q.shape[-1]
     E = o.shape[-1]
-    config = choose(some.dtype, (D, E), "85c2056c0f01d963")
+    config = choose(some.dtype, (D, E), "acf824f735497335")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     s_first = whole(states.get("s"))
@@ -1584,12 +1601,12 @@ def torch_step(given, states, constants, outputs, following):
     o = given["o"].to(dtype)
     lam = given["lam"].to(dtype).exp()
     s = states["s"].to(dtype)
-    t1 = (k.double() * q).sum(-1).to(like.dtype)
-    t2 = 1.0 / t1
-    t3 = (q[..., :, None] * s).sum(-2)
-    t4 = o - lam[..., None] * t3
-    w = t2[..., None] * t4
-    next_s = lam[..., None, None] * s + (t2[..., None] * k)[..., :, None] * t4[..., None, :]
+    k_q = (k.double() * q).sum(-1).to(like.dtype)
+    t1 = 1.0 / k_q
+    s_q = (q[..., :, None] * s).sum(-2)
+    t2 = o - lam[..., None] * s_q
+    w = t1[..., None] * t2
+    next_s = lam[..., None, None] * s + (t1[..., None] * k)[..., :, None] * t2[..., None, :]
     outputs["v"][...] = w
     following["s"][...] = next_s
 
@@ -1649,12 +1666,12 @@ def step_kernel(
         k = k.to(tl.float32)
         o = o.to(tl.float32)
         lam = tl.exp(lam.to(tl.float32))
-        t1 = tl.sum(k.to(tl.float64) * q, axis=0).to(tl.float32)
-        t2 = 1.0 / t1
-        t3 = tl.sum(q[:, None] * s, axis=0)
-        t4 = o - lam * t3
-        tl.store(next_s_at + at_d_e, lam * s + (t2 * k)[:, None] * t4[None, :], mask=in_d_e)
-        w = t2 * t4
+        k_q = tl.sum(k.to(tl.float64) * q, axis=0).to(tl.float32)
+        t1 = 1.0 / k_q
+        s_q = tl.sum(q[:, None] * s, axis=0)
+        t2 = o - lam * s_q
+        tl.store(next_s_at + at_d_e, lam * s + (t1 * k)[:, None] * t2[None, :], mask=in_d_e)
+        w = t1 * t2
         tl.store(v_at + at_e, w, mask=in_e)
 
 
@@ -1727,14 +1744,14 @@ def steps_kernel(
             o_ahead = tl.load(o_at + then * o_stride1 + wide_e * o_stride3, mask=in_e, other=0.0)
             lam = tl.exp(lam_ahead.to(tl.float32))
             lam_ahead = tl.load(lam_at + then * lam_stride1)
-            t1 = tl.sum(k.to(tl.float64) * q, axis=0).to(tl.float32)
-            t2 = 1.0 / t1
-            t3 = tl.sum(q[:, None] * s, axis=0)
-            t4 = o - lam * t3
-            w = t2 * t4
+            k_q = tl.sum(k.to(tl.float64) * q, axis=0).to(tl.float32)
+            t1 = 1.0 / k_q
+            s_q = tl.sum(q[:, None] * s, axis=0)
+            t2 = o - lam * s_q
+            w = t1 * t2
             if yields:
                 tl.store(v_at + now * v_stride1 + at_e, w, mask=in_e)
-            next_s = (lam * s + (t2 * k)[:, None] * t4[None, :]).to(s_at.dtype.element_ty)
+            next_s = (lam * s + (t1 * k)[:, None] * t2[None, :]).to(s_at.dtype.element_ty)
             if keeps:
                 if each_at is not None:
                     kept_row = tl.cast(tl.load(each_at + batch * steps + now), tl.int64)

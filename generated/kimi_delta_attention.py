@@ -454,8 +454,8 @@ def forward_prepare_1(
     i_new = i_ok
     if not FLAT:
         steep_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
-    t = tl.zeros([C, C], tl.float32)
-    t2 = tl.zeros([C, C], tl.float32)
+    products = tl.zeros([C, C], tl.float32)
+    products2 = tl.zeros([C, C], tl.float32)
     for d_start in range(0, D, part_d):
         d = d_start + tl.arange(0, part_d)
         d_ok = d < D
@@ -475,8 +475,8 @@ def forward_prepare_1(
             if EXACT
             else 0
         )
-        t = decayed_product(
-            t, q.to(tl.float32), k.to(tl.float32), alpha_sums + step * D,
+        products = decayed_product(
+            products, q.to(tl.float32), k.to(tl.float32), alpha_sums + step * D,
             alpha_rests + step * D if EXACT else None, alpha_a, alpha_n, alpha_a, alpha_n, d, d_ok,
             last, H * D, C, CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
         )
@@ -484,8 +484,8 @@ def forward_prepare_1(
             steep_from = first_steep(steep_from, alpha_a, alpha_n, d_ok, C, DT)
             i_new = i_ok & ((i >= steep_from) | (again > 0))
         # sum_{d} k_{j,d} k_{i,d} m_{i,j,d}
-        t2 = decayed_product(
-            t2, k.to(tl.float32), k.to(tl.float32), alpha_sums + step * D,
+        products2 = decayed_product(
+            products2, k.to(tl.float32), k.to(tl.float32), alpha_sums + step * D,
             alpha_rests + step * D if EXACT else None, alpha_a, alpha_n, alpha_a, alpha_n, d, d_ok,
             last, H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
         )
@@ -519,16 +519,17 @@ def forward_prepare_1(
             mask=i_new[:, None] & d_ok[None, :],
         )  # k . until
     beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
-    w = -beta[None, :] * t2
-    x = inverse(w, C, LEVELS, DT)  # (I - T)^-1
+    system = -beta[None, :] * products2
+    solved = inverse(system, C, LEVELS, DT)  # (I - T)^-1
     tl.store(
-        matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x,
+        matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], solved,
         mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
-    )  # x
+    )  # solved
     tl.store(
-        matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (beta[None, :] * t),
+        matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
+        (beta[None, :] * products),
         mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
-    )  # t diag(beta)
+    )  # products diag(beta)
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
@@ -561,8 +562,8 @@ def forward_prepare_1_others(
             extent = reach(alpha_extents + at, last, C, CHUNK)
             if not is_flat(extent, DT):
                 steep_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
-                t = tl.zeros([C, C], tl.float32)
-                t2 = tl.zeros([C, C], tl.float32)
+                products = tl.zeros([C, C], tl.float32)
+                products2 = tl.zeros([C, C], tl.float32)
                 for d_start in range(0, D, part_d):
                     d = d_start + tl.arange(0, part_d)
                     d_ok = d < D
@@ -592,8 +593,8 @@ def forward_prepare_1_others(
                         if EXACT
                         else 0
                     )
-                    t = decayed_product(
-                        t, q.to(tl.float32), k.to(tl.float32), alpha_sums + step * D,
+                    products = decayed_product(
+                        products, q.to(tl.float32), k.to(tl.float32), alpha_sums + step * D,
                         alpha_rests + step * D if EXACT else None, alpha_a, alpha_n, alpha_a,
                         alpha_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, True, FLAT, EXACT,
                         DT,
@@ -602,8 +603,8 @@ def forward_prepare_1_others(
                         steep_from = first_steep(steep_from, alpha_a, alpha_n, d_ok, C, DT)
                         i_new = i_ok & ((i >= steep_from) | (again > 0))
                     # sum_{d} k_{j,d} k_{i,d} m_{i,j,d}
-                    t2 = decayed_product(
-                        t2, k.to(tl.float32), k.to(tl.float32), alpha_sums + step * D,
+                    products2 = decayed_product(
+                        products2, k.to(tl.float32), k.to(tl.float32), alpha_sums + step * D,
                         alpha_rests + step * D if EXACT else None, alpha_a, alpha_n, alpha_a,
                         alpha_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT,
                         DT,
@@ -638,17 +639,17 @@ def forward_prepare_1_others(
                         (until * k.to(tl.float32)), mask=i_new[:, None] & d_ok[None, :],
                     )  # k . until
                 beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
-                w = -beta[None, :] * t2
-                x = inverse(w, C, LEVELS, DT)  # (I - T)^-1
+                system = -beta[None, :] * products2
+                solved = inverse(system, C, LEVELS, DT)  # (I - T)^-1
                 tl.store(
-                    matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x,
+                    matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], solved,
                     mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
-                )  # x
+                )  # solved
                 tl.store(
                     matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-                    (beta[None, :] * t),
+                    (beta[None, :] * products),
                     mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
-                )  # t diag(beta)
+                )  # products diag(beta)
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -718,8 +719,8 @@ def forward_sweep_1(
         row = i if EVEN else tl.minimum(i, last)
         at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
-        p = tl.zeros([block_e, C], tl.float32)
-        p3 = tl.zeros([block_e, C], tl.float32)
+        scaled1_S = tl.zeros([block_e, C], tl.float32)
+        scaled2_S = tl.zeros([block_e, C], tl.float32)
         kept = ()
         scaled3 = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
@@ -741,12 +742,16 @@ def forward_sweep_1(
                 scaled1_p + at * D + i[:, None] * D + d[n_d][None, :],
                 mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
-            p = tl.dot(S[n_d].to(DT), tl.trans(scaled1.to(DT)), p, input_precision="tf32x3")  # scaled1 S
+            scaled1_S = tl.dot(
+                S[n_d].to(DT), tl.trans(scaled1.to(DT)), scaled1_S, input_precision="tf32x3"
+            )  # scaled1 S
             scaled2 = tl.load(
                 scaled2_p + at * D + i[:, None] * D + d[n_d][None, :],
                 mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
-            p3 = tl.dot(S[n_d].to(DT), tl.trans(scaled2.to(DT)), p3, input_precision="tf32x3")  # scaled2 S
+            scaled2_S = tl.dot(
+                S[n_d].to(DT), tl.trans(scaled2.to(DT)), scaled2_S, input_precision="tf32x3"
+            )  # scaled2 S
             kept_slice = span(alpha_a_end, alpha_n_end, 0.0, 0)
             scaled3_slice = tl.load(
                 scaled3_p + at * D + i[:, None] * D + d[n_d][None, :],
@@ -760,30 +765,31 @@ def forward_sweep_1(
             if PRODUCTS and v.dtype == DT
             else tl.where(e_ok[:, None] & i_ok[None, :], v, 0.0)
         )
-        w = (-p) + v_each.to(tl.float32)
-        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p2 = tl.dot(w.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix1 w
-        t2 = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        rounded, rest = rounded_and_rest(t2, DT)
-        p4 = tl.dot(p2.to(DT), tl.trans(rounded.to(DT)), p3, input_precision="tf32x3")  # ... + matrix2 p2
+        known = (-scaled1_S) + v_each.to(tl.float32)
+        matrix1_tile = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        write1 = tl.dot(known.to(DT), tl.trans(matrix1_tile.to(DT)), input_precision="tf32x3")  # matrix1 known
+        matrix2_tile = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        rounded, rest = rounded_and_rest(matrix2_tile, DT)
+        o = tl.dot(write1.to(DT), tl.trans(rounded.to(DT)), scaled2_S, input_precision="tf32x3")  # ... + matrix2 write1
         if not EXACT:
-            p4 = tl.dot(p2.to(DT), tl.trans(rest.to(DT)), p4)
+            o = tl.dot(write1.to(DT), tl.trans(rest.to(DT)), o)
         if YIELD:
             if write1_out is not None:
                 tl.store(
-                    write1_out + step * E + i[None, :] * (H * E) + e[:, None], p2, mask=e_ok[:, None] & i_ok[None, :]
+                    write1_out + step * E + i[None, :] * (H * E) + e[:, None], write1,
+                    mask=e_ok[:, None] & i_ok[None, :],
                 )
             tl.store(
-                o_out + step * E + i[None, :] * (H * E) + e[:, None], p4, mask=e_ok[:, None] & i_ok[None, :]
+                o_out + step * E + i[None, :] * (H * E) + e[:, None], o, mask=e_ok[:, None] & i_ok[None, :]
             )  # (33) o
         beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
         S_next = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
-            p5 = tl.dot(
-                (beta[None, :] * p2).to(DT), scaled3[n_d].to(DT), (kept[n_d][None, :] * S[n_d]),
+            S_after = tl.dot(
+                (beta[None, :] * write1).to(DT), scaled3[n_d].to(DT), (kept[n_d][None, :] * S[n_d]),
                 input_precision="tf32x3",
-            )  # ... + scaled3^T diag(beta) p2
-            S_slice2 = p5  # (34) diag(kept) S + scaled3^T diag(beta) p2
+            )  # ... + scaled3^T diag(beta) write1
+            S_slice2 = S_after  # (34) diag(kept) S + scaled3^T diag(beta) write1
             S_next = S_next + (S_slice2,)
         S = S_next
     for n_d in tl.static_range((D + block_d - 1) // block_d):
@@ -833,7 +839,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "32ec03dbc40e3b60")
+    config = choose(some.dtype, (D, E), "7451b12746326f2d")
     lay = places(packed, (B, T, H), config.chunk)
     blocks = places(packed, (B, T, H), BLOCK)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
@@ -954,8 +960,8 @@ def backward_prepare_1(
     i_new = i_ok
     if not FLAT:
         steep_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
-    t = tl.zeros([C, C], tl.float32)
-    t2 = tl.zeros([C, C], tl.float32)
+    products = tl.zeros([C, C], tl.float32)
+    products2 = tl.zeros([C, C], tl.float32)
     for d_start in range(0, D, part_d):
         d = d_start + tl.arange(0, part_d)
         d_ok = d < D
@@ -975,8 +981,8 @@ def backward_prepare_1(
             if EXACT
             else 0
         )
-        t = decayed_product(
-            t, k.to(tl.float32), q.to(tl.float32), alpha_sums + step * D,
+        products = decayed_product(
+            products, k.to(tl.float32), q.to(tl.float32), alpha_sums + step * D,
             alpha_rests + step * D if EXACT else None, alpha_a, alpha_n, alpha_a, alpha_n, d, d_ok,
             last, H * D, C, CHUNK, LEVELS, False, True, FLAT, EXACT, DT,
         )
@@ -984,8 +990,8 @@ def backward_prepare_1(
             steep_from = first_steep(steep_from, alpha_a, alpha_n, d_ok, C, DT)
             i_new = i_ok & ((i >= steep_from) | (again > 0))
         # sum_{d} k_{j,d} k_{i,d} m_{i,j,d}
-        t2 = decayed_product(
-            t2, k.to(tl.float32), k.to(tl.float32), alpha_sums + step * D,
+        products2 = decayed_product(
+            products2, k.to(tl.float32), k.to(tl.float32), alpha_sums + step * D,
             alpha_rests + step * D if EXACT else None, alpha_a, alpha_n, alpha_a, alpha_n, d, d_ok,
             last, H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
         )
@@ -1019,16 +1025,16 @@ def backward_prepare_1(
             mask=i_new[:, None] & d_ok[None, :],
         )  # q . until
     tl.store(
-        matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t,
+        matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products,
         mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
-    )  # t
+    )  # products
     beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
-    w = -beta[None, :] * t2
-    x = inverse(w, C, LEVELS, DT)  # (I - T)^-1
+    system = -beta[None, :] * products2
+    solved = inverse(system, C, LEVELS, DT)  # (I - T)^-1
     tl.store(
-        matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x,
+        matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], solved,
         mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
-    )  # x
+    )  # solved
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
@@ -1061,8 +1067,8 @@ def backward_prepare_1_others(
             extent = reach(alpha_extents + at, last, C, CHUNK)
             if not is_flat(extent, DT):
                 steep_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
-                t = tl.zeros([C, C], tl.float32)
-                t2 = tl.zeros([C, C], tl.float32)
+                products = tl.zeros([C, C], tl.float32)
+                products2 = tl.zeros([C, C], tl.float32)
                 for d_start in range(0, D, part_d):
                     d = d_start + tl.arange(0, part_d)
                     d_ok = d < D
@@ -1092,8 +1098,8 @@ def backward_prepare_1_others(
                         if EXACT
                         else 0
                     )
-                    t = decayed_product(
-                        t, k.to(tl.float32), q.to(tl.float32), alpha_sums + step * D,
+                    products = decayed_product(
+                        products, k.to(tl.float32), q.to(tl.float32), alpha_sums + step * D,
                         alpha_rests + step * D if EXACT else None, alpha_a, alpha_n, alpha_a,
                         alpha_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, True, FLAT, EXACT,
                         DT,
@@ -1102,8 +1108,8 @@ def backward_prepare_1_others(
                         steep_from = first_steep(steep_from, alpha_a, alpha_n, d_ok, C, DT)
                         i_new = i_ok & ((i >= steep_from) | (again > 0))
                     # sum_{d} k_{j,d} k_{i,d} m_{i,j,d}
-                    t2 = decayed_product(
-                        t2, k.to(tl.float32), k.to(tl.float32), alpha_sums + step * D,
+                    products2 = decayed_product(
+                        products2, k.to(tl.float32), k.to(tl.float32), alpha_sums + step * D,
                         alpha_rests + step * D if EXACT else None, alpha_a, alpha_n, alpha_a,
                         alpha_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT,
                         DT,
@@ -1138,16 +1144,16 @@ def backward_prepare_1_others(
                         (until * q.to(tl.float32)), mask=i_new[:, None] & d_ok[None, :],
                     )  # q . until
                 tl.store(
-                    matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t,
+                    matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products,
                     mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
-                )  # t
+                )  # products
                 beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
-                w = -beta[None, :] * t2
-                x = inverse(w, C, LEVELS, DT)  # (I - T)^-1
+                system = -beta[None, :] * products2
+                solved = inverse(system, C, LEVELS, DT)  # (I - T)^-1
                 tl.store(
-                    matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x,
+                    matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], solved,
                     mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
-                )  # x
+                )  # solved
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -1208,9 +1214,9 @@ def backward_sweep_1(
             if PRODUCTS and write1.dtype == DT
             else tl.where(e_ok[:, None] & i_ok[None, :], write1, 0.0)
         )
-        p = tl.zeros([block_e, C], tl.float32)
+        scaled1_dS = tl.zeros([block_e, C], tl.float32)
         do = tl.load(do_p + t0 * do_t + i[None, :] * do_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
-        p4 = ()
+        dS_after = ()
         scaled3 = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
             alpha_a_end = tl.load(alpha_sums + step * D + last * (H * D) + d[n_d], mask=d_ok[n_d], other=0)
@@ -1231,31 +1237,33 @@ def backward_sweep_1(
                 scaled1_p + at * D + i[:, None] * D + d[n_d][None, :],
                 mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
-            p = tl.dot(dS[n_d].to(DT), tl.trans(scaled1.to(DT)), p, input_precision="tf32x3")  # scaled1 dS
+            scaled1_dS = tl.dot(
+                dS[n_d].to(DT), tl.trans(scaled1.to(DT)), scaled1_dS, input_precision="tf32x3"
+            )  # scaled1 dS
             kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
             scaled2 = tl.load(
                 scaled2_p + at * D + i[:, None] * D + d[n_d][None, :],
                 mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
-            p4_slice = tl.dot(
+            dS_after_slice = tl.dot(
                 do.to(DT), scaled2.to(DT), (kept[None, :] * dS[n_d]), input_precision="tf32x3"
             )  # ... + scaled2^T do
             scaled3_slice = tl.load(
                 scaled3_p + at * D + i[:, None] * D + d[n_d][None, :],
                 mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
-            p4 = p4 + (p4_slice,)
+            dS_after = dS_after + (dS_after_slice,)
             scaled3 = scaled3 + (scaled3_slice,)
-        t = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        rounded, rest = rounded_and_rest(t, DT)
-        p2 = tl.dot(do.to(DT), tl.trans(rounded.to(DT)), p, input_precision="tf32x3")  # ... + matrix2 do
+        matrix2_tile = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        rounded, rest = rounded_and_rest(matrix2_tile, DT)
+        added = tl.dot(do.to(DT), tl.trans(rounded.to(DT)), scaled1_dS, input_precision="tf32x3")  # ... + matrix2 do
         if not EXACT:
-            p2 = tl.dot(do.to(DT), tl.trans(rest.to(DT)), p2)
-        t2 = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p3 = tl.dot(p2.to(DT), tl.trans(t2.to(DT)), input_precision="tf32x3")  # matrix1 p2
+            added = tl.dot(do.to(DT), tl.trans(rest.to(DT)), added)
+        matrix1_tile = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        write = tl.dot(added.to(DT), tl.trans(matrix1_tile.to(DT)), input_precision="tf32x3")  # matrix1 added
         if YIELD:
             tl.store(
-                dv_out + step * E + i[None, :] * (H * E) + e[:, None], (beta[None, :] * p3),
+                dv_out + step * E + i[None, :] * (H * E) + e[:, None], (beta[None, :] * write),
                 mask=e_ok[:, None] & i_ok[None, :],
             )  # dv
             tl.store(
@@ -1265,7 +1273,7 @@ def backward_sweep_1(
                 + i[None, :],
                 tl.sum(
                     tl.reshape(
-                        tl.where(e_ok[:, None], (p3 * write1_each.to(tl.float32)), 0.0), [WARPS, block_e // WARPS, C]
+                        tl.where(e_ok[:, None], (write * write1_each.to(tl.float32)), 0.0), [WARPS, block_e // WARPS, C]
                     ),
                     axis=1,
                 ),
@@ -1273,10 +1281,10 @@ def backward_sweep_1(
             )  # dbeta
         dS_next = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
-            p5 = tl.dot(
-                (-beta[None, :] * p3).to(DT), scaled3[n_d].to(DT), p4[n_d], input_precision="tf32x3"
-            )  # ... + -scaled3^T diag(beta) p3
-            dS_slice2 = p5  # (39) diag(kept) dS + scaled2^T do - scaled3^T diag(beta) p3
+            dS_after2 = tl.dot(
+                (-beta[None, :] * write).to(DT), scaled3[n_d].to(DT), dS_after[n_d], input_precision="tf32x3"
+            )  # ... + -scaled3^T diag(beta) write
+            dS_slice2 = dS_after2  # (39) diag(kept) dS + scaled2^T do - scaled3^T diag(beta) write
             dS_next = dS_next + (dS_slice2,)
         dS = dS_next
     for n_d in tl.static_range((D + block_d - 1) // block_d):
@@ -1331,11 +1339,11 @@ def backward_read_1(
     i_new = i_ok
     if not FLAT:
         steep_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
-    s = tl.load(
+    S = tl.load(
         S_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
         mask=d_ok[None, :] & e_ok[:, None], other=0.0,
     )  # S
-    s2 = tl.load(
+    dS = tl.load(
         dS_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
         mask=d_ok[None, :] & e_ok[:, None], other=0.0,
     )  # dS
@@ -1352,13 +1360,13 @@ def backward_read_1(
         else tl.full([1], 0, tl.int32)
     )
     kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
-    spans = kept * tl.sum(s.to(tl.float32) * s2.to(tl.float32), axis=0)  # the decays of the interval times <S, dS>
+    spans = kept * tl.sum(S.to(tl.float32) * dS.to(tl.float32), axis=0)  # the decays of the interval times <S, dS>
     write1 = tl.load(
         write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
     )
     dv = tl.load(dv_p + t0 * dv_t + i[:, None] * dv_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-    p = tl.dot(write1.to(DT), tl.trans(dv.to(DT)), input_precision="tf32x3")  # write1 dv^T
-    p2 = p
+    write1_dv = tl.dot(write1.to(DT), tl.trans(dv.to(DT)), input_precision="tf32x3")  # write1 dv^T
+    reads = write1_dv
     k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     alpha_a = over_block(
         tl.load(alpha_sums + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
@@ -1373,59 +1381,61 @@ def backward_read_1(
         if EXACT
         else 0
     )
-    p3 = decayed_sum(
-        p2, k.to(tl.float32), alpha_sums + step * D, alpha_rests + step * D if EXACT else None,
+    decayed = decayed_sum(
+        reads, k.to(tl.float32), alpha_sums + step * D, alpha_rests + step * D if EXACT else None,
         alpha_a, alpha_n, alpha_a, alpha_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False,
         FLAT, EXACT, DT,
     )  # sum_{j} k_{j,d} [write1 dv^T]_{i,j} m_{i,j,d}
     if not FLAT:
         steep_from = first_steep(steep_from, alpha_a, alpha_n, d_ok, C, DT)
-        again = adds_steep(again, p2, k.to(tl.float32), steep_from, C)
+        again = adds_steep(again, reads, k.to(tl.float32), steep_from, C)
         i_new = i_ok & ((i >= steep_from) | (again > 0))
     do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-    p4 = tl.dot(write1.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # write1 do^T
-    p5 = p4
+    write1_do = tl.dot(write1.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # write1 do^T
+    reads2 = write1_do
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    own = diagonal(p5, C)
-    p6 = decayed_sum(
-        p5, q.to(tl.float32), alpha_sums + step * D, alpha_rests + step * D if EXACT else None,
+    own = diagonal(reads2, C)
+    decayed2 = decayed_sum(
+        reads2, q.to(tl.float32), alpha_sums + step * D, alpha_rests + step * D if EXACT else None,
         alpha_a, alpha_n, alpha_a, alpha_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False,
         FLAT, EXACT, DT,
     )  # sum_{j} q_{j,d} [write1 do^T]_{i,j} m_{i,j,d}
-    p7 = p6 + own[:, None] * q.to(tl.float32)  # with each step's own
+    decayed3 = decayed2 + own[:, None] * q.to(tl.float32)  # with each step's own
     if not FLAT:
         steep_from = first_steep(steep_from, alpha_a, alpha_n, d_ok, C, DT)
-        again = adds_steep(again, p5, q.to(tl.float32), steep_from, C)
+        again = adds_steep(again, reads2, q.to(tl.float32), steep_from, C)
         i_new = i_ok & ((i >= steep_from) | (again > 0))
-    p8 = tl.dot(write1.to(DT), s2.to(DT), input_precision="tf32x3")  # write1 dS^T
+    write1_dS = tl.dot(write1.to(DT), dS.to(DT), input_precision="tf32x3")  # write1 dS^T
     since = span(alpha_a_end[None, :], alpha_n_end[None, :], alpha_a, alpha_n)
-    apart = tl.where((i < last)[:, None], (p8 * since), 0.0) + (-p3) + p6
-    y = ((-p3) + p7) + (p8 * since)  # (42) (write1 dS^T) . since + intra1
+    apart = tl.where((i < last)[:, None], (write1_dS * since), 0.0) + (-decayed) + decayed2
+    read = ((-decayed) + decayed3) + (write1_dS * since)  # (42) (write1 dS^T) . since + intra1
     beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
     sums = tl.sum(
         tl.where(
-            i_ok[:, None], tl.where((i < last)[:, None], (-beta[:, None] * (p8 * since * k.to(tl.float32))), 0.0), 0.0
+            i_ok[:, None],
+            tl.where((i < last)[:, None], (-beta[:, None] * (write1_dS * since * k.to(tl.float32))), 0.0),
+            0.0,
         ),
         axis=0,
     )  # out
-    p9 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do write1^T
-    p10 = p9
-    own2 = diagonal(p10, C)
-    p11 = decayed_sum(
-        p10, (beta[:, None] * k.to(tl.float32)), alpha_sums + step * D,
+    do_write1 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do write1^T
+    reads3 = do_write1
+    own2 = diagonal(reads3, C)
+    decayed4 = decayed_sum(
+        reads3, (beta[:, None] * k.to(tl.float32)), alpha_sums + step * D,
         alpha_rests + step * D if EXACT else None, alpha_a, alpha_n, alpha_a, alpha_n, d, d_ok,
         last, H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
     )  # sum_{j} k_{j,d} [do write1^T]_{i,j} beta_j m_{i,j,d}
-    p12 = p11 + own2[:, None] * (beta[:, None] * k.to(tl.float32))  # with each step's own
+    decayed5 = decayed4 + own2[:, None] * (beta[:, None] * k.to(tl.float32))  # with each step's own
     if not FLAT:
         steep_from = first_steep(steep_from, alpha_a, alpha_n, d_ok, C, DT)
         i_new = i_ok & ((i >= steep_from) | (again > 0))
     since2 = span(alpha_a, alpha_n, 0.0, 0)
-    p13 = tl.dot(do.to(DT), s.to(DT), input_precision="tf32x3")  # do S^T
-    apart2 = p11 + (since2 * p13)
-    y2 = p12 + (since2 * p13)  # (44) (do S^T) . since + intra2
-    p14 = tl.dot(dv.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # dv write1^T
-    p15 = p14
+    do_S = tl.dot(do.to(DT), S.to(DT), input_precision="tf32x3")  # do S^T
+    apart2 = decayed4 + (since2 * do_S)
+    dq = decayed5 + (since2 * do_S)  # (44) (do S^T) . since + intra2
+    dv_write1 = tl.dot(dv.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # dv write1^T
+    reads4 = dv_write1
     alpha_a_before = over_block(
         tl.load(
             alpha_sums + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
@@ -1446,8 +1456,8 @@ def backward_read_1(
         if EXACT
         else 0
     )
-    p16 = decayed_sum(
-        p15, (beta[:, None] * k.to(tl.float32)), alpha_sums + step * D,
+    decayed6 = decayed_sum(
+        reads4, (beta[:, None] * k.to(tl.float32)), alpha_sums + step * D,
         alpha_rests + step * D if EXACT else None, alpha_a_before, alpha_n_before, alpha_a, alpha_n,
         d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
     )  # sum_{j} k_{j,d} [dv write1^T]_{i,j} beta_j m_{i,j,d}
@@ -1455,9 +1465,9 @@ def backward_read_1(
         steep_from = first_steep(steep_from, alpha_a_before, alpha_n_before, d_ok, C, DT)
         i_new = i_ok & ((i >= steep_from) | (again > 0))
     since3 = span(alpha_a_before, alpha_n_before, 0.0, 0)
-    p17 = tl.dot(dv.to(DT), s.to(DT), input_precision="tf32x3")  # dv S^T
-    apart3 = (since3 * p17) + p16
-    y3 = p16 + (since3 * p17)  # (46) (dv S^T) . since + intra3
+    dv_S = tl.dot(dv.to(DT), S.to(DT), input_precision="tf32x3")  # dv S^T
+    apart3 = (since3 * dv_S) + decayed6
+    read2 = decayed6 + (since3 * dv_S)  # (46) (dv S^T) . since + intra3
     alpha = (
         tl.exp(
             tl.load(
@@ -1468,12 +1478,12 @@ def backward_read_1(
         if EXACT
         else span(alpha_a, alpha_n, alpha_a_before, alpha_n_before)
     )
-    terms = y2  # (44) dq
-    tl.store(dq_out + step * D + i[:, None] * (H * D) + d[None, :], y2, mask=i_new[:, None] & d_ok[None, :])  # (44) dq
-    terms2 = (-(y3 * alpha)) + (beta[:, None] * y)  # dk
+    dq2 = dq  # (44) dq
+    tl.store(dq_out + step * D + i[:, None] * (H * D) + d[None, :], dq, mask=i_new[:, None] & d_ok[None, :])  # (44) dq
+    dk = (-(read2 * alpha)) + (beta[:, None] * read)  # dk
     tl.store(
         dk_out + step * D + i[:, None] * (H * D) + d[None, :],
-        ((-(y3 * alpha)) + (beta[:, None] * y)), mask=i_new[:, None] & d_ok[None, :],
+        ((-(read2 * alpha)) + (beta[:, None] * read)), mask=i_new[:, None] & d_ok[None, :],
     )  # dk
     end = spans - sums
     total = end[None, :] + later_sums(
@@ -1539,11 +1549,11 @@ def backward_read_1_others(
             extent = reach(alpha_extents + at, last, C, CHUNK)
             if not is_flat(extent, DT):
                 steep_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
-                s = tl.load(
+                S = tl.load(
                     S_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
                     mask=d_ok[None, :] & e_ok[:, None], other=0.0,
                 )  # S
-                s2 = tl.load(
+                dS = tl.load(
                     dS_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
                     mask=d_ok[None, :] & e_ok[:, None], other=0.0,
                 )  # dS
@@ -1561,7 +1571,7 @@ def backward_read_1_others(
                 )
                 kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
                 spans = kept * tl.sum(
-                    s.to(tl.float32) * s2.to(tl.float32), axis=0
+                    S.to(tl.float32) * dS.to(tl.float32), axis=0
                 )  # the decays of the interval times <S, dS>
                 write1 = tl.load(
                     write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :],
@@ -1570,8 +1580,8 @@ def backward_read_1_others(
                 dv = tl.load(
                     dv_p + t0 * dv_t + i[:, None] * dv_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
                 )
-                p = tl.dot(write1.to(DT), tl.trans(dv.to(DT)), input_precision="tf32x3")  # write1 dv^T
-                p2 = p
+                write1_dv = tl.dot(write1.to(DT), tl.trans(dv.to(DT)), input_precision="tf32x3")  # write1 dv^T
+                reads = write1_dv
                 k = tl.load(
                     k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
                 )
@@ -1594,65 +1604,65 @@ def backward_read_1_others(
                     if EXACT
                     else 0
                 )
-                p3 = decayed_sum(
-                    p2, k.to(tl.float32), alpha_sums + step * D,
+                decayed = decayed_sum(
+                    reads, k.to(tl.float32), alpha_sums + step * D,
                     alpha_rests + step * D if EXACT else None, alpha_a, alpha_n, alpha_a, alpha_n,
                     d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
                 )  # sum_{j} k_{j,d} [write1 dv^T]_{i,j} m_{i,j,d}
                 if not FLAT:
                     steep_from = first_steep(steep_from, alpha_a, alpha_n, d_ok, C, DT)
-                    again = adds_steep(again, p2, k.to(tl.float32), steep_from, C)
+                    again = adds_steep(again, reads, k.to(tl.float32), steep_from, C)
                     i_new = i_ok & ((i >= steep_from) | (again > 0))
                 do = tl.load(
                     do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
                 )
-                p4 = tl.dot(write1.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # write1 do^T
-                p5 = p4
+                write1_do = tl.dot(write1.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # write1 do^T
+                reads2 = write1_do
                 q = tl.load(
                     q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
                 )
-                own = diagonal(p5, C)
-                p6 = decayed_sum(
-                    p5, q.to(tl.float32), alpha_sums + step * D,
+                own = diagonal(reads2, C)
+                decayed2 = decayed_sum(
+                    reads2, q.to(tl.float32), alpha_sums + step * D,
                     alpha_rests + step * D if EXACT else None, alpha_a, alpha_n, alpha_a, alpha_n,
                     d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
                 )  # sum_{j} q_{j,d} [write1 do^T]_{i,j} m_{i,j,d}
-                p7 = p6 + own[:, None] * q.to(tl.float32)  # with each step's own
+                decayed3 = decayed2 + own[:, None] * q.to(tl.float32)  # with each step's own
                 if not FLAT:
                     steep_from = first_steep(steep_from, alpha_a, alpha_n, d_ok, C, DT)
-                    again = adds_steep(again, p5, q.to(tl.float32), steep_from, C)
+                    again = adds_steep(again, reads2, q.to(tl.float32), steep_from, C)
                     i_new = i_ok & ((i >= steep_from) | (again > 0))
-                p8 = tl.dot(write1.to(DT), s2.to(DT), input_precision="tf32x3")  # write1 dS^T
+                write1_dS = tl.dot(write1.to(DT), dS.to(DT), input_precision="tf32x3")  # write1 dS^T
                 since = span(alpha_a_end[None, :], alpha_n_end[None, :], alpha_a, alpha_n)
-                apart = tl.where((i < last)[:, None], (p8 * since), 0.0) + (-p3) + p6
-                y = ((-p3) + p7) + (p8 * since)  # (42) (write1 dS^T) . since + intra1
+                apart = tl.where((i < last)[:, None], (write1_dS * since), 0.0) + (-decayed) + decayed2
+                read = ((-decayed) + decayed3) + (write1_dS * since)  # (42) (write1 dS^T) . since + intra1
                 beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
                 sums = tl.sum(
                     tl.where(
                         i_ok[:, None],
-                        tl.where((i < last)[:, None], (-beta[:, None] * (p8 * since * k.to(tl.float32))), 0.0),
+                        tl.where((i < last)[:, None], (-beta[:, None] * (write1_dS * since * k.to(tl.float32))), 0.0),
                         0.0,
                     ),
                     axis=0,
                 )  # out
-                p9 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do write1^T
-                p10 = p9
-                own2 = diagonal(p10, C)
-                p11 = decayed_sum(
-                    p10, (beta[:, None] * k.to(tl.float32)), alpha_sums + step * D,
+                do_write1 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do write1^T
+                reads3 = do_write1
+                own2 = diagonal(reads3, C)
+                decayed4 = decayed_sum(
+                    reads3, (beta[:, None] * k.to(tl.float32)), alpha_sums + step * D,
                     alpha_rests + step * D if EXACT else None, alpha_a, alpha_n, alpha_a, alpha_n,
                     d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
                 )  # sum_{j} k_{j,d} [do write1^T]_{i,j} beta_j m_{i,j,d}
-                p12 = p11 + own2[:, None] * (beta[:, None] * k.to(tl.float32))  # with each step's own
+                decayed5 = decayed4 + own2[:, None] * (beta[:, None] * k.to(tl.float32))  # with each step's own
                 if not FLAT:
                     steep_from = first_steep(steep_from, alpha_a, alpha_n, d_ok, C, DT)
                     i_new = i_ok & ((i >= steep_from) | (again > 0))
                 since2 = span(alpha_a, alpha_n, 0.0, 0)
-                p13 = tl.dot(do.to(DT), s.to(DT), input_precision="tf32x3")  # do S^T
-                apart2 = p11 + (since2 * p13)
-                y2 = p12 + (since2 * p13)  # (44) (do S^T) . since + intra2
-                p14 = tl.dot(dv.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # dv write1^T
-                p15 = p14
+                do_S = tl.dot(do.to(DT), S.to(DT), input_precision="tf32x3")  # do S^T
+                apart2 = decayed4 + (since2 * do_S)
+                dq = decayed5 + (since2 * do_S)  # (44) (do S^T) . since + intra2
+                dv_write1 = tl.dot(dv.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # dv write1^T
+                reads4 = dv_write1
                 alpha_a_before = over_block(
                     tl.load(
                         alpha_sums + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
@@ -1673,8 +1683,8 @@ def backward_read_1_others(
                     if EXACT
                     else 0
                 )
-                p16 = decayed_sum(
-                    p15, (beta[:, None] * k.to(tl.float32)), alpha_sums + step * D,
+                decayed6 = decayed_sum(
+                    reads4, (beta[:, None] * k.to(tl.float32)), alpha_sums + step * D,
                     alpha_rests + step * D if EXACT else None, alpha_a_before, alpha_n_before,
                     alpha_a, alpha_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT,
                     EXACT, DT,
@@ -1683,9 +1693,9 @@ def backward_read_1_others(
                     steep_from = first_steep(steep_from, alpha_a_before, alpha_n_before, d_ok, C, DT)
                     i_new = i_ok & ((i >= steep_from) | (again > 0))
                 since3 = span(alpha_a_before, alpha_n_before, 0.0, 0)
-                p17 = tl.dot(dv.to(DT), s.to(DT), input_precision="tf32x3")  # dv S^T
-                apart3 = (since3 * p17) + p16
-                y3 = p16 + (since3 * p17)  # (46) (dv S^T) . since + intra3
+                dv_S = tl.dot(dv.to(DT), S.to(DT), input_precision="tf32x3")  # dv S^T
+                apart3 = (since3 * dv_S) + decayed6
+                read2 = decayed6 + (since3 * dv_S)  # (46) (dv S^T) . since + intra3
                 alpha = (
                     tl.exp(
                         tl.load(
@@ -1696,14 +1706,15 @@ def backward_read_1_others(
                     if EXACT
                     else span(alpha_a, alpha_n, alpha_a_before, alpha_n_before)
                 )
-                terms = y2  # (44) dq
+                dq2 = dq  # (44) dq
                 tl.store(
-                    dq_out + step * D + i[:, None] * (H * D) + d[None, :], y2, mask=i_new[:, None] & d_ok[None, :]
+                    dq_out + step * D + i[:, None] * (H * D) + d[None, :], dq, mask=i_new[:, None] & d_ok[None, :]
                 )  # (44) dq
-                terms2 = (-(y3 * alpha)) + (beta[:, None] * y)  # dk
+                dk = (-(read2 * alpha)) + (beta[:, None] * read)  # dk
                 tl.store(
                     dk_out + step * D + i[:, None] * (H * D) + d[None, :],
-                    ((-(y3 * alpha)) + (beta[:, None] * y)), mask=i_new[:, None] & d_ok[None, :],
+                    ((-(read2 * alpha)) + (beta[:, None] * read)),
+                    mask=i_new[:, None] & d_ok[None, :],
                 )  # dk
                 end = spans - sums
                 total = end[None, :] + later_sums(
@@ -1736,7 +1747,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "32ec03dbc40e3b60")
+    config = choose(some.dtype, (D, E), "7451b12746326f2d")
     lay = places(packed, (B, T, H), config.chunk)
     blocks = places(packed, (B, T, H), BLOCK)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))

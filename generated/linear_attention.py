@@ -320,8 +320,8 @@ def forward_sweep_1(
         row = i if EVEN else tl.minimum(i, last)
         at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
-        p = tl.zeros([block_e, C], tl.float32)
-        p2 = tl.zeros([C, C], tl.float32)
+        q_S = tl.zeros([block_e, C], tl.float32)
+        q_k = tl.zeros([C, C], tl.float32)
         v = tl.load(v_p + t0 * v_t + i[None, :] * v_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
         S_next = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
@@ -335,22 +335,23 @@ def forward_sweep_1(
             q = tl.load(
                 q_p + t0 * q_t + i[:, None] * q_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
-            p = tl.dot(S[n_d].to(DT), tl.trans(q.to(DT)), p, input_precision="tf32x3")  # q S
+            q_S = tl.dot(S[n_d].to(DT), tl.trans(q.to(DT)), q_S, input_precision="tf32x3")  # q S
             k = tl.load(
                 k_p + t0 * k_t + i[:, None] * k_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
             if count > 0:
-                p2 = tl.dot(q.to(DT), tl.trans(k.to(DT)), p2, input_precision="tf32x3")  # q k^T
-            p4 = tl.dot(v.to(DT), k.to(DT), S[n_d], input_precision="tf32x3")  # ... + k^T v
-            S_slice2 = p4  # (16) S + k^T v
+                q_k = tl.dot(q.to(DT), tl.trans(k.to(DT)), q_k, input_precision="tf32x3")  # q k^T
+            S_after = tl.dot(v.to(DT), k.to(DT), S[n_d], input_precision="tf32x3")  # ... + k^T v
+            S_slice2 = S_after  # (16) S + k^T v
             S_next = S_next + (S_slice2,)
         S = S_next
-        p3 = tl.dot(
-            v.to(DT), tl.trans((p2 * tl.where(i[:, None] >= i[None, :], 1.0, 0.0)).to(DT)), p, input_precision="tf32x3"
+        o = tl.dot(
+            v.to(DT), tl.trans((q_k * tl.where(i[:, None] >= i[None, :], 1.0, 0.0)).to(DT)), q_S,
+            input_precision="tf32x3",
         )  # ... + ([i >= j] . (q k^T)) v
         if YIELD:
             tl.store(
-                o_out + step * E + i[None, :] * (H * E) + e[:, None], p3, mask=e_ok[:, None] & i_ok[None, :]
+                o_out + step * E + i[None, :] * (H * E) + e[:, None], o, mask=e_ok[:, None] & i_ok[None, :]
             )  # (15) o
     for n_d in tl.static_range((D + block_d - 1) // block_d):
         if YIELD:
@@ -369,7 +370,7 @@ def forward_sweep_1(
 @gluon.jit
 def forward_sweep_1_consumer(
     S_first, S_last, S_borders, o_out, T, H, parts, blocks, tile, sh, h, b, part, begin, stop,
-    count, first_block, S_borders_tile, chunk_ready, chunk_empty, q_ring, k_ring, p3_buffer, v_ring,
+    count, first_block, S_borders_tile, chunk_ready, chunk_empty, q_ring, k_ring, o_buffer, v_ring,
     o_out_tile, D: gl.constexpr, E: gl.constexpr, block_d: gl.constexpr, block_e: gl.constexpr,
     WARPS: gl.constexpr, STAGES: gl.constexpr, ROWS: gl.constexpr, C: gl.constexpr,
     DT: gl.constexpr,
@@ -413,37 +414,39 @@ def forward_sweep_1_consumer(
                 S_borders_tile_tiles, [((first_block + n) * ROWS + tile * block_e).to(gl.int32), 0], S_borders_tile
             )
         mbarrier.wait(chunk_ready.index(stage), phase)
-        p2_2 = warpgroup_mma(
+        q_k_2 = warpgroup_mma(
             q_ring.index(stage), k_ring.index(stage).permute((1, 0)),
             gl.zeros([C, C], gl.float32, layout=tile2), use_acc=False, is_async=True,
         )  # q k^T
-        p_2 = warpgroup_mma(
+        q_S_2 = warpgroup_mma(
             S_2_operand, q_ring.index(stage).permute((1, 0)),
             gl.zeros([block_e, C], gl.float32, layout=tile3), use_acc=False, is_async=True,
         )  # q S
-        p2_2 = warpgroup_mma_wait(1, deps=(p2_2,))
-        p3_right = (
-            p2_2
+        q_k_2 = warpgroup_mma_wait(1, deps=(q_k_2,))
+        o_right = (
+            q_k_2
             * gl.where(
                 gl.arange(0, C, layout=gl.SliceLayout(1, tile2))[:, None]
                 >= gl.arange(0, C, layout=gl.SliceLayout(0, tile2))[None, :], 1.0, 0.0,
             )
         ).to(DT)
-        p3_buffer.store(p3_right)
+        o_buffer.store(o_right)
         fence_async_shared()
-        p_2 = warpgroup_mma_wait(0, deps=(p_2,))
-        p3 = warpgroup_mma(
-            v_ring.index(stage).permute((1, 0)), p3_buffer.permute((1, 0)), p_2, is_async=True
+        q_S_2 = warpgroup_mma_wait(0, deps=(q_S_2,))
+        o = warpgroup_mma(
+            v_ring.index(stage).permute((1, 0)), o_buffer.permute((1, 0)), q_S_2, is_async=True
         )  # ... + ([i >= j] . (q k^T)) v
-        p4 = warpgroup_mma(v_ring.index(stage).permute((1, 0)), k_ring.index(stage), S_2, is_async=True)  # ... + k^T v
-        p3 = warpgroup_mma_wait(1, deps=(p3,))
+        S_after = warpgroup_mma(
+            v_ring.index(stage).permute((1, 0)), k_ring.index(stage), S_2, is_async=True
+        )  # ... + k^T v
+        o = warpgroup_mma_wait(1, deps=(o,))
         tma.store_wait(1 if S_borders is not None else 0)
-        o_out_tile.permute((1, 0)).store(p3.to(o_out_tile.dtype))
+        o_out_tile.permute((1, 0)).store(o.to(o_out_tile.dtype))
         fence_async_shared()
         tma.async_copy_shared_to_global(o_out_tile_tiles, [t0.to(gl.int32), tile * block_e], o_out_tile)
-        p4 = warpgroup_mma_wait(0, deps=(p4,))
+        S_after = warpgroup_mma_wait(0, deps=(S_after,))
         mbarrier.arrive(chunk_empty.index(stage), count=1)
-        S_2 = p4
+        S_2 = S_after
         S_2_operand = gl.convert_layout(S_2.to(DT), left1)
     if S_last is not None:
         if part == parts - 1:
@@ -516,7 +519,7 @@ def forward_sweep_1_roles(
         )
     else:
         S_borders_tile: gl.constexpr = None
-    p3_buffer = gl.allocate_shared_memory(DT, [C, C], swizzled(C, DT))
+    o_buffer = gl.allocate_shared_memory(DT, [C, C], swizzled(C, DT))
     o_out_tile = gl.allocate_shared_memory(
         o_out.dtype.element_ty, [C, block_e], swizzled(block_e, o_out.dtype.element_ty)
     )
@@ -533,7 +536,7 @@ def forward_sweep_1_roles(
                 (
                     S_first, S_last, S_borders, o_out, T, H, parts, blocks, tile, sh, h, b, part,
                     begin, stop, count, first_block, S_borders_tile, chunk_ready, chunk_empty,
-                    q_ring, k_ring, p3_buffer, v_ring, o_out_tile, D, E, block_d, block_e, WARPS,
+                    q_ring, k_ring, o_buffer, v_ring, o_out_tile, D, E, block_d, block_e, WARPS,
                     STAGES, ROWS, C, DT,
                 ),
             ),
@@ -560,7 +563,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "23550e2a474d59b6")
+    config = choose(some.dtype, (D, E), "147d179ade7f6b3f")
     config = with_roles(config, D, q, v, k)
     lay = places(packed, (B, T, H), config.chunk)
     blocks = places(packed, (B, T, H), BLOCK)
@@ -661,8 +664,8 @@ def backward_whole_ends(
             q = tl.load(
                 q_p + t0 * q_t + i[:, None] * q_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
-            p = tl.dot(do.to(DT), q.to(DT), dS[n_d], input_precision="tf32x3")  # ... + q^T do
-            dS_slice2 = p  # (19) dS + q^T do
+            dS_after = tl.dot(do.to(DT), q.to(DT), dS[n_d], input_precision="tf32x3")  # ... + q^T do
+            dS_slice2 = dS_after  # (19) dS + q^T do
             dS_next = dS_next + (dS_slice2,)
         dS = dS_next
     for n_d in tl.static_range((D + block_d - 1) // block_d):
@@ -735,30 +738,30 @@ def backward_whole(
         do = do_rows.load([first_row, 0])
         q = q_rows.load([first_row, 0])
         v = v_rows.load([first_row, 0])
-        p = tl.zeros([C, C], tl.float32)
+        do_v = tl.zeros([C, C], tl.float32)
         if T > 0:
-            p = tl.dot(do.to(DT), tl.trans(v.to(DT)), p, input_precision="tf32x3")  # do v^T
-        t = tl.where(i[:, None] >= i[None, :], p, 0.0).to(DT)  # [i >= j] . (do v^T)
+            do_v = tl.dot(do.to(DT), tl.trans(v.to(DT)), do_v, input_precision="tf32x3")  # do v^T
+        pairs = tl.where(i[:, None] >= i[None, :], do_v, 0.0).to(DT)  # [i >= j] . (do v^T)
         k = k_rows.load([first_row, 0])
-        p2 = tl.zeros([C, C], tl.float32)
+        q_k = tl.zeros([C, C], tl.float32)
         if T > 0:
-            p2 = tl.dot(q.to(DT), tl.trans(k.to(DT)), p2, input_precision="tf32x3")  # q k^T
-        t2 = tl.where(i[:, None] >= i[None, :], p2, 0.0).to(DT)  # [i >= j] . (q k^T)
-        p3 = tl.dot(tl.trans(k.to(DT)), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix1 k
-        p4 = tl.dot(tl.trans(S.to(DT)), tl.trans(do.to(DT)), p3, input_precision="tf32x3")  # ... + do S^T
-        p4_rounded = p4.to(dq_rows.dtype)
-        dq_rows.store([first_row, 0], tl.trans(p4_rounded))  # (17) dq
-        p5 = tl.dot(dS.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k dS
-        p6 = tl.dot(tl.trans(do.to(DT)), t2.to(DT), p5, input_precision="tf32x3")  # ... + matrix2 do
-        p6_rounded = p6.to(dv_rows.dtype)
-        dv_rows.store([first_row, 0], tl.trans(p6_rounded))  # (18) dv
-        p7 = tl.dot(tl.trans(q.to(DT)), t.to(DT), input_precision="tf32x3")  # matrix1 q
-        p8 = tl.dot(tl.trans(dS.to(DT)), tl.trans(v.to(DT)), p7, input_precision="tf32x3")  # ... + v dS^T
-        p8_rounded = p8.to(dk_rows.dtype)
-        dk_rows.store([first_row, 0], tl.trans(p8_rounded))  # (20) dk
+            q_k = tl.dot(q.to(DT), tl.trans(k.to(DT)), q_k, input_precision="tf32x3")  # q k^T
+        pairs2 = tl.where(i[:, None] >= i[None, :], q_k, 0.0).to(DT)  # [i >= j] . (q k^T)
+        matrix1_k = tl.dot(tl.trans(k.to(DT)), tl.trans(pairs.to(DT)), input_precision="tf32x3")  # matrix1 k
+        dq = tl.dot(tl.trans(S.to(DT)), tl.trans(do.to(DT)), matrix1_k, input_precision="tf32x3")  # ... + do S^T
+        dq_rounded = dq.to(dq_rows.dtype)
+        dq_rows.store([first_row, 0], tl.trans(dq_rounded))  # (17) dq
+        k_dS = tl.dot(dS.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k dS
+        dv = tl.dot(tl.trans(do.to(DT)), pairs2.to(DT), k_dS, input_precision="tf32x3")  # ... + matrix2 do
+        dv_rounded = dv.to(dv_rows.dtype)
+        dv_rows.store([first_row, 0], tl.trans(dv_rounded))  # (18) dv
+        matrix1_q = tl.dot(tl.trans(q.to(DT)), pairs.to(DT), input_precision="tf32x3")  # matrix1 q
+        dk = tl.dot(tl.trans(dS.to(DT)), tl.trans(v.to(DT)), matrix1_q, input_precision="tf32x3")  # ... + v dS^T
+        dk_rounded = dk.to(dk_rows.dtype)
+        dk_rows.store([first_row, 0], tl.trans(dk_rounded))  # (20) dk
         # the gradient before the interval
-        p9 = tl.dot(tl.trans(do.to(DT)), q.to(DT), dS, input_precision="tf32x3")  # ... + q^T do
-        dS = p9  # (19) dS + q^T do
+        added = tl.dot(tl.trans(do.to(DT)), q.to(DT), dS, input_precision="tf32x3")  # ... + q^T do
+        dS = added  # (19) dS + q^T do
     if YIELD:
         if dS_last is not None:
             if part == 0:
@@ -774,7 +777,7 @@ def backward_whole(
 def backward_whole_consumer(
     dq_t, dv_t, dk_t, dS_first, dS_last, H, parts, sh, h, part, begin, stop, count, dq_p_2, dv_p_2,
     dk_p_2, dS_2_buffer, chunk_ready, chunk_empty, state_ready, state_empty, do_ring, v_ring,
-    q_ring, k_ring, t_buffer, t2_buffer, S_ring, out_tile, D: gl.constexpr, E: gl.constexpr,
+    q_ring, k_ring, pairs_buffer, pairs2_buffer, S_ring, out_tile, D: gl.constexpr, E: gl.constexpr,
     block_d: gl.constexpr, block_e: gl.constexpr, WARPS: gl.constexpr, STAGES: gl.constexpr,
     C: gl.constexpr, DT: gl.constexpr,
 ):
@@ -808,71 +811,71 @@ def backward_whole_consumer(
         fence_async_shared()
         mbarrier.wait(chunk_ready.index(stage), phase)
         mbarrier.wait(state_ready.index(0), (n & 1))
-        p_2 = warpgroup_mma(
+        do_v_2 = warpgroup_mma(
             do_ring.index(stage), v_ring.index(stage).permute((1, 0)),
             gl.zeros([C, C], gl.float32, layout=tile2), use_acc=False, is_async=True,
         )  # do v^T
-        p2_2 = warpgroup_mma(
+        q_k_2 = warpgroup_mma(
             q_ring.index(stage), k_ring.index(stage).permute((1, 0)),
             gl.zeros([C, C], gl.float32, layout=tile2), use_acc=False, is_async=True,
         )  # q k^T
-        p5 = warpgroup_mma(
+        k_dS = warpgroup_mma(
             k_ring.index(stage), dS_2_buffer.permute((1, 0)),
             gl.zeros([C, block_e], gl.float32, layout=tile3), use_acc=False, is_async=True,
         )  # k dS
-        p_2 = warpgroup_mma_wait(2, deps=(p_2,))
-        t = gl.where(
+        do_v_2 = warpgroup_mma_wait(2, deps=(do_v_2,))
+        pairs = gl.where(
             gl.arange(0, C, layout=gl.SliceLayout(1, tile2))[:, None]
-            >= gl.arange(0, C, layout=gl.SliceLayout(0, tile2))[None, :], p_2, 0.0,
+            >= gl.arange(0, C, layout=gl.SliceLayout(0, tile2))[None, :], do_v_2, 0.0,
         ).to(DT)  # [i >= j] . (do v^T)
-        t_buffer.store(t)
+        pairs_buffer.store(pairs)
         fence_async_shared()
-        p2_2 = warpgroup_mma_wait(1, deps=(p2_2,))
-        t2 = gl.where(
+        q_k_2 = warpgroup_mma_wait(1, deps=(q_k_2,))
+        pairs2 = gl.where(
             gl.arange(0, C, layout=gl.SliceLayout(1, tile2))[:, None]
-            >= gl.arange(0, C, layout=gl.SliceLayout(0, tile2))[None, :], p2_2, 0.0,
+            >= gl.arange(0, C, layout=gl.SliceLayout(0, tile2))[None, :], q_k_2, 0.0,
         ).to(DT)  # [i >= j] . (q k^T)
-        t2_buffer.store(t2)
+        pairs2_buffer.store(pairs2)
         fence_async_shared()
-        p3 = warpgroup_mma(
-            t_buffer, k_ring.index(stage), gl.zeros([C, block_d], gl.float32, layout=tile4),
+        matrix1_k = warpgroup_mma(
+            pairs_buffer, k_ring.index(stage), gl.zeros([C, block_d], gl.float32, layout=tile4),
             use_acc=False, is_async=True,
         )  # matrix1 k
-        p5 = warpgroup_mma_wait(1, deps=(p5,))
-        p6 = warpgroup_mma(t2_buffer.permute((1, 0)), do_ring.index(stage), p5, is_async=True)  # ... + matrix2 do
-        p3 = warpgroup_mma_wait(1, deps=(p3,))
-        p4 = warpgroup_mma(do_ring.index(stage), S_ring.index(0), p3, is_async=True)  # ... + do S^T
-        p6 = warpgroup_mma_wait(1, deps=(p6,))
-        p6_rounded = p6.to(DT)
+        k_dS = warpgroup_mma_wait(1, deps=(k_dS,))
+        dv = warpgroup_mma(pairs2_buffer.permute((1, 0)), do_ring.index(stage), k_dS, is_async=True)  # ... + matrix2 do
+        matrix1_k = warpgroup_mma_wait(1, deps=(matrix1_k,))
+        dq = warpgroup_mma(do_ring.index(stage), S_ring.index(0), matrix1_k, is_async=True)  # ... + do S^T
+        dv = warpgroup_mma_wait(1, deps=(dv,))
+        dv_rounded = dv.to(DT)
         tma.store_wait(0)
-        out_tile.store(p6_rounded)
+        out_tile.store(dv_rounded)
         fence_async_shared()
         tma.async_copy_shared_to_global(dv_p_2_tiles, [t0.to(gl.int32), 0], out_tile)
-        p7 = warpgroup_mma(
-            t_buffer.permute((1, 0)), q_ring.index(stage),
+        matrix1_q = warpgroup_mma(
+            pairs_buffer.permute((1, 0)), q_ring.index(stage),
             gl.zeros([C, block_d], gl.float32, layout=tile4), use_acc=False, is_async=True,
         )  # matrix1 q
-        p4 = warpgroup_mma_wait(1, deps=(p4,))
+        dq = warpgroup_mma_wait(1, deps=(dq,))
         mbarrier.arrive(state_empty.index(0), count=1)
-        p4_rounded = p4.to(DT)
+        dq_rounded = dq.to(DT)
         tma.store_wait(0)
-        out_tile.store(p4_rounded)
+        out_tile.store(dq_rounded)
         fence_async_shared()
         tma.async_copy_shared_to_global(dq_p_2_tiles, [t0.to(gl.int32), 0], out_tile)
-        p7 = warpgroup_mma_wait(0, deps=(p7,))
-        p8 = warpgroup_mma(v_ring.index(stage), dS_2_buffer, p7, is_async=True)  # ... + v dS^T
-        p9 = warpgroup_mma(
+        matrix1_q = warpgroup_mma_wait(0, deps=(matrix1_q,))
+        dk = warpgroup_mma(v_ring.index(stage), dS_2_buffer, matrix1_q, is_async=True)  # ... + v dS^T
+        added = warpgroup_mma(
             do_ring.index(stage).permute((1, 0)), q_ring.index(stage), dS_2, is_async=True
         )  # ... + q^T do
-        p8 = warpgroup_mma_wait(1, deps=(p8,))
-        p8_rounded = p8.to(DT)
+        dk = warpgroup_mma_wait(1, deps=(dk,))
+        dk_rounded = dk.to(DT)
         tma.store_wait(0)
-        out_tile.store(p8_rounded)
+        out_tile.store(dk_rounded)
         fence_async_shared()
         tma.async_copy_shared_to_global(dk_p_2_tiles, [t0.to(gl.int32), 0], out_tile)
-        p9 = warpgroup_mma_wait(0, deps=(p9,))
+        added = warpgroup_mma_wait(0, deps=(added,))
         mbarrier.arrive(chunk_empty.index(stage), count=1)
-        dS_2 = p9
+        dS_2 = added
     if dS_last is not None:
         if part == 0:
             gl.store(
@@ -963,8 +966,8 @@ def backward_whole_roles(
     k_ring = gl.allocate_shared_memory(DT, [STAGES, C, block_d], swizzled(block_d, DT))
     S_ring = gl.allocate_shared_memory(DT, [1, block_e, block_d], swizzled(block_d, DT))
     dS_2_buffer = gl.allocate_shared_memory(DT, [block_e, block_d], swizzled(block_d, DT))
-    t_buffer = gl.allocate_shared_memory(DT, [C, C], swizzled(C, DT))
-    t2_buffer = gl.allocate_shared_memory(DT, [C, C], swizzled(C, DT))
+    pairs_buffer = gl.allocate_shared_memory(DT, [C, C], swizzled(C, DT))
+    pairs2_buffer = gl.allocate_shared_memory(DT, [C, C], swizzled(C, DT))
     out_tile = gl.allocate_shared_memory(DT, [C, block_e], swizzled(block_e, DT))
     chunk_ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     chunk_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
@@ -984,8 +987,8 @@ def backward_whole_roles(
                 (
                     dq_t, dv_t, dk_t, dS_first, dS_last, H, parts, sh, h, part, begin, stop, count,
                     dq_p_2, dv_p_2, dk_p_2, dS_2_buffer, chunk_ready, chunk_empty, state_ready,
-                    state_empty, do_ring, v_ring, q_ring, k_ring, t_buffer, t2_buffer, S_ring,
-                    out_tile, D, E, block_d, block_e, WARPS, STAGES, C, DT,
+                    state_empty, do_ring, v_ring, q_ring, k_ring, pairs_buffer, pairs2_buffer,
+                    S_ring, out_tile, D, E, block_d, block_e, WARPS, STAGES, C, DT,
                 ),
             ),
             (
@@ -1014,7 +1017,7 @@ def triton_backward_whole(
     H = max(q.shape[2], k.shape[2], v.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "23550e2a474d59b6")
+    config = choose(some.dtype, (D, E), "147d179ade7f6b3f")
     lay = places(packed, (B, T, H), config.chunk)
     blocks = places(packed, (B, T, H), BLOCK)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
@@ -1123,8 +1126,8 @@ def backward_sweep_1(
         row = i if EVEN else tl.minimum(i, last)
         at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
-        p = tl.zeros([block_d, C], tl.float32)
-        p2 = tl.zeros([C, C], tl.float32)
+        do_S = tl.zeros([block_d, C], tl.float32)
+        do_v = tl.zeros([C, C], tl.float32)
         k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         S_next = ()
         for n_e in tl.static_range((E + block_e - 1) // block_e):
@@ -1132,22 +1135,23 @@ def backward_sweep_1(
                 do_p + t0 * do_t + i[:, None] * do_t + e[n_e][None, :],
                 mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
-            p = tl.dot(S[n_e].to(DT), tl.trans(do.to(DT)), p, input_precision="tf32x3")  # do S^T
+            do_S = tl.dot(S[n_e].to(DT), tl.trans(do.to(DT)), do_S, input_precision="tf32x3")  # do S^T
             v = tl.load(
                 v_p + t0 * v_t + i[:, None] * v_t + e[n_e][None, :], mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0
             )
             if count > 0:
-                p2 = tl.dot(do.to(DT), tl.trans(v.to(DT)), p2, input_precision="tf32x3")  # do v^T
-            p4 = tl.dot(k.to(DT), v.to(DT), S[n_e], input_precision="tf32x3")  # ... + k^T v
-            S_slice2 = p4  # (16) S + k^T v
+                do_v = tl.dot(do.to(DT), tl.trans(v.to(DT)), do_v, input_precision="tf32x3")  # do v^T
+            S_after = tl.dot(k.to(DT), v.to(DT), S[n_e], input_precision="tf32x3")  # ... + k^T v
+            S_slice2 = S_after  # (16) S + k^T v
             S_next = S_next + (S_slice2,)
         S = S_next
-        p3 = tl.dot(
-            k.to(DT), tl.trans((p2 * tl.where(i[:, None] >= i[None, :], 1.0, 0.0)).to(DT)), p, input_precision="tf32x3"
+        dq = tl.dot(
+            k.to(DT), tl.trans((do_v * tl.where(i[:, None] >= i[None, :], 1.0, 0.0)).to(DT)), do_S,
+            input_precision="tf32x3",
         )  # ... + ([i >= j] . (do v^T)) k
         if YIELD:
             tl.store(
-                dq_out + step * D + i[None, :] * (H * D) + d[:, None], p3, mask=d_ok[:, None] & i_ok[None, :]
+                dq_out + step * D + i[None, :] * (H * D) + d[:, None], dq, mask=d_ok[:, None] & i_ok[None, :]
             )  # (17) dq
     for n_e in tl.static_range((E + block_e - 1) // block_e):
         if S_last is not None:
@@ -1202,30 +1206,31 @@ def backward_sweep_2(
         row = i if EVEN else tl.minimum(i, last)
         at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
-        p = tl.zeros([block_e, C], tl.float32)
-        p2 = tl.zeros([C, C], tl.float32)
+        k_dS = tl.zeros([block_e, C], tl.float32)
+        k_q = tl.zeros([C, C], tl.float32)
         do = tl.load(do_p + t0 * do_t + i[None, :] * do_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
         dS_next = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
             k = tl.load(
                 k_p + t0 * k_t + i[:, None] * k_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
-            p = tl.dot(dS[n_d].to(DT), tl.trans(k.to(DT)), p, input_precision="tf32x3")  # k dS
+            k_dS = tl.dot(dS[n_d].to(DT), tl.trans(k.to(DT)), k_dS, input_precision="tf32x3")  # k dS
             q = tl.load(
                 q_p + t0 * q_t + i[:, None] * q_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
             if count > 0:
-                p2 = tl.dot(k.to(DT), tl.trans(q.to(DT)), p2, input_precision="tf32x3")  # k q^T
-            p4 = tl.dot(do.to(DT), q.to(DT), dS[n_d], input_precision="tf32x3")  # ... + q^T do
-            dS_slice2 = p4  # (19) dS + q^T do
+                k_q = tl.dot(k.to(DT), tl.trans(q.to(DT)), k_q, input_precision="tf32x3")  # k q^T
+            dS_after = tl.dot(do.to(DT), q.to(DT), dS[n_d], input_precision="tf32x3")  # ... + q^T do
+            dS_slice2 = dS_after  # (19) dS + q^T do
             dS_next = dS_next + (dS_slice2,)
         dS = dS_next
-        p3 = tl.dot(
-            do.to(DT), tl.trans((p2 * tl.where(i[:, None] <= i[None, :], 1.0, 0.0)).to(DT)), p, input_precision="tf32x3"
+        dv = tl.dot(
+            do.to(DT), tl.trans((k_q * tl.where(i[:, None] <= i[None, :], 1.0, 0.0)).to(DT)), k_dS,
+            input_precision="tf32x3",
         )  # ... + ([i <= j] . (k q^T)) do
         if YIELD:
             tl.store(
-                dv_out + step * E + i[None, :] * (H * E) + e[:, None], p3, mask=e_ok[:, None] & i_ok[None, :]
+                dv_out + step * E + i[None, :] * (H * E) + e[:, None], dv, mask=e_ok[:, None] & i_ok[None, :]
             )  # (18) dv
     for n_d in tl.static_range((D + block_d - 1) // block_d):
         if YIELD:
@@ -1288,31 +1293,32 @@ def backward_sweep_3(
         row = i if EVEN else tl.minimum(i, last)
         at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
-        p = tl.zeros([block_d, C], tl.float32)
-        p2 = tl.zeros([C, C], tl.float32)
+        v_dS = tl.zeros([block_d, C], tl.float32)
+        v_do = tl.zeros([C, C], tl.float32)
         q = tl.load(q_p + t0 * q_t + i[None, :] * q_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         dS_next = ()
         for n_e in tl.static_range((E + block_e - 1) // block_e):
             v = tl.load(
                 v_p + t0 * v_t + i[:, None] * v_t + e[n_e][None, :], mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0
             )
-            p = tl.dot(dS[n_e].to(DT), tl.trans(v.to(DT)), p, input_precision="tf32x3")  # v dS^T
+            v_dS = tl.dot(dS[n_e].to(DT), tl.trans(v.to(DT)), v_dS, input_precision="tf32x3")  # v dS^T
             do = tl.load(
                 do_p + t0 * do_t + i[:, None] * do_t + e[n_e][None, :],
                 mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
             if count > 0:
-                p2 = tl.dot(v.to(DT), tl.trans(do.to(DT)), p2, input_precision="tf32x3")  # v do^T
-            p4 = tl.dot(q.to(DT), do.to(DT), dS[n_e], input_precision="tf32x3")  # ... + q^T do
-            dS_slice2 = p4  # (19) dS + q^T do
+                v_do = tl.dot(v.to(DT), tl.trans(do.to(DT)), v_do, input_precision="tf32x3")  # v do^T
+            dS_after = tl.dot(q.to(DT), do.to(DT), dS[n_e], input_precision="tf32x3")  # ... + q^T do
+            dS_slice2 = dS_after  # (19) dS + q^T do
             dS_next = dS_next + (dS_slice2,)
         dS = dS_next
-        p3 = tl.dot(
-            q.to(DT), tl.trans((tl.where(i[:, None] <= i[None, :], 1.0, 0.0) * p2).to(DT)), p, input_precision="tf32x3"
+        dk = tl.dot(
+            q.to(DT), tl.trans((tl.where(i[:, None] <= i[None, :], 1.0, 0.0) * v_do).to(DT)), v_dS,
+            input_precision="tf32x3",
         )  # ... + ([i <= j] . (v do^T)) q
         if YIELD:
             tl.store(
-                dk_out + step * D + i[None, :] * (H * D) + d[:, None], p3, mask=d_ok[:, None] & i_ok[None, :]
+                dk_out + step * D + i[None, :] * (H * D) + d[:, None], dk, mask=d_ok[:, None] & i_ok[None, :]
             )  # (20) dk
 
 
@@ -1330,7 +1336,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "23550e2a474d59b6")
+    config = choose(some.dtype, (D, E), "147d179ade7f6b3f")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))

@@ -594,8 +594,8 @@ def x_system_forward_sweep_1(
         lam_n = tl.load(lam_rests + at + row) if EXACT else 0
         lam_a_end = tl.load(lam_sums + at + last)
         lam_n_end = tl.load(lam_rests + at + last) if EXACT else 0
-        p2 = tl.zeros([block_d_kept, C], tl.float32)
-        p3 = tl.zeros([C, C], tl.float32)
+        product = tl.zeros([block_d_kept, C], tl.float32)
+        p_k2 = tl.zeros([C, C], tl.float32)
         k = tl.load(
             k_p + t0 * k_t + i[None, :] * k_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
@@ -608,17 +608,17 @@ def x_system_forward_sweep_1(
             p = tl.load(
                 p_p + t0 * p_t + i[:, None] * p_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
-            p2 = tl.dot(H_[n_d].to(DT), tl.trans(p.to(DT)), p2, input_precision="tf32x3")  # p H^T
+            product = tl.dot(H_[n_d].to(DT), tl.trans(p.to(DT)), product, input_precision="tf32x3")  # p H^T
             k2 = tl.load(
                 k_p + t0 * k_t + i[:, None] * k_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
             if count > 0:
-                p3 = tl.dot(p.to(DT), tl.trans(k2.to(DT)), p3, input_precision="tf32x3")  # p k^T
-            p5 = tl.dot(
+                p_k2 = tl.dot(p.to(DT), tl.trans(k2.to(DT)), p_k2, input_precision="tf32x3")  # p k^T
+            H__after = tl.dot(
                 ((beta * until)[None, :] * k_each.to(tl.float32)).to(DT), k2.to(DT),
                 (kept * H_[n_d]), input_precision="tf32x3",
             )  # ... + k^T diag(beta . until) k
-            H__slice2 = p5  # kept H + k^T diag(beta . until) k
+            H__slice2 = H__after  # kept H + k^T diag(beta . until) k
             H__next = H__next + (H__slice2,)
         H_ = H__next
         since = span(lam_a, lam_n, 0.0, 0)
@@ -627,12 +627,14 @@ def x_system_forward_sweep_1(
         if EXACT:
             log2 = log2 + (lam_n[:, None] - lam_n[None, :])
         m = power(log2, seen)  # decays from write to read
-        p4 = tl.dot(
-            k.to(DT), tl.trans((beta[None, :] * (m * p3)).to(DT)), (since[None, :] * p2), input_precision="tf32x3"
+        y_0 = tl.dot(
+            k.to(DT), tl.trans((beta[None, :] * (m * p_k2)).to(DT)), (since[None, :] * product),
+            input_precision="tf32x3",
         )  # ... + ((p k^T) . m) diag(beta) k
         if YIELD:
             tl.store(
-                y_0_out + step * D + i[None, :] * (H * D) + d_kept[:, None], p4, mask=d_kept_ok[:, None] & i_ok[None, :]
+                y_0_out + step * D + i[None, :] * (H * D) + d_kept[:, None], y_0,
+                mask=d_kept_ok[:, None] & i_ok[None, :],
             )  # y
     for n_d in tl.static_range((D + block_d - 1) // block_d):
         if YIELD:
@@ -688,7 +690,7 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
     H = max(k.shape[2], beta.shape[2], lam.shape[2], lamb.shape[0], p.shape[2], 0)
     lamb = with_heads(lamb, H)
     D = k.shape[-1]
-    config = choose(some.dtype, (D,), "0cf4e88f304f580a")
+    config = choose(some.dtype, (D,), "1d433f46ec9726e0")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -786,12 +788,12 @@ def x_system_backward_prepare_1(
         m = power(log2, seen)  # decays from write to read
         p = tl.load(p_p + t0 * p_t + i[:, None] * p_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p2 = tl.dot(p.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # p k^T
+        p_k = tl.dot(p.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # p k^T
         beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
         dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p3 = tl.dot(dy.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # dy k^T
+        dy_k = tl.dot(dy.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # dy k^T
         pairs = beta[None, :] * (
-            m * p2 * tl.where(i[:, None] > i[None, :], 1.0, 0.0) * p3
+            m * p_k * tl.where(i[:, None] > i[None, :], 1.0, 0.0) * dy_k
         )  # ([i > j] . (p k^T) . (dy k^T) . m) diag(beta)
         sums = tl.sum(pairs, axis=1)
         sums2 = tl.sum(tl.reshape(pairs, [2, C // 2, C]), axis=1)
@@ -856,7 +858,7 @@ def x_system_backward_sweep_1(
             p_p + t0 * p_t + i[None, :] * p_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
         p_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], p, 0.0)
-        p2 = tl.zeros([block_d_kept, C], tl.float32)
+        product = tl.zeros([block_d_kept, C], tl.float32)
         kept = span(lam_a_end, lam_n_end, 0.0, 0)
         k = tl.load(
             k_p + t0 * k_t + i[None, :] * k_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
@@ -864,8 +866,8 @@ def x_system_backward_sweep_1(
         k_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], k, 0.0)
         beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
         until = span(lam_a_end, lam_n_end, lam_a, lam_n)
-        w = (beta * until)[None, :] * k_each.to(tl.float32)
-        rounded2, rest2 = rounded_and_rest(w, DT)
+        written = (beta * until)[None, :] * k_each.to(tl.float32)
+        rounded2, rest2 = rounded_and_rest(written, DT)
         H__next = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
             dy = tl.load(
@@ -873,22 +875,22 @@ def x_system_backward_sweep_1(
                 mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
             rounded, rest = rounded_and_rest(H_[n_d], DT)
-            p2 = tl.dot(rounded.to(DT), tl.trans(dy.to(DT)), p2, input_precision="tf32x3")  # dy H
+            product = tl.dot(rounded.to(DT), tl.trans(dy.to(DT)), product, input_precision="tf32x3")  # dy H
             if not EXACT:
-                p2 = tl.dot(rest.to(DT), tl.trans(dy.to(DT)), p2)
+                product = tl.dot(rest.to(DT), tl.trans(dy.to(DT)), product)
             k2 = tl.load(
                 k_p + t0 * k_t + i[:, None] * k_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
-            p3 = tl.dot(
+            H__after = tl.dot(
                 rounded2.to(DT), k2.to(DT), (kept * H_[n_d]), input_precision="tf32x3"
             )  # ... + k^T diag(beta . until) k
             if not EXACT:
-                p3 = tl.dot(rest2.to(DT), k2.to(DT), p3)
-            H__slice2 = p3  # kept H + k^T diag(beta . until) k
+                H__after = tl.dot(rest2.to(DT), k2.to(DT), H__after)
+            H__slice2 = H__after  # kept H + k^T diag(beta . until) k
             H__next = H__next + (H__slice2,)
         H_ = H__next
         sums = tl.sum(
-            tl.reshape((since[None, :] * p_each.to(tl.float32)) * p2, [WARPS, block_d_kept // WARPS, C]), axis=1
+            tl.reshape((since[None, :] * p_each.to(tl.float32)) * product, [WARPS, block_d_kept // WARPS, C]), axis=1
         )
         if YIELD:
             tl.store(
@@ -942,9 +944,9 @@ def x_system_backward_prepare_2(
         beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
         dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(dy.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # dy k^T
+        dy_k = tl.dot(dy.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # dy k^T
         tl.store(
-            matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (beta[None, :] * (m * p))
+            matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (beta[None, :] * (m * dy_k))
         )  # ((dy k^T) . m) diag(beta)
 
 
@@ -1005,11 +1007,11 @@ def x_system_backward_sweep_2(
         lam_a_end = tl.load(lam_sums + at + last)
         lam_n_end = tl.load(lam_rests + at + last) if EXACT else 0
         since = span(lam_a_end, lam_n_end, lam_a, lam_n)
-        p = tl.zeros([block_d_kept, C], tl.float32)
-        p2 = tl.load(
+        k_dH = tl.zeros([block_d_kept, C], tl.float32)
+        p = tl.load(
             p_p + t0 * p_t + i[None, :] * p_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
-        p2_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], p2, 0.0)
+        p_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], p, 0.0)
         kept = span(lam_a_end, lam_n_end, 0.0, 0)
         until = span(lam_a, lam_n, 0.0, 0)
         dH_next = ()
@@ -1017,28 +1019,28 @@ def x_system_backward_sweep_2(
             k = tl.load(
                 k_p + t0 * k_t + i[:, None] * k_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
-            p = tl.dot(dH[n_d].to(DT), tl.trans(k.to(DT)), p, input_precision="tf32x3")  # k dH
+            k_dH = tl.dot(dH[n_d].to(DT), tl.trans(k.to(DT)), k_dH, input_precision="tf32x3")  # k dH
             dy = tl.load(
                 dy_p + t0 * dy_t + i[:, None] * dy_t + d[n_d][None, :],
                 mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
-            p4 = tl.dot(
-                (until[None, :] * p2_each.to(tl.float32)).to(DT), dy.to(DT), (kept * dH[n_d]), input_precision="tf32x3"
+            dH_after = tl.dot(
+                (until[None, :] * p_each.to(tl.float32)).to(DT), dy.to(DT), (kept * dH[n_d]), input_precision="tf32x3"
             )  # ... + dy^T diag(until) p
-            dH_slice2 = p4  # kept dH + dy^T diag(until) p
+            dH_slice2 = dH_after  # kept dH + dy^T diag(until) p
             dH_next = dH_next + (dH_slice2,)
         dH = dH_next
         beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
-        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        rounded, rest = rounded_and_rest(t, DT)
-        p3 = tl.dot(
-            p2.to(DT), rounded.to(DT), ((since * beta)[None, :] * p), input_precision="tf32x3"
+        matrix1_tile = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        rounded, rest = rounded_and_rest(matrix1_tile, DT)
+        dk_1 = tl.dot(
+            p.to(DT), rounded.to(DT), ((since * beta)[None, :] * k_dH), input_precision="tf32x3"
         )  # ... + matrix1 p
         if not EXACT:
-            p3 = tl.dot(p2.to(DT), rest.to(DT), p3)
+            dk_1 = tl.dot(p.to(DT), rest.to(DT), dk_1)
         if YIELD:
             tl.store(
-                dk_1_out + step * D + i[None, :] * (H * D) + d_kept[:, None], p3,
+                dk_1_out + step * D + i[None, :] * (H * D) + d_kept[:, None], dk_1,
                 mask=d_kept_ok[:, None] & i_ok[None, :],
             )  # dk
     for n_d in tl.static_range((D + block_d - 1) // block_d):
@@ -1091,8 +1093,8 @@ def x_system_backward_prepare_3(
         m = power(log2, seen)  # decays from write to read
         p = tl.load(p_p + t0 * p_t + i[:, None] * p_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p2 = tl.dot(p.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # p k^T
-        tl.store(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m * p2))  # (p k^T) . m
+        p_k = tl.dot(p.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # p k^T
+        tl.store(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m * p_k))  # (p k^T) . m
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -1158,48 +1160,50 @@ def x_system_backward_sweep_3(
         k_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], k, 0.0)
         since = span(lam_a_end, lam_n_end, lam_a, lam_n)
         beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
-        p = tl.zeros([block_d_kept, C], tl.float32)
+        k2_dH = tl.zeros([block_d_kept, C], tl.float32)
         dy = tl.load(
             dy_p + t0 * dy_t + i[None, :] * dy_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
         dy_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], dy, 0.0)
         kept = span(lam_a_end, lam_n_end, 0.0, 0)
         until = span(lam_a, lam_n, 0.0, 0)
-        w = until[None, :] * dy_each.to(tl.float32)
-        rounded3, rest3 = rounded_and_rest(w, DT)
+        written = until[None, :] * dy_each.to(tl.float32)
+        rounded3, rest3 = rounded_and_rest(written, DT)
         dH_next = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
             k2 = tl.load(
                 k_p + t0 * k_t + i[:, None] * k_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
             rounded, rest = rounded_and_rest(dH[n_d], DT)
-            p = tl.dot(rounded.to(DT), tl.trans(k2.to(DT)), p, input_precision="tf32x3")  # k dH^T
+            k2_dH = tl.dot(rounded.to(DT), tl.trans(k2.to(DT)), k2_dH, input_precision="tf32x3")  # k dH^T
             if not EXACT:
-                p = tl.dot(rest.to(DT), tl.trans(k2.to(DT)), p)
-            p3 = tl.load(
+                k2_dH = tl.dot(rest.to(DT), tl.trans(k2.to(DT)), k2_dH)
+            p = tl.load(
                 p_p + t0 * p_t + i[:, None] * p_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
-            p4 = tl.dot(
-                rounded3.to(DT), p3.to(DT), (kept * dH[n_d]), input_precision="tf32x3"
+            dH_after = tl.dot(
+                rounded3.to(DT), p.to(DT), (kept * dH[n_d]), input_precision="tf32x3"
             )  # ... + p^T diag(until) dy
             if not EXACT:
-                p4 = tl.dot(rest3.to(DT), p3.to(DT), p4)
-            dH_slice2 = p4  # kept dH + dy^T diag(until) p
+                dH_after = tl.dot(rest3.to(DT), p.to(DT), dH_after)
+            dH_slice2 = dH_after  # kept dH + dy^T diag(until) p
             dH_next = dH_next + (dH_slice2,)
         dH = dH_next
         sums = tl.sum(
-            tl.reshape((-(since * beta)[None, :] * k_each.to(tl.float32)) * p, [WARPS, block_d_kept // WARPS, C]),
+            tl.reshape((-(since * beta)[None, :] * k_each.to(tl.float32)) * k2_dH, [WARPS, block_d_kept // WARPS, C]),
             axis=1,
         )
-        t = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        rounded2, rest2 = rounded_and_rest(t, DT)
-        p2 = tl.dot(dy.to(DT), rounded2.to(DT), (since[None, :] * p), input_precision="tf32x3")  # ... + matrix2 dy
+        matrix2_tile = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        rounded2, rest2 = rounded_and_rest(matrix2_tile, DT)
+        read = tl.dot(
+            dy.to(DT), rounded2.to(DT), (since[None, :] * k2_dH), input_precision="tf32x3"
+        )  # ... + matrix2 dy
         if not EXACT:
-            p2 = tl.dot(dy.to(DT), rest2.to(DT), p2)
+            read = tl.dot(dy.to(DT), rest2.to(DT), read)
         if YIELD:
             tl.store(
                 dk_out + step * D + i[None, :] * (H * D) + d_kept[:, None],
-                ((beta[None, :] * p2) + dk_1_each.to(tl.float32)),
+                ((beta[None, :] * read) + dk_1_each.to(tl.float32)),
                 mask=d_kept_ok[:, None] & i_ok[None, :],
             )  # dk
             tl.store(
@@ -1209,7 +1213,7 @@ def x_system_backward_sweep_3(
                 + i[None, :],
                 tl.sum(
                     tl.reshape(
-                        tl.where(d_kept_ok[:, None], (p2 * k_each.to(tl.float32)), 0.0),
+                        tl.where(d_kept_ok[:, None], (read * k_each.to(tl.float32)), 0.0),
                         [WARPS, block_d_kept // WARPS, C],
                     ),
                     axis=1,
@@ -1247,9 +1251,9 @@ def x_system_backward_rows_1(
         dy_p + h // dy_g * dy_h + (b * dy_b + step * dy_t)[:, None] + d[None, :],
         mask=i_ok[:, None] & d_ok[None, :], other=0.0,
     ).to(tl.float32)
-    t1 = tl.sum(dy * p, axis=0)
+    dy_p_ = tl.sum(dy * p, axis=0)
     if dlamb_summed_out is not None:
-        tl.store(dlamb_summed_out + tl.program_id(0).to(tl.int64) * D + d, t1, mask=d_ok)
+        tl.store(dlamb_summed_out + tl.program_id(0).to(tl.int64) * D + d, dy_p_, mask=d_ok)
 
 
 def triton_x_system_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
@@ -1264,7 +1268,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
     H = max(k.shape[2], beta.shape[2], lam.shape[2], lamb.shape[0], p.shape[2], 0)
     lamb = with_heads(lamb, H)
     D = k.shape[-1]
-    config = choose(some.dtype, (D,), "0cf4e88f304f580a")
+    config = choose(some.dtype, (D,), "1d433f46ec9726e0")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -1478,11 +1482,11 @@ def x_system_borders(
         )
         beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
         until = span(lam_a_end, lam_n, lam_a, lam_n)
-        p2 = tl.dot(
+        added = tl.dot(
             tl.trans(k.to(DT)), ((beta.to(tl.float32) * until)[:, None] * k2.to(tl.float32)).to(DT),
             (kept * state), input_precision="tf32x3",
         )  # ... + k^T diag(beta . until) k
-        state = p2  # kept H + k^T diag(beta . until) k
+        state = added  # kept H + k^T diag(beta . until) k
     tl.store(last_out + bh * D * D + place, state, mask=inside)
 
 
@@ -1542,11 +1546,11 @@ def x_system_solves(
     rest = tl.maximum(tolerance * tolerance, CONVERGED) * size
     for _ in range(COUNT):
         p = narrowed(along, DT)
-        p2 = tl.dot(p.to(DT), tl.trans(k2.to(DT)), input_precision="tf32x3")  # p k^T
-        g = (p2 * f).to(DT)  # f . (p k^T)
-        p3 = tl.dot(p.to(DT), state.to(DT), input_precision="tf32x3")  # p H^T
-        p4 = tl.dot(g.to(DT), k.to(DT), (since[:, None] * p3), input_precision="tf32x3")  # ... + g k
-        hp = p4 + (lamb[None, :] * widened(p))  # p diag(lamb) + p4
+        p_k2 = tl.dot(p.to(DT), tl.trans(k2.to(DT)), input_precision="tf32x3")  # p k^T
+        g = (p_k2 * f).to(DT)  # f . (p k^T)
+        p_state = tl.dot(p.to(DT), state.to(DT), input_precision="tf32x3")  # p H^T
+        added = tl.dot(g.to(DT), k.to(DT), (since[:, None] * p_state), input_precision="tf32x3")  # ... + g k
+        hp = (lamb[None, :] * widened(p)) + added  # p diag(lamb) + added
         x, r, along, delta = conjugate_step(x, r, p, hp, delta, rest)
     step = (b * T + t0) * H + h
     where = step * D + i[:, None] * (H * D) + d[None, :]
@@ -1713,8 +1717,8 @@ def o_forward_sweep_1(
         lam_n = tl.load(lam_rests + at + row) if EXACT else 0
         lam_a_end = tl.load(lam_sums + at + last)
         lam_n_end = tl.load(lam_rests + at + last) if EXACT else 0
-        p = tl.zeros([block_e, C], tl.float32)
-        p2 = tl.zeros([C, C], tl.float32)
+        x_S = tl.zeros([block_e, C], tl.float32)
+        x_k = tl.zeros([C, C], tl.float32)
         v = tl.load(v_p + t0 * v_t + i[None, :] * v_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
         v_each = tl.where(e_ok[:, None] & i_ok[None, :], v, 0.0)
         beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
@@ -1726,21 +1730,21 @@ def o_forward_sweep_1(
                 x_p + t0 * x_t + i[:, None] * x_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
             rounded, rest = rounded_and_rest(x, DT)
-            p = tl.dot(S[n_d].to(DT), tl.trans(rounded.to(DT)), p, input_precision="tf32x3")  # x S
+            x_S = tl.dot(S[n_d].to(DT), tl.trans(rounded.to(DT)), x_S, input_precision="tf32x3")  # x S
             if not EXACT:
-                p = tl.dot(S[n_d].to(DT), tl.trans(rest.to(DT)), p)
+                x_S = tl.dot(S[n_d].to(DT), tl.trans(rest.to(DT)), x_S)
             k = tl.load(
                 k_p + t0 * k_t + i[:, None] * k_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
             if count > 0:
-                p2 = tl.dot(rounded.to(DT), tl.trans(k.to(DT)), p2, input_precision="tf32x3")  # x k^T
+                x_k = tl.dot(rounded.to(DT), tl.trans(k.to(DT)), x_k, input_precision="tf32x3")  # x k^T
             if not EXACT:
-                p2 = tl.dot(rest.to(DT), tl.trans(k.to(DT)), p2)
-            p4 = tl.dot(
+                x_k = tl.dot(rest.to(DT), tl.trans(k.to(DT)), x_k)
+            S_after = tl.dot(
                 ((beta * until)[None, :] * v_each.to(tl.float32)).to(DT), k.to(DT), (kept * S[n_d]),
                 input_precision="tf32x3",
             )  # ... + k^T diag(beta . until) v
-            S_slice2 = p4  # kept S + k^T diag(beta . until) v
+            S_slice2 = S_after  # kept S + k^T diag(beta . until) v
             S_next = S_next + (S_slice2,)
         S = S_next
         since = span(lam_a, lam_n, 0.0, 0)
@@ -1749,11 +1753,11 @@ def o_forward_sweep_1(
         if EXACT:
             log2 = log2 + (lam_n[:, None] - lam_n[None, :])
         m = power(log2, seen)  # decays from write to read
-        p3 = tl.dot(
-            v.to(DT), tl.trans((beta[None, :] * (m * p2)).to(DT)), (since[None, :] * p), input_precision="tf32x3"
+        y = tl.dot(
+            v.to(DT), tl.trans((beta[None, :] * (m * x_k)).to(DT)), (since[None, :] * x_S), input_precision="tf32x3"
         )  # ... + ((x k^T) . m) diag(beta) v
         if YIELD:
-            tl.store(y_out + step * E + i[None, :] * (H * E) + e[:, None], p3, mask=e_ok[:, None] & i_ok[None, :])  # y
+            tl.store(y_out + step * E + i[None, :] * (H * E) + e[:, None], y, mask=e_ok[:, None] & i_ok[None, :])  # y
     for n_d in tl.static_range((D + block_d - 1) // block_d):
         if YIELD:
             if S_last is not None:
@@ -1780,7 +1784,7 @@ def triton_o_forward(given, states, constants, packed=None, needs_backward=True,
     H = max(k.shape[2], v.shape[2], beta.shape[2], lam.shape[2], x.shape[2], 0)
     D = k.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "1205f658200b33de")
+    config = choose(some.dtype, (D, E), "03171ab106473a69")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -1876,22 +1880,22 @@ def o_backward_prepare_1(
         beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
         dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        p = tl.dot(dy.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # dy v^T
+        dy_v = tl.dot(dy.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # dy v^T
         tl.store(
-            matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (beta[None, :] * (m * p))
+            matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (beta[None, :] * (m * dy_v))
         )  # ((dy v^T) . m) diag(beta)
         x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         rounded, rest = rounded_and_rest(x, DT)
-        p2 = tl.dot(rounded.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # x k^T
+        x_k = tl.dot(rounded.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # x k^T
         if not EXACT:
-            p2 = tl.dot(rest.to(DT), tl.trans(k.to(DT)), p2)
+            x_k = tl.dot(rest.to(DT), tl.trans(k.to(DT)), x_k)
         tl.store(
-            matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (beta[None, :] * (m * p2))
+            matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (beta[None, :] * (m * x_k))
         )  # ((x k^T) . m) diag(beta)
-        tl.store(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m * p))  # (dy v^T) . m
+        tl.store(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m * dy_v))  # (dy v^T) . m
         pairs = beta[None, :] * (
-            m * tl.where(i[:, None] > i[None, :], 1.0, 0.0) * p * p2
+            m * tl.where(i[:, None] > i[None, :], 1.0, 0.0) * dy_v * x_k
         )  # ([i > j] . (x k^T) . (dy v^T) . m) diag(beta)
         sums = tl.sum(pairs, axis=1)
         sums2 = tl.sum(tl.reshape(pairs, [2, C // 2, C]), axis=1)
@@ -1956,14 +1960,14 @@ def o_backward_sweep_1(
         since = span(lam_a, lam_n, 0.0, 0)
         x = tl.load(x_p + t0 * x_t + i[None, :] * x_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         x_each = tl.where(d_ok[:, None] & i_ok[None, :], x, 0.0)
-        p = tl.zeros([block_d, C], tl.float32)
+        dy_S = tl.zeros([block_d, C], tl.float32)
         k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         k_each = tl.where(d_ok[:, None] & i_ok[None, :], k, 0.0)
         kept = span(lam_a_end, lam_n_end, 0.0, 0)
         beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
         until = span(lam_a_end, lam_n_end, lam_a, lam_n)
-        w = (beta * until)[None, :] * k_each.to(tl.float32)
-        rounded3, rest3 = rounded_and_rest(w, DT)
+        written = (beta * until)[None, :] * k_each.to(tl.float32)
+        rounded3, rest3 = rounded_and_rest(written, DT)
         S_next = ()
         for n_e in tl.static_range((E + block_e - 1) // block_e):
             dy = tl.load(
@@ -1971,31 +1975,31 @@ def o_backward_sweep_1(
                 mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
             rounded, rest = rounded_and_rest(S[n_e], DT)
-            p = tl.dot(rounded.to(DT), tl.trans(dy.to(DT)), p, input_precision="tf32x3")  # dy S^T
+            dy_S = tl.dot(rounded.to(DT), tl.trans(dy.to(DT)), dy_S, input_precision="tf32x3")  # dy S^T
             if not EXACT:
-                p = tl.dot(rest.to(DT), tl.trans(dy.to(DT)), p)
+                dy_S = tl.dot(rest.to(DT), tl.trans(dy.to(DT)), dy_S)
             v = tl.load(
                 v_p + t0 * v_t + i[:, None] * v_t + e[n_e][None, :], mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0
             )
-            p3 = tl.dot(
+            S_after = tl.dot(
                 rounded3.to(DT), v.to(DT), (kept * S[n_e]), input_precision="tf32x3"
             )  # ... + k^T diag(beta . until) v
             if not EXACT:
-                p3 = tl.dot(rest3.to(DT), v.to(DT), p3)
-            S_slice2 = p3  # kept S + k^T diag(beta . until) v
+                S_after = tl.dot(rest3.to(DT), v.to(DT), S_after)
+            S_slice2 = S_after  # kept S + k^T diag(beta . until) v
             S_next = S_next + (S_slice2,)
         S = S_next
-        sums = tl.sum(tl.reshape((since[None, :] * x_each.to(tl.float32)) * p, [WARPS, block_d // WARPS, C]), axis=1)
-        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        rounded2, rest2 = rounded_and_rest(t, DT)
-        p2 = tl.dot(
-            k.to(DT), tl.trans(rounded2.to(DT)), (since[None, :] * p), input_precision="tf32x3"
+        sums = tl.sum(tl.reshape((since[None, :] * x_each.to(tl.float32)) * dy_S, [WARPS, block_d // WARPS, C]), axis=1)
+        matrix1_tile = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        rounded2, rest2 = rounded_and_rest(matrix1_tile, DT)
+        dx = tl.dot(
+            k.to(DT), tl.trans(rounded2.to(DT)), (since[None, :] * dy_S), input_precision="tf32x3"
         )  # ... + matrix1 k
         if not EXACT:
-            p2 = tl.dot(k.to(DT), tl.trans(rest2.to(DT)), p2)
+            dx = tl.dot(k.to(DT), tl.trans(rest2.to(DT)), dx)
         if YIELD:
             tl.store(
-                dx_out + step * D + i[None, :] * (H * D) + d[:, None], p2, mask=d_ok[:, None] & i_ok[None, :]
+                dx_out + step * D + i[None, :] * (H * D) + d[:, None], dx, mask=d_ok[:, None] & i_ok[None, :]
             )  # dx
             tl.store(
                 S_in_late__out
@@ -2067,46 +2071,46 @@ def o_backward_sweep_2(
         lam_a_end = tl.load(lam_sums + at + last)
         lam_n_end = tl.load(lam_rests + at + last) if EXACT else 0
         since = span(lam_a_end, lam_n_end, lam_a, lam_n)
-        p = tl.zeros([block_e, C], tl.float32)
+        k_dS = tl.zeros([block_e, C], tl.float32)
         dy = tl.load(dy_p + t0 * dy_t + i[None, :] * dy_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
         dy_each = tl.where(e_ok[:, None] & i_ok[None, :], dy, 0.0)
         kept = span(lam_a_end, lam_n_end, 0.0, 0)
         until = span(lam_a, lam_n, 0.0, 0)
-        w = until[None, :] * dy_each.to(tl.float32)
-        rounded3, rest3 = rounded_and_rest(w, DT)
+        written = until[None, :] * dy_each.to(tl.float32)
+        rounded3, rest3 = rounded_and_rest(written, DT)
         dS_next = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
             k = tl.load(
                 k_p + t0 * k_t + i[:, None] * k_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
             rounded, rest = rounded_and_rest(dS[n_d], DT)
-            p = tl.dot(rounded.to(DT), tl.trans(k.to(DT)), p, input_precision="tf32x3")  # k dS
+            k_dS = tl.dot(rounded.to(DT), tl.trans(k.to(DT)), k_dS, input_precision="tf32x3")  # k dS
             if not EXACT:
-                p = tl.dot(rest.to(DT), tl.trans(k.to(DT)), p)
+                k_dS = tl.dot(rest.to(DT), tl.trans(k.to(DT)), k_dS)
             x = tl.load(
                 x_p + t0 * x_t + i[:, None] * x_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
             rounded4, rest4 = rounded_and_rest(x, DT)
-            p3 = tl.dot(
+            dS_after = tl.dot(
                 rounded3.to(DT), rounded4.to(DT), (kept * dS[n_d]), input_precision="tf32x3"
             )  # ... + x^T diag(until) dy
             if not EXACT:
-                p3 = tl.dot(rest3.to(DT), rounded4.to(DT), p3)
-                p3 = tl.dot(rounded3.to(DT), rest4.to(DT), p3)
-            dS_slice2 = p3  # kept dS + x^T diag(until) dy
+                dS_after = tl.dot(rest3.to(DT), rounded4.to(DT), dS_after)
+                dS_after = tl.dot(rounded3.to(DT), rest4.to(DT), dS_after)
+            dS_slice2 = dS_after  # kept dS + x^T diag(until) dy
             dS_next = dS_next + (dS_slice2,)
         dS = dS_next
         beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
-        t = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        rounded2, rest2 = rounded_and_rest(t, DT)
-        p2 = tl.dot(
-            dy.to(DT), rounded2.to(DT), ((since * beta)[None, :] * p), input_precision="tf32x3"
+        matrix2_tile = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        rounded2, rest2 = rounded_and_rest(matrix2_tile, DT)
+        dv = tl.dot(
+            dy.to(DT), rounded2.to(DT), ((since * beta)[None, :] * k_dS), input_precision="tf32x3"
         )  # ... + matrix2 dy
         if not EXACT:
-            p2 = tl.dot(dy.to(DT), rest2.to(DT), p2)
+            dv = tl.dot(dy.to(DT), rest2.to(DT), dv)
         if YIELD:
             tl.store(
-                dv_out + step * E + i[None, :] * (H * E) + e[:, None], p2, mask=e_ok[:, None] & i_ok[None, :]
+                dv_out + step * E + i[None, :] * (H * E) + e[:, None], dv, mask=e_ok[:, None] & i_ok[None, :]
             )  # dv
     for n_d in tl.static_range((D + block_d - 1) // block_d):
         if YIELD:
@@ -2179,47 +2183,49 @@ def o_backward_sweep_3(
         beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
         k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         k_each = tl.where(d_ok[:, None] & i_ok[None, :], k, 0.0)
-        p = tl.zeros([block_d, C], tl.float32)
+        v_dS = tl.zeros([block_d, C], tl.float32)
         x = tl.load(x_p + t0 * x_t + i[None, :] * x_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         x_each = tl.where(d_ok[:, None] & i_ok[None, :], x, 0.0)
         kept = span(lam_a_end, lam_n_end, 0.0, 0)
         until = span(lam_a, lam_n, 0.0, 0)
-        w = until[None, :] * x_each.to(tl.float32)
-        rounded4, rest4 = rounded_and_rest(w, DT)
+        written = until[None, :] * x_each.to(tl.float32)
+        rounded4, rest4 = rounded_and_rest(written, DT)
         dS_next = ()
         for n_e in tl.static_range((E + block_e - 1) // block_e):
             v = tl.load(
                 v_p + t0 * v_t + i[:, None] * v_t + e[n_e][None, :], mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0
             )
             rounded, rest = rounded_and_rest(dS[n_e], DT)
-            p = tl.dot(rounded.to(DT), tl.trans(v.to(DT)), p, input_precision="tf32x3")  # v dS^T
+            v_dS = tl.dot(rounded.to(DT), tl.trans(v.to(DT)), v_dS, input_precision="tf32x3")  # v dS^T
             if not EXACT:
-                p = tl.dot(rest.to(DT), tl.trans(v.to(DT)), p)
+                v_dS = tl.dot(rest.to(DT), tl.trans(v.to(DT)), v_dS)
             dy = tl.load(
                 dy_p + t0 * dy_t + i[:, None] * dy_t + e[n_e][None, :],
                 mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
-            p3 = tl.dot(
+            dS_after = tl.dot(
                 rounded4.to(DT), dy.to(DT), (kept * dS[n_e]), input_precision="tf32x3"
             )  # ... + x^T diag(until) dy
             if not EXACT:
-                p3 = tl.dot(rest4.to(DT), dy.to(DT), p3)
-            dS_slice2 = p3  # kept dS + x^T diag(until) dy
+                dS_after = tl.dot(rest4.to(DT), dy.to(DT), dS_after)
+            dS_slice2 = dS_after  # kept dS + x^T diag(until) dy
             dS_next = dS_next + (dS_slice2,)
         dS = dS_next
         sums = tl.sum(
-            tl.reshape((-(since * beta)[None, :] * k_each.to(tl.float32)) * p, [WARPS, block_d // WARPS, C]), axis=1
+            tl.reshape((-(since * beta)[None, :] * k_each.to(tl.float32)) * v_dS, [WARPS, block_d // WARPS, C]), axis=1
         )
-        t = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        matrix3_tile = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         rounded2, rest2 = rounded_and_rest(x, DT)
-        rounded3, rest3 = rounded_and_rest(t, DT)
-        p2 = tl.dot(rounded2.to(DT), rounded3.to(DT), (since[None, :] * p), input_precision="tf32x3")  # ... + matrix3 x
+        rounded3, rest3 = rounded_and_rest(matrix3_tile, DT)
+        read = tl.dot(
+            rounded2.to(DT), rounded3.to(DT), (since[None, :] * v_dS), input_precision="tf32x3"
+        )  # ... + matrix3 x
         if not EXACT:
-            p2 = tl.dot(rest2.to(DT), rounded3.to(DT), p2)
-            p2 = tl.dot(rounded2.to(DT), rest3.to(DT), p2)
+            read = tl.dot(rest2.to(DT), rounded3.to(DT), read)
+            read = tl.dot(rounded2.to(DT), rest3.to(DT), read)
         if YIELD:
             tl.store(
-                dk_out + step * D + i[None, :] * (H * D) + d[:, None], (beta[None, :] * p2),
+                dk_out + step * D + i[None, :] * (H * D) + d[:, None], (beta[None, :] * read),
                 mask=d_ok[:, None] & i_ok[None, :],
             )  # dk
             tl.store(
@@ -2229,7 +2235,7 @@ def o_backward_sweep_3(
                 + i[None, :],
                 tl.sum(
                     tl.reshape(
-                        tl.where(d_ok[:, None], (p2 * k_each.to(tl.float32)), 0.0), [WARPS, block_d // WARPS, C]
+                        tl.where(d_ok[:, None], (read * k_each.to(tl.float32)), 0.0), [WARPS, block_d // WARPS, C]
                     ),
                     axis=1,
                 ),
@@ -2255,7 +2261,7 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
     H = max(k.shape[2], v.shape[2], beta.shape[2], lam.shape[2], x.shape[2], 0)
     D = k.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "1205f658200b33de")
+    config = choose(some.dtype, (D, E), "03171ab106473a69")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))

@@ -617,8 +617,8 @@ def o2_forward_sweep_1(
         lam_n = tl.load(lam_rests + at + row) if EXACT else 0
         lam_a_end = tl.load(lam_sums + at + last)
         lam_n_end = tl.load(lam_rests + at + last) if EXACT else 0
-        p = tl.zeros([block_d_kept, C], tl.float32)
-        p2 = tl.zeros([C, C], tl.float32)
+        product = tl.zeros([block_d_kept, C], tl.float32)
+        q_u2 = tl.zeros([C, C], tl.float32)
         u = tl.load(
             u_p + t0 * u_t + i[None, :] * u_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
@@ -630,16 +630,16 @@ def o2_forward_sweep_1(
             q = tl.load(
                 q_p + t0 * q_t + i[:, None] * q_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
-            p = tl.dot(H_[n_d].to(DT), tl.trans(q.to(DT)), p, input_precision="tf32x3")  # q H^T
+            product = tl.dot(H_[n_d].to(DT), tl.trans(q.to(DT)), product, input_precision="tf32x3")  # q H^T
             u2 = tl.load(
                 u_p + t0 * u_t + i[:, None] * u_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
             if count > 0:
-                p2 = tl.dot(q.to(DT), tl.trans(u2.to(DT)), p2, input_precision="tf32x3")  # q u^T
-            p4 = tl.dot(
+                q_u2 = tl.dot(q.to(DT), tl.trans(u2.to(DT)), q_u2, input_precision="tf32x3")  # q u^T
+            H__after = tl.dot(
                 (until[None, :] * u_each.to(tl.float32)).to(DT), u2.to(DT), (kept * H_[n_d]), input_precision="tf32x3"
             )  # ... + u^T diag(until) u
-            H__slice2 = p4  # kept H + u^T diag(until) u
+            H__slice2 = H__after  # kept H + u^T diag(until) u
             H__next = H__next + (H__slice2,)
         H_ = H__next
         since = span(lam_a, lam_n, 0.0, 0)
@@ -648,12 +648,12 @@ def o2_forward_sweep_1(
         if EXACT:
             log2 = log2 + (lam_n[:, None] - lam_n[None, :])
         m = power(log2, seen)  # decays from write to read
-        p3 = tl.dot(
-            u.to(DT), tl.trans((p2 * m).to(DT)), (since[None, :] * p), input_precision="tf32x3"
+        read = tl.dot(
+            u.to(DT), tl.trans((q_u2 * m).to(DT)), (since[None, :] * product), input_precision="tf32x3"
         )  # ... + ((q u^T) . m) u
         if YIELD:
             tl.store(
-                y_0_out + step * D + i[None, :] * (H * D) + d_kept[:, None], (-p3),
+                y_0_out + step * D + i[None, :] * (H * D) + d_kept[:, None], (-read),
                 mask=d_kept_ok[:, None] & i_ok[None, :],
             )  # y
     for n_d in tl.static_range((D + block_d - 1) // block_d):
@@ -674,8 +674,8 @@ def o2_forward_sweep_1(
 @gluon.jit
 def o2_forward_sweep_1_consumer(
     H__first, H__last, y_0_out, T, H, parts, tile, sh, h, b, part, begin, stop, count, chunk_ready,
-    chunk_empty, q_ring, u2_ring, lam_a_ring, u_ring, until_ring, p3_buffer, kept_ring, since_ring,
-    y_0_out_tile, D: gl.constexpr, block_d: gl.constexpr, block_d_kept: gl.constexpr,
+    chunk_empty, q_ring, u2_ring, lam_a_ring, u_ring, until_ring, read_buffer, kept_ring,
+    since_ring, y_0_out_tile, D: gl.constexpr, block_d: gl.constexpr, block_d_kept: gl.constexpr,
     WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr, DT: gl.constexpr,
 ):
     tile1: gl.constexpr = accumulator(block_d_kept, block_d, WARPS)
@@ -708,11 +708,11 @@ def o2_forward_sweep_1_consumer(
         phase = n // STAGES & 1
         t0 = begin + gl.cast(n, gl.int64) * C
         mbarrier.wait(chunk_ready.index(stage), phase)
-        p2_2 = warpgroup_mma(
+        q_u2_2 = warpgroup_mma(
             q_ring.index(stage), u2_ring.index(stage).permute((1, 0)),
             gl.zeros([C, C], gl.float32, layout=tile2), use_acc=False, is_async=True,
         )  # q u^T
-        p_2 = warpgroup_mma(
+        product_2 = warpgroup_mma(
             H__2_operand, q_ring.index(stage).permute((1, 0)),
             gl.zeros([block_d_kept, C], gl.float32, layout=tile3), use_acc=False, is_async=True,
         )  # q H^T
@@ -726,27 +726,29 @@ def o2_forward_sweep_1_consumer(
         )
         m = gl.exp2(gl.where(seen, log2, float("-inf")))  # decays from write to read
         u_each = u_ring.index(stage).permute((1, 0)).load(left2)
-        p4_left = (until_ring.index(stage).load(gl.SliceLayout(0, left2))[None, :] * u_each.to(gl.float32)).to(DT)
-        p2_2 = warpgroup_mma_wait(1, deps=(p2_2,))
-        p3_right = (p2_2 * m).to(DT)
-        p3_buffer.store(p3_right)
+        H__after_left = (until_ring.index(stage).load(gl.SliceLayout(0, left2))[None, :] * u_each.to(gl.float32)).to(DT)
+        q_u2_2 = warpgroup_mma_wait(1, deps=(q_u2_2,))
+        read_right = (q_u2_2 * m).to(DT)
+        read_buffer.store(read_right)
         fence_async_shared()
-        p4_onto = kept_ring.index(stage).load(gl.SliceLayout(1, tile1))[:, None] * H__2
-        p_2 = warpgroup_mma_wait(0, deps=(p_2,))
-        p3_onto = since_ring.index(stage).load(gl.SliceLayout(0, tile3))[None, :] * p_2
-        p3 = warpgroup_mma(
-            u_ring.index(stage).permute((1, 0)), p3_buffer.permute((1, 0)), p3_onto, is_async=True
+        H__after_onto = kept_ring.index(stage).load(gl.SliceLayout(1, tile1))[:, None] * H__2
+        product_2 = warpgroup_mma_wait(0, deps=(product_2,))
+        read_onto = since_ring.index(stage).load(gl.SliceLayout(0, tile3))[None, :] * product_2
+        read = warpgroup_mma(
+            u_ring.index(stage).permute((1, 0)), read_buffer.permute((1, 0)), read_onto, is_async=True
         )  # ... + ((q u^T) . m) u
-        p4 = warpgroup_mma(p4_left, u2_ring.index(stage), p4_onto, is_async=True)  # ... + u^T diag(until) u
-        p3 = warpgroup_mma_wait(1, deps=(p3,))
-        y_0_out_made = -p3
+        H__after = warpgroup_mma(
+            H__after_left, u2_ring.index(stage), H__after_onto, is_async=True
+        )  # ... + u^T diag(until) u
+        read = warpgroup_mma_wait(1, deps=(read,))
+        y_0_out_made = -read
         tma.store_wait(0)
         y_0_out_tile.permute((1, 0)).store(y_0_out_made.to(y_0_out_tile.dtype))
         fence_async_shared()
         tma.async_copy_shared_to_global(y_0_out_tile_tiles, [t0.to(gl.int32), tile * block_d_kept], y_0_out_tile)
-        p4 = warpgroup_mma_wait(0, deps=(p4,))
+        H__after = warpgroup_mma_wait(0, deps=(H__after,))
         mbarrier.arrive(chunk_empty.index(stage), count=1)
-        H__2 = p4
+        H__2 = H__after
         H__2_operand = gl.convert_layout(H__2.to(DT), left1)
     if H__last is not None:
         if part == parts - 1:
@@ -828,7 +830,7 @@ def o2_forward_sweep_1_roles(
     until_ring = gl.allocate_shared_memory(gl.float32, [STAGES, C], gl.SwizzledSharedLayout(1, 1, 1, [0]))
     kept_ring = gl.allocate_shared_memory(gl.float32, [STAGES, 1], gl.SwizzledSharedLayout(1, 1, 1, [0]))
     since_ring = gl.allocate_shared_memory(gl.float32, [STAGES, C], gl.SwizzledSharedLayout(1, 1, 1, [0]))
-    p3_buffer = gl.allocate_shared_memory(DT, [C, C], swizzled(C, DT))
+    read_buffer = gl.allocate_shared_memory(DT, [C, C], swizzled(C, DT))
     y_0_out_tile = gl.allocate_shared_memory(
         y_0_out.dtype.element_ty, [C, block_d_kept], swizzled(block_d_kept, y_0_out.dtype.element_ty)
     )
@@ -845,7 +847,7 @@ def o2_forward_sweep_1_roles(
                 (
                     H__first, H__last, y_0_out, T, H, parts, tile, sh, h, b, part, begin, stop,
                     count, chunk_ready, chunk_empty, q_ring, u2_ring, lam_a_ring, u_ring,
-                    until_ring, p3_buffer, kept_ring, since_ring, y_0_out_tile, D, block_d,
+                    until_ring, read_buffer, kept_ring, since_ring, y_0_out_tile, D, block_d,
                     block_d_kept, WARPS, STAGES, C, DT,
                 ),
             ),
@@ -899,7 +901,7 @@ def triton_o2_forward(given, states, constants, packed=None, needs_backward=True
     H = max(q.shape[2], u.shape[2], lam.shape[2], lam_0.shape[0], 0)
     lam_0 = with_heads(lam_0, H)
     D = q.shape[-1]
-    config = choose(some.dtype, (D,), "3c0d77662b6785db")
+    config = choose(some.dtype, (D,), "1b3a3fe043c5bfcd")
     config = with_roles(config, D, q, u)
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
@@ -1000,11 +1002,11 @@ def o2_backward_prepare_1(
         m = power(log2, seen)  # decays from write to read
         dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         u = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(dy.to(DT), tl.trans(u.to(DT)), input_precision="tf32x3")  # dy u^T
-        tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m * p))  # (dy u^T) . m
+        dy_u = tl.dot(dy.to(DT), tl.trans(u.to(DT)), input_precision="tf32x3")  # dy u^T
+        tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m * dy_u))  # (dy u^T) . m
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p2 = tl.dot(q.to(DT), tl.trans(u.to(DT)), input_precision="tf32x3")  # q u^T
-        pairs = -(p2 * m * p * tl.where(i[:, None] > i[None, :], 1.0, 0.0))  # -[i > j] . (q u^T) . (dy u^T) . m
+        q_u = tl.dot(q.to(DT), tl.trans(u.to(DT)), input_precision="tf32x3")  # q u^T
+        pairs = -(q_u * m * dy_u * tl.where(i[:, None] > i[None, :], 1.0, 0.0))  # -[i > j] . (q u^T) . (dy u^T) . m
         sums = tl.sum(pairs, axis=1)
         sums2 = tl.sum(tl.reshape(pairs, [2, C // 2, C]), axis=1)
         tl.store(own1_out + (bh * 3 + 0) * T + t0 + i, sums, mask=i_ok)  # H: own.late, rows
@@ -1073,7 +1075,7 @@ def o2_backward_sweep_1(
             if PRODUCTS and q.dtype == DT
             else tl.where(d_kept_ok[:, None] & i_ok[None, :], q, 0.0)
         )
-        p = tl.zeros([block_d_kept, C], tl.float32)
+        product = tl.zeros([block_d_kept, C], tl.float32)
         u = tl.load(
             u_p + t0 * u_t + i[None, :] * u_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
@@ -1091,29 +1093,31 @@ def o2_backward_sweep_1(
                 mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
             rounded, rest = rounded_and_rest(H_[n_d], DT)
-            p = tl.dot(rounded.to(DT), tl.trans(dy.to(DT)), p, input_precision="tf32x3")  # dy H
+            product = tl.dot(rounded.to(DT), tl.trans(dy.to(DT)), product, input_precision="tf32x3")  # dy H
             if not EXACT:
-                p = tl.dot(rest.to(DT), tl.trans(dy.to(DT)), p)
+                product = tl.dot(rest.to(DT), tl.trans(dy.to(DT)), product)
             u2 = tl.load(
                 u_p + t0 * u_t + i[:, None] * u_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
-            p3 = tl.dot(
+            H__after = tl.dot(
                 (until[None, :] * u_each.to(tl.float32)).to(DT), u2.to(DT), (kept * H_[n_d]), input_precision="tf32x3"
             )  # ... + u^T diag(until) u
-            H__slice2 = p3  # kept H + u^T diag(until) u
+            H__slice2 = H__after  # kept H + u^T diag(until) u
             H__next = H__next + (H__slice2,)
         H_ = H__next
         sums = tl.sum(
             tl.reshape(
-                rounded_to((-since[None, :] * q_each.to(tl.float32)), DT) * p, [WARPS, block_d_kept // WARPS, C]
+                rounded_to((-since[None, :] * q_each.to(tl.float32)), DT) * product, [WARPS, block_d_kept // WARPS, C]
             ),
             axis=1,
         )
-        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p2 = tl.dot(u.to(DT), tl.trans(t.to(DT)), (since[None, :] * p), input_precision="tf32x3")  # ... + matrix1 u
+        matrix1_tile = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        read = tl.dot(
+            u.to(DT), tl.trans(matrix1_tile.to(DT)), (since[None, :] * product), input_precision="tf32x3"
+        )  # ... + matrix1 u
         if YIELD:
             tl.store(
-                dq_0_out + step * D + i[None, :] * (H * D) + d_kept[:, None], (-p2),
+                dq_0_out + step * D + i[None, :] * (H * D) + d_kept[:, None], (-read),
                 mask=d_kept_ok[:, None] & i_ok[None, :],
             )  # dq
             tl.store(
@@ -1165,8 +1169,8 @@ def o2_backward_prepare_2(
         m = power(log2, seen)  # decays from write to read
         dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         u = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(dy.to(DT), tl.trans(u.to(DT)), input_precision="tf32x3")  # dy u^T
-        tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m * p))  # (dy u^T) . m
+        dy_u = tl.dot(dy.to(DT), tl.trans(u.to(DT)), input_precision="tf32x3")  # dy u^T
+        tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m * dy_u))  # (dy u^T) . m
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -1235,7 +1239,7 @@ def o2_backward_sweep_2(
             else tl.where(d_kept_ok[:, None] & i_ok[None, :], u, 0.0)
         )
         since = span(lam_a_end, lam_n_end, lam_a, lam_n)
-        p = tl.zeros([block_d_kept, C], tl.float32)
+        u2_dH = tl.zeros([block_d_kept, C], tl.float32)
         q = tl.load(
             q_p + t0 * q_t + i[None, :] * q_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
@@ -1252,31 +1256,32 @@ def o2_backward_sweep_2(
                 u_p + t0 * u_t + i[:, None] * u_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
             rounded, rest = rounded_and_rest(dH[n_d], DT)
-            p = tl.dot(rounded.to(DT), tl.trans(u2.to(DT)), p, input_precision="tf32x3")  # u dH
+            u2_dH = tl.dot(rounded.to(DT), tl.trans(u2.to(DT)), u2_dH, input_precision="tf32x3")  # u dH
             if not EXACT:
-                p = tl.dot(rest.to(DT), tl.trans(u2.to(DT)), p)
+                u2_dH = tl.dot(rest.to(DT), tl.trans(u2.to(DT)), u2_dH)
             dy = tl.load(
                 dy_p + t0 * dy_t + i[:, None] * dy_t + d[n_d][None, :],
                 mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
-            p3 = tl.dot(
+            dH_after = tl.dot(
                 (-until[None, :] * q_each.to(tl.float32)).to(DT), dy.to(DT), (kept * dH[n_d]), input_precision="tf32x3"
             )  # ... + -dy^T diag(until) q
-            dH_slice2 = p3  # kept dH - dy^T diag(until) q
+            dH_slice2 = dH_after  # kept dH - dy^T diag(until) q
             dH_next = dH_next + (dH_slice2,)
         dH = dH_next
         sums = tl.sum(
             tl.reshape(
-                rounded_to((-since[None, :] * u_each.to(tl.float32)), DT) * p, [WARPS, block_d_kept // WARPS, C]
+                rounded_to((-since[None, :] * u_each.to(tl.float32)), DT) * u2_dH, [WARPS, block_d_kept // WARPS, C]
             ),
             axis=1,
         )
-        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p2 = tl.dot(q.to(DT), t.to(DT), input_precision="tf32x3")  # matrix1 q
-        y = (since[None, :] * p) + (-p2)  # diag(since) u dH - matrix1 q
+        matrix1_tile = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        matrix1_q = tl.dot(q.to(DT), matrix1_tile.to(DT), input_precision="tf32x3")  # matrix1 q
+        du_1 = (since[None, :] * u2_dH) + (-matrix1_q)  # diag(since) u dH - matrix1 q
         if YIELD:
             tl.store(
-                du_1_out + step * D + i[None, :] * (H * D) + d_kept[:, None], y, mask=d_kept_ok[:, None] & i_ok[None, :]
+                du_1_out + step * D + i[None, :] * (H * D) + d_kept[:, None], du_1,
+                mask=d_kept_ok[:, None] & i_ok[None, :],
             )  # du
             tl.store(
                 H_out_late__out
@@ -1329,13 +1334,13 @@ def o2_backward_prepare_3(
         lam_n = tl.load(lam_rests + at + row) if EXACT else 0
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         u = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(q.to(DT), tl.trans(u.to(DT)), input_precision="tf32x3")  # q u^T
+        q_u = tl.dot(q.to(DT), tl.trans(u.to(DT)), input_precision="tf32x3")  # q u^T
         seen = i[:, None] >= i[None, :]
         log2 = lam_a[:, None] - lam_a[None, :]
         if EXACT:
             log2 = log2 + (lam_n[:, None] - lam_n[None, :])
         m = power(log2, seen)  # decays from write to read
-        tl.store(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (p * m))  # (q u^T) . m
+        tl.store(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (q_u * m))  # (q u^T) . m
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -1408,10 +1413,10 @@ def o2_backward_sweep_3(
             if PRODUCTS and dy.dtype == DT
             else tl.where(d_kept_ok[:, None] & i_ok[None, :], dy, 0.0)
         )
-        t = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p = tl.dot(dy.to(DT), t.to(DT), input_precision="tf32x3")  # matrix2 dy
+        matrix2_tile = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        matrix2_dy = tl.dot(dy.to(DT), matrix2_tile.to(DT), input_precision="tf32x3")  # matrix2 dy
         since = span(lam_a_end, lam_n_end, lam_a, lam_n)
-        p2 = tl.zeros([block_d_kept, C], tl.float32)
+        u_dH = tl.zeros([block_d_kept, C], tl.float32)
         kept = span(lam_a_end, lam_n_end, 0.0, 0)
         until = span(lam_a, lam_n, 0.0, 0)
         dH_next = ()
@@ -1419,21 +1424,21 @@ def o2_backward_sweep_3(
             u = tl.load(
                 u_p + t0 * u_t + i[:, None] * u_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
-            p2 = tl.dot(dH[n_d].to(DT), tl.trans(u.to(DT)), p2, input_precision="tf32x3")  # u dH^T
+            u_dH = tl.dot(dH[n_d].to(DT), tl.trans(u.to(DT)), u_dH, input_precision="tf32x3")  # u dH^T
             q = tl.load(
                 q_p + t0 * q_t + i[:, None] * q_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
-            p3 = tl.dot(
+            dH_after = tl.dot(
                 (-until[None, :] * dy_each.to(tl.float32)).to(DT), q.to(DT), (kept * dH[n_d]), input_precision="tf32x3"
             )  # ... + -q^T diag(until) dy
-            dH_slice2 = p3  # kept dH - dy^T diag(until) q
+            dH_slice2 = dH_after  # kept dH - dy^T diag(until) q
             dH_next = dH_next + (dH_slice2,)
         dH = dH_next
-        y = (-p) + (since[None, :] * p2)  # diag(since) u dH^T - matrix2 dy
+        read = (-matrix2_dy) + (since[None, :] * u_dH)  # diag(since) u dH^T - matrix2 dy
         if YIELD:
             tl.store(
                 du_out + step * D + i[None, :] * (H * D) + d_kept[:, None],
-                (du_1_each.to(tl.float32) + y), mask=d_kept_ok[:, None] & i_ok[None, :],
+                (du_1_each.to(tl.float32) + read), mask=d_kept_ok[:, None] & i_ok[None, :],
             )  # du
 
 
@@ -1477,7 +1482,7 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
     H = max(q.shape[2], u.shape[2], lam.shape[2], lam_0.shape[0], 0)
     lam_0 = with_heads(lam_0, H)
     D = q.shape[-1]
-    config = choose(some.dtype, (D,), "3c0d77662b6785db")
+    config = choose(some.dtype, (D,), "1b3a3fe043c5bfcd")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -1713,8 +1718,8 @@ def o3_forward_sweep_1(
         lam_n = tl.load(lam_rests + at + row) if EXACT else 0
         lam_a_end = tl.load(lam_sums + at + last)
         lam_n_end = tl.load(lam_rests + at + last) if EXACT else 0
-        p = tl.zeros([block_d_kept, C], tl.float32)
-        p2 = tl.zeros([C, C], tl.float32)
+        product = tl.zeros([block_d_kept, C], tl.float32)
+        x_u2 = tl.zeros([C, C], tl.float32)
         u = tl.load(
             u_p + t0 * u_t + i[None, :] * u_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
@@ -1726,16 +1731,16 @@ def o3_forward_sweep_1(
             x = tl.load(
                 x_p + t0 * x_t + i[:, None] * x_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
-            p = tl.dot(H_[n_d].to(DT), tl.trans(x.to(DT)), p, input_precision="tf32x3")  # x H^T
+            product = tl.dot(H_[n_d].to(DT), tl.trans(x.to(DT)), product, input_precision="tf32x3")  # x H^T
             u2 = tl.load(
                 u_p + t0 * u_t + i[:, None] * u_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
             if count > 0:
-                p2 = tl.dot(x.to(DT), tl.trans(u2.to(DT)), p2, input_precision="tf32x3")  # x u^T
-            p4 = tl.dot(
+                x_u2 = tl.dot(x.to(DT), tl.trans(u2.to(DT)), x_u2, input_precision="tf32x3")  # x u^T
+            H__after = tl.dot(
                 (until[None, :] * u_each.to(tl.float32)).to(DT), u2.to(DT), (kept * H_[n_d]), input_precision="tf32x3"
             )  # ... + u^T diag(until) u
-            H__slice2 = p4  # kept H + u^T diag(until) u
+            H__slice2 = H__after  # kept H + u^T diag(until) u
             H__next = H__next + (H__slice2,)
         H_ = H__next
         since = span(lam_a, lam_n, 0.0, 0)
@@ -1744,12 +1749,12 @@ def o3_forward_sweep_1(
         if EXACT:
             log2 = log2 + (lam_n[:, None] - lam_n[None, :])
         m = power(log2, seen)  # decays from write to read
-        p3 = tl.dot(
-            u.to(DT), tl.trans((m * p2).to(DT)), (since[None, :] * p), input_precision="tf32x3"
+        read = tl.dot(
+            u.to(DT), tl.trans((m * x_u2).to(DT)), (since[None, :] * product), input_precision="tf32x3"
         )  # ... + ((x u^T) . m) u
         if YIELD:
             tl.store(
-                y_0_out + step * D + i[None, :] * (H * D) + d_kept[:, None], (-p3),
+                y_0_out + step * D + i[None, :] * (H * D) + d_kept[:, None], (-read),
                 mask=d_kept_ok[:, None] & i_ok[None, :],
             )  # y
     for n_d in tl.static_range((D + block_d - 1) // block_d):
@@ -1770,8 +1775,8 @@ def o3_forward_sweep_1(
 @gluon.jit
 def o3_forward_sweep_1_consumer(
     H__first, H__last, y_0_out, T, H, parts, tile, sh, h, b, part, begin, stop, count, chunk_ready,
-    chunk_empty, x_ring, u2_ring, lam_a_ring, u_ring, until_ring, p3_buffer, kept_ring, since_ring,
-    y_0_out_tile, D: gl.constexpr, block_d: gl.constexpr, block_d_kept: gl.constexpr,
+    chunk_empty, x_ring, u2_ring, lam_a_ring, u_ring, until_ring, read_buffer, kept_ring,
+    since_ring, y_0_out_tile, D: gl.constexpr, block_d: gl.constexpr, block_d_kept: gl.constexpr,
     WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr, DT: gl.constexpr,
 ):
     tile1: gl.constexpr = accumulator(block_d_kept, block_d, WARPS)
@@ -1804,11 +1809,11 @@ def o3_forward_sweep_1_consumer(
         phase = n // STAGES & 1
         t0 = begin + gl.cast(n, gl.int64) * C
         mbarrier.wait(chunk_ready.index(stage), phase)
-        p2_2 = warpgroup_mma(
+        x_u2_2 = warpgroup_mma(
             x_ring.index(stage), u2_ring.index(stage).permute((1, 0)),
             gl.zeros([C, C], gl.float32, layout=tile2), use_acc=False, is_async=True,
         )  # x u^T
-        p_2 = warpgroup_mma(
+        product_2 = warpgroup_mma(
             H__2_operand, x_ring.index(stage).permute((1, 0)),
             gl.zeros([block_d_kept, C], gl.float32, layout=tile3), use_acc=False, is_async=True,
         )  # x H^T
@@ -1822,27 +1827,29 @@ def o3_forward_sweep_1_consumer(
         )
         m = gl.exp2(gl.where(seen, log2, float("-inf")))  # decays from write to read
         u_each = u_ring.index(stage).permute((1, 0)).load(left2)
-        p4_left = (until_ring.index(stage).load(gl.SliceLayout(0, left2))[None, :] * u_each.to(gl.float32)).to(DT)
-        p2_2 = warpgroup_mma_wait(1, deps=(p2_2,))
-        p3_right = (m * p2_2).to(DT)
-        p3_buffer.store(p3_right)
+        H__after_left = (until_ring.index(stage).load(gl.SliceLayout(0, left2))[None, :] * u_each.to(gl.float32)).to(DT)
+        x_u2_2 = warpgroup_mma_wait(1, deps=(x_u2_2,))
+        read_right = (m * x_u2_2).to(DT)
+        read_buffer.store(read_right)
         fence_async_shared()
-        p4_onto = kept_ring.index(stage).load(gl.SliceLayout(1, tile1))[:, None] * H__2
-        p_2 = warpgroup_mma_wait(0, deps=(p_2,))
-        p3_onto = since_ring.index(stage).load(gl.SliceLayout(0, tile3))[None, :] * p_2
-        p3 = warpgroup_mma(
-            u_ring.index(stage).permute((1, 0)), p3_buffer.permute((1, 0)), p3_onto, is_async=True
+        H__after_onto = kept_ring.index(stage).load(gl.SliceLayout(1, tile1))[:, None] * H__2
+        product_2 = warpgroup_mma_wait(0, deps=(product_2,))
+        read_onto = since_ring.index(stage).load(gl.SliceLayout(0, tile3))[None, :] * product_2
+        read = warpgroup_mma(
+            u_ring.index(stage).permute((1, 0)), read_buffer.permute((1, 0)), read_onto, is_async=True
         )  # ... + ((x u^T) . m) u
-        p4 = warpgroup_mma(p4_left, u2_ring.index(stage), p4_onto, is_async=True)  # ... + u^T diag(until) u
-        p3 = warpgroup_mma_wait(1, deps=(p3,))
-        y_0_out_made = -p3
+        H__after = warpgroup_mma(
+            H__after_left, u2_ring.index(stage), H__after_onto, is_async=True
+        )  # ... + u^T diag(until) u
+        read = warpgroup_mma_wait(1, deps=(read,))
+        y_0_out_made = -read
         tma.store_wait(0)
         y_0_out_tile.permute((1, 0)).store(y_0_out_made.to(y_0_out_tile.dtype))
         fence_async_shared()
         tma.async_copy_shared_to_global(y_0_out_tile_tiles, [t0.to(gl.int32), tile * block_d_kept], y_0_out_tile)
-        p4 = warpgroup_mma_wait(0, deps=(p4,))
+        H__after = warpgroup_mma_wait(0, deps=(H__after,))
         mbarrier.arrive(chunk_empty.index(stage), count=1)
-        H__2 = p4
+        H__2 = H__after
         H__2_operand = gl.convert_layout(H__2.to(DT), left1)
     if H__last is not None:
         if part == parts - 1:
@@ -1924,7 +1931,7 @@ def o3_forward_sweep_1_roles(
     until_ring = gl.allocate_shared_memory(gl.float32, [STAGES, C], gl.SwizzledSharedLayout(1, 1, 1, [0]))
     kept_ring = gl.allocate_shared_memory(gl.float32, [STAGES, 1], gl.SwizzledSharedLayout(1, 1, 1, [0]))
     since_ring = gl.allocate_shared_memory(gl.float32, [STAGES, C], gl.SwizzledSharedLayout(1, 1, 1, [0]))
-    p3_buffer = gl.allocate_shared_memory(DT, [C, C], swizzled(C, DT))
+    read_buffer = gl.allocate_shared_memory(DT, [C, C], swizzled(C, DT))
     y_0_out_tile = gl.allocate_shared_memory(
         y_0_out.dtype.element_ty, [C, block_d_kept], swizzled(block_d_kept, y_0_out.dtype.element_ty)
     )
@@ -1941,7 +1948,7 @@ def o3_forward_sweep_1_roles(
                 (
                     H__first, H__last, y_0_out, T, H, parts, tile, sh, h, b, part, begin, stop,
                     count, chunk_ready, chunk_empty, x_ring, u2_ring, lam_a_ring, u_ring,
-                    until_ring, p3_buffer, kept_ring, since_ring, y_0_out_tile, D, block_d,
+                    until_ring, read_buffer, kept_ring, since_ring, y_0_out_tile, D, block_d,
                     block_d_kept, WARPS, STAGES, C, DT,
                 ),
             ),
@@ -2000,7 +2007,7 @@ def triton_o3_forward(given, states, constants, packed=None, needs_backward=True
     H = max(q.shape[2], u.shape[2], lam.shape[2], lam_0.shape[0], x.shape[2], 0)
     lam_0 = with_heads(lam_0, H)
     D = q.shape[-1]
-    config = choose(some.dtype, (D,), "8d06a35b42b1909a")
+    config = choose(some.dtype, (D,), "64b905b8fbee1560")
     config = with_roles(config, D, x, u)
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
@@ -2101,11 +2108,11 @@ def o3_backward_prepare_1(
         m = power(log2, seen)  # decays from write to read
         dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         u = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(dy.to(DT), tl.trans(u.to(DT)), input_precision="tf32x3")  # dy u^T
-        tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m * p))  # (dy u^T) . m
+        dy_u = tl.dot(dy.to(DT), tl.trans(u.to(DT)), input_precision="tf32x3")  # dy u^T
+        tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m * dy_u))  # (dy u^T) . m
         x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p2 = tl.dot(x.to(DT), tl.trans(u.to(DT)), input_precision="tf32x3")  # x u^T
-        pairs = -(m * p * tl.where(i[:, None] > i[None, :], 1.0, 0.0) * p2)  # -[i > j] . (x u^T) . (dy u^T) . m
+        x_u = tl.dot(x.to(DT), tl.trans(u.to(DT)), input_precision="tf32x3")  # x u^T
+        pairs = -(m * dy_u * tl.where(i[:, None] > i[None, :], 1.0, 0.0) * x_u)  # -[i > j] . (x u^T) . (dy u^T) . m
         sums = tl.sum(pairs, axis=1)
         sums2 = tl.sum(tl.reshape(pairs, [2, C // 2, C]), axis=1)
         tl.store(own1_out + (bh * 3 + 0) * T + t0 + i, sums, mask=i_ok)  # H: own.late, rows
@@ -2174,7 +2181,7 @@ def o3_backward_sweep_1(
             if PRODUCTS and x.dtype == DT
             else tl.where(d_kept_ok[:, None] & i_ok[None, :], x, 0.0)
         )
-        p = tl.zeros([block_d_kept, C], tl.float32)
+        product = tl.zeros([block_d_kept, C], tl.float32)
         u = tl.load(
             u_p + t0 * u_t + i[None, :] * u_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
@@ -2192,29 +2199,31 @@ def o3_backward_sweep_1(
                 mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
             rounded, rest = rounded_and_rest(H_[n_d], DT)
-            p = tl.dot(rounded.to(DT), tl.trans(dy.to(DT)), p, input_precision="tf32x3")  # dy H
+            product = tl.dot(rounded.to(DT), tl.trans(dy.to(DT)), product, input_precision="tf32x3")  # dy H
             if not EXACT:
-                p = tl.dot(rest.to(DT), tl.trans(dy.to(DT)), p)
+                product = tl.dot(rest.to(DT), tl.trans(dy.to(DT)), product)
             u2 = tl.load(
                 u_p + t0 * u_t + i[:, None] * u_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
-            p3 = tl.dot(
+            H__after = tl.dot(
                 (until[None, :] * u_each.to(tl.float32)).to(DT), u2.to(DT), (kept * H_[n_d]), input_precision="tf32x3"
             )  # ... + u^T diag(until) u
-            H__slice2 = p3  # kept H + u^T diag(until) u
+            H__slice2 = H__after  # kept H + u^T diag(until) u
             H__next = H__next + (H__slice2,)
         H_ = H__next
         sums = tl.sum(
             tl.reshape(
-                rounded_to((-since[None, :] * x_each.to(tl.float32)), DT) * p, [WARPS, block_d_kept // WARPS, C]
+                rounded_to((-since[None, :] * x_each.to(tl.float32)), DT) * product, [WARPS, block_d_kept // WARPS, C]
             ),
             axis=1,
         )
-        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p2 = tl.dot(u.to(DT), tl.trans(t.to(DT)), (since[None, :] * p), input_precision="tf32x3")  # ... + matrix1 u
+        matrix1_tile = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        read = tl.dot(
+            u.to(DT), tl.trans(matrix1_tile.to(DT)), (since[None, :] * product), input_precision="tf32x3"
+        )  # ... + matrix1 u
         if YIELD:
             tl.store(
-                dx_0_out + step * D + i[None, :] * (H * D) + d_kept[:, None], (-p2),
+                dx_0_out + step * D + i[None, :] * (H * D) + d_kept[:, None], (-read),
                 mask=d_kept_ok[:, None] & i_ok[None, :],
             )  # dx
             tl.store(
@@ -2266,8 +2275,8 @@ def o3_backward_prepare_2(
         m = power(log2, seen)  # decays from write to read
         dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         u = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(dy.to(DT), tl.trans(u.to(DT)), input_precision="tf32x3")  # dy u^T
-        tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m * p))  # (dy u^T) . m
+        dy_u = tl.dot(dy.to(DT), tl.trans(u.to(DT)), input_precision="tf32x3")  # dy u^T
+        tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m * dy_u))  # (dy u^T) . m
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -2336,7 +2345,7 @@ def o3_backward_sweep_2(
             else tl.where(d_kept_ok[:, None] & i_ok[None, :], u, 0.0)
         )
         since = span(lam_a_end, lam_n_end, lam_a, lam_n)
-        p = tl.zeros([block_d_kept, C], tl.float32)
+        u2_dH = tl.zeros([block_d_kept, C], tl.float32)
         x = tl.load(
             x_p + t0 * x_t + i[None, :] * x_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
@@ -2353,31 +2362,32 @@ def o3_backward_sweep_2(
                 u_p + t0 * u_t + i[:, None] * u_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
             rounded, rest = rounded_and_rest(dH[n_d], DT)
-            p = tl.dot(rounded.to(DT), tl.trans(u2.to(DT)), p, input_precision="tf32x3")  # u dH
+            u2_dH = tl.dot(rounded.to(DT), tl.trans(u2.to(DT)), u2_dH, input_precision="tf32x3")  # u dH
             if not EXACT:
-                p = tl.dot(rest.to(DT), tl.trans(u2.to(DT)), p)
+                u2_dH = tl.dot(rest.to(DT), tl.trans(u2.to(DT)), u2_dH)
             dy = tl.load(
                 dy_p + t0 * dy_t + i[:, None] * dy_t + d[n_d][None, :],
                 mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
-            p3 = tl.dot(
+            dH_after = tl.dot(
                 (-until[None, :] * x_each.to(tl.float32)).to(DT), dy.to(DT), (kept * dH[n_d]), input_precision="tf32x3"
             )  # ... + -dy^T diag(until) x
-            dH_slice2 = p3  # kept dH - dy^T diag(until) x
+            dH_slice2 = dH_after  # kept dH - dy^T diag(until) x
             dH_next = dH_next + (dH_slice2,)
         dH = dH_next
         sums = tl.sum(
             tl.reshape(
-                rounded_to((-since[None, :] * u_each.to(tl.float32)), DT) * p, [WARPS, block_d_kept // WARPS, C]
+                rounded_to((-since[None, :] * u_each.to(tl.float32)), DT) * u2_dH, [WARPS, block_d_kept // WARPS, C]
             ),
             axis=1,
         )
-        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p2 = tl.dot(x.to(DT), t.to(DT), input_precision="tf32x3")  # matrix1 x
-        y = (-p2) + (since[None, :] * p)  # diag(since) u dH - matrix1 x
+        matrix1_tile = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        matrix1_x = tl.dot(x.to(DT), matrix1_tile.to(DT), input_precision="tf32x3")  # matrix1 x
+        du_1 = (-matrix1_x) + (since[None, :] * u2_dH)  # diag(since) u dH - matrix1 x
         if YIELD:
             tl.store(
-                du_1_out + step * D + i[None, :] * (H * D) + d_kept[:, None], y, mask=d_kept_ok[:, None] & i_ok[None, :]
+                du_1_out + step * D + i[None, :] * (H * D) + d_kept[:, None], du_1,
+                mask=d_kept_ok[:, None] & i_ok[None, :],
             )  # du
             tl.store(
                 H_out_late__out
@@ -2435,8 +2445,8 @@ def o3_backward_prepare_3(
         m = power(log2, seen)  # decays from write to read
         x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         u = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(x.to(DT), tl.trans(u.to(DT)), input_precision="tf32x3")  # x u^T
-        tl.store(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m * p))  # (x u^T) . m
+        x_u = tl.dot(x.to(DT), tl.trans(u.to(DT)), input_precision="tf32x3")  # x u^T
+        tl.store(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m * x_u))  # (x u^T) . m
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -2509,10 +2519,10 @@ def o3_backward_sweep_3(
             if PRODUCTS and dy.dtype == DT
             else tl.where(d_kept_ok[:, None] & i_ok[None, :], dy, 0.0)
         )
-        t = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p = tl.dot(dy.to(DT), t.to(DT), input_precision="tf32x3")  # matrix2 dy
+        matrix2_tile = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        matrix2_dy = tl.dot(dy.to(DT), matrix2_tile.to(DT), input_precision="tf32x3")  # matrix2 dy
         since = span(lam_a_end, lam_n_end, lam_a, lam_n)
-        p2 = tl.zeros([block_d_kept, C], tl.float32)
+        u_dH = tl.zeros([block_d_kept, C], tl.float32)
         kept = span(lam_a_end, lam_n_end, 0.0, 0)
         until = span(lam_a, lam_n, 0.0, 0)
         dH_next = ()
@@ -2520,21 +2530,21 @@ def o3_backward_sweep_3(
             u = tl.load(
                 u_p + t0 * u_t + i[:, None] * u_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
-            p2 = tl.dot(dH[n_d].to(DT), tl.trans(u.to(DT)), p2, input_precision="tf32x3")  # u dH^T
+            u_dH = tl.dot(dH[n_d].to(DT), tl.trans(u.to(DT)), u_dH, input_precision="tf32x3")  # u dH^T
             x = tl.load(
                 x_p + t0 * x_t + i[:, None] * x_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
-            p3 = tl.dot(
+            dH_after = tl.dot(
                 (-until[None, :] * dy_each.to(tl.float32)).to(DT), x.to(DT), (kept * dH[n_d]), input_precision="tf32x3"
             )  # ... + -x^T diag(until) dy
-            dH_slice2 = p3  # kept dH - dy^T diag(until) x
+            dH_slice2 = dH_after  # kept dH - dy^T diag(until) x
             dH_next = dH_next + (dH_slice2,)
         dH = dH_next
-        y = (-p) + (since[None, :] * p2)  # diag(since) u dH^T - matrix2 dy
+        read = (-matrix2_dy) + (since[None, :] * u_dH)  # diag(since) u dH^T - matrix2 dy
         if YIELD:
             tl.store(
                 du_out + step * D + i[None, :] * (H * D) + d_kept[:, None],
-                (du_1_each.to(tl.float32) + y), mask=d_kept_ok[:, None] & i_ok[None, :],
+                (du_1_each.to(tl.float32) + read), mask=d_kept_ok[:, None] & i_ok[None, :],
             )  # du
 
 
@@ -2579,7 +2589,7 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
     H = max(q.shape[2], u.shape[2], lam.shape[2], lam_0.shape[0], x.shape[2], 0)
     lam_0 = with_heads(lam_0, H)
     D = q.shape[-1]
-    config = choose(some.dtype, (D,), "8d06a35b42b1909a")
+    config = choose(some.dtype, (D,), "64b905b8fbee1560")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))

@@ -396,8 +396,8 @@ def forward_sweep_1(
         gamma_n = tl.load(gamma_rests + at + row) if EXACT else 0
         gamma_a_end = tl.load(gamma_sums + at + last)
         gamma_n_end = tl.load(gamma_rests + at + last) if EXACT else 0
-        p = tl.zeros([block_e, C], tl.float32)
-        p2 = tl.zeros([C, C], tl.float32)
+        q_S = tl.zeros([block_e, C], tl.float32)
+        q_k = tl.zeros([C, C], tl.float32)
         v = tl.load(v_p + t0 * v_t + i[None, :] * v_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
         v_each = tl.where(e_ok[:, None] & i_ok[None, :], v, 0.0)
         kept = span(gamma_a_end, gamma_n_end, 0.0, 0)
@@ -414,16 +414,16 @@ def forward_sweep_1(
             q = tl.load(
                 q_p + t0 * q_t + i[:, None] * q_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
-            p = tl.dot(S[n_d].to(DT), tl.trans(q.to(DT)), p, input_precision="tf32x3")  # q S
+            q_S = tl.dot(S[n_d].to(DT), tl.trans(q.to(DT)), q_S, input_precision="tf32x3")  # q S
             k = tl.load(
                 k_p + t0 * k_t + i[:, None] * k_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
             if count > 0:
-                p2 = tl.dot(q.to(DT), tl.trans(k.to(DT)), p2, input_precision="tf32x3")  # q k^T
-            p4 = tl.dot(
+                q_k = tl.dot(q.to(DT), tl.trans(k.to(DT)), q_k, input_precision="tf32x3")  # q k^T
+            S_after = tl.dot(
                 (until[None, :] * v_each.to(tl.float32)).to(DT), k.to(DT), (kept * S[n_d]), input_precision="tf32x3"
             )  # ... + k^T diag(until) v
-            S_slice2 = p4  # (23) kept S + k^T diag(until) v
+            S_slice2 = S_after  # (23) kept S + k^T diag(until) v
             S_next = S_next + (S_slice2,)
         S = S_next
         since = span(gamma_a, gamma_n, 0.0, 0)
@@ -432,12 +432,12 @@ def forward_sweep_1(
         if EXACT:
             log2 = log2 + (gamma_n[:, None] - gamma_n[None, :])
         m = power(log2, seen)  # decays from write to read
-        p3 = tl.dot(
-            v.to(DT), tl.trans((p2 * m).to(DT)), (since[None, :] * p), input_precision="tf32x3"
+        o = tl.dot(
+            v.to(DT), tl.trans((q_k * m).to(DT)), (since[None, :] * q_S), input_precision="tf32x3"
         )  # ... + ((q k^T) . m) v
         if YIELD:
             tl.store(
-                o_out + step * E + i[None, :] * (H * E) + e[:, None], p3, mask=e_ok[:, None] & i_ok[None, :]
+                o_out + step * E + i[None, :] * (H * E) + e[:, None], o, mask=e_ok[:, None] & i_ok[None, :]
             )  # (22) o
     for n_d in tl.static_range((D + block_d - 1) // block_d):
         if YIELD:
@@ -457,7 +457,7 @@ def forward_sweep_1(
 def forward_sweep_1_consumer(
     S_first, S_last, S_borders, o_out, T, H, parts, blocks, tile, sh, h, b, part, begin, stop,
     count, first_block, S_borders_tile, chunk_ready, chunk_empty, q_ring, k_ring, gamma_a_ring,
-    v_ring, until_ring, p3_buffer, kept_ring, since_ring, o_out_tile, D: gl.constexpr,
+    v_ring, until_ring, o_buffer, kept_ring, since_ring, o_out_tile, D: gl.constexpr,
     E: gl.constexpr, block_d: gl.constexpr, block_e: gl.constexpr, WARPS: gl.constexpr,
     STAGES: gl.constexpr, ROWS: gl.constexpr, C: gl.constexpr, DT: gl.constexpr,
 ):
@@ -501,11 +501,11 @@ def forward_sweep_1_consumer(
                 S_borders_tile_tiles, [((first_block + n) * ROWS + tile * block_e).to(gl.int32), 0], S_borders_tile
             )
         mbarrier.wait(chunk_ready.index(stage), phase)
-        p2_2 = warpgroup_mma(
+        q_k_2 = warpgroup_mma(
             q_ring.index(stage), k_ring.index(stage).permute((1, 0)),
             gl.zeros([C, C], gl.float32, layout=tile2), use_acc=False, is_async=True,
         )  # q k^T
-        p_2 = warpgroup_mma(
+        q_S_2 = warpgroup_mma(
             S_2_operand, q_ring.index(stage).permute((1, 0)),
             gl.zeros([block_e, C], gl.float32, layout=tile3), use_acc=False, is_async=True,
         )  # q S
@@ -519,26 +519,28 @@ def forward_sweep_1_consumer(
         )
         m = gl.exp2(gl.where(seen, log2, float("-inf")))  # decays from write to read
         v_each = v_ring.index(stage).permute((1, 0)).load(left2)
-        p4_left = (until_ring.index(stage).load(gl.SliceLayout(0, left2))[None, :] * v_each.to(gl.float32)).to(DT)
-        p2_2 = warpgroup_mma_wait(1, deps=(p2_2,))
-        p3_right = (p2_2 * m).to(DT)
-        p3_buffer.store(p3_right)
+        S_after_left = (until_ring.index(stage).load(gl.SliceLayout(0, left2))[None, :] * v_each.to(gl.float32)).to(DT)
+        q_k_2 = warpgroup_mma_wait(1, deps=(q_k_2,))
+        o_right = (q_k_2 * m).to(DT)
+        o_buffer.store(o_right)
         fence_async_shared()
-        p4_onto = kept_ring.index(stage).load(gl.SliceLayout(1, tile1))[:, None] * S_2
-        p_2 = warpgroup_mma_wait(0, deps=(p_2,))
-        p3_onto = since_ring.index(stage).load(gl.SliceLayout(0, tile3))[None, :] * p_2
-        p3 = warpgroup_mma(
-            v_ring.index(stage).permute((1, 0)), p3_buffer.permute((1, 0)), p3_onto, is_async=True
+        S_after_onto = kept_ring.index(stage).load(gl.SliceLayout(1, tile1))[:, None] * S_2
+        q_S_2 = warpgroup_mma_wait(0, deps=(q_S_2,))
+        o_onto = since_ring.index(stage).load(gl.SliceLayout(0, tile3))[None, :] * q_S_2
+        o = warpgroup_mma(
+            v_ring.index(stage).permute((1, 0)), o_buffer.permute((1, 0)), o_onto, is_async=True
         )  # ... + ((q k^T) . m) v
-        p4 = warpgroup_mma(p4_left, k_ring.index(stage), p4_onto, is_async=True)  # ... + k^T diag(until) v
-        p3 = warpgroup_mma_wait(1, deps=(p3,))
+        S_after = warpgroup_mma(
+            S_after_left, k_ring.index(stage), S_after_onto, is_async=True
+        )  # ... + k^T diag(until) v
+        o = warpgroup_mma_wait(1, deps=(o,))
         tma.store_wait(1 if S_borders is not None else 0)
-        o_out_tile.permute((1, 0)).store(p3.to(o_out_tile.dtype))
+        o_out_tile.permute((1, 0)).store(o.to(o_out_tile.dtype))
         fence_async_shared()
         tma.async_copy_shared_to_global(o_out_tile_tiles, [t0.to(gl.int32), tile * block_e], o_out_tile)
-        p4 = warpgroup_mma_wait(0, deps=(p4,))
+        S_after = warpgroup_mma_wait(0, deps=(S_after,))
         mbarrier.arrive(chunk_empty.index(stage), count=1)
-        S_2 = p4
+        S_2 = S_after
         S_2_operand = gl.convert_layout(S_2.to(DT), left1)
     if S_last is not None:
         if part == parts - 1:
@@ -630,7 +632,7 @@ def forward_sweep_1_roles(
         )
     else:
         S_borders_tile: gl.constexpr = None
-    p3_buffer = gl.allocate_shared_memory(DT, [C, C], swizzled(C, DT))
+    o_buffer = gl.allocate_shared_memory(DT, [C, C], swizzled(C, DT))
     o_out_tile = gl.allocate_shared_memory(
         o_out.dtype.element_ty, [C, block_e], swizzled(block_e, o_out.dtype.element_ty)
     )
@@ -647,7 +649,7 @@ def forward_sweep_1_roles(
                 (
                     S_first, S_last, S_borders, o_out, T, H, parts, blocks, tile, sh, h, b, part,
                     begin, stop, count, first_block, S_borders_tile, chunk_ready, chunk_empty,
-                    q_ring, k_ring, gamma_a_ring, v_ring, until_ring, p3_buffer, kept_ring,
+                    q_ring, k_ring, gamma_a_ring, v_ring, until_ring, o_buffer, kept_ring,
                     since_ring, o_out_tile, D, E, block_d, block_e, WARPS, STAGES, ROWS, C, DT,
                 ),
             ),
@@ -676,7 +678,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     gamma = with_heads(gamma, H)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "954bdf4257477cba")
+    config = choose(some.dtype, (D, E), "998d7427950b851a")
     config = with_roles(config, D, q, v, k)
     lay = places(packed, (B, T, H), config.chunk)
     blocks = places(packed, (B, T, H), BLOCK)
@@ -814,10 +816,10 @@ def backward_whole_ends(
             q = tl.load(
                 q_p + t0 * q_t + i[:, None] * q_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
-            p = tl.dot(
+            dS_after = tl.dot(
                 (until[None, :] * do_each.to(tl.float32)).to(DT), q.to(DT), (kept * dS[n_d]), input_precision="tf32x3"
             )  # ... + q^T diag(until) do
-            dS_slice2 = p  # (26) kept dS + q^T diag(until) do
+            dS_slice2 = dS_after  # (26) kept dS + q^T diag(until) do
             dS_next = dS_next + (dS_slice2,)
         dS = dS_next
     for n_d in tl.static_range((D + block_d - 1) // block_d):
@@ -900,72 +902,76 @@ def backward_whole(
         gamma_a = tl.load(gamma_sums + at + row)
         gamma_n = tl.load(gamma_rests + at + row) if EXACT else 0
         until = span(gamma_a, gamma_n, 0.0, 0)
-        w = (until[:, None] * q.to(tl.float32)).to(DT)
+        operand = (until[:, None] * q.to(tl.float32)).to(DT)
         v = v_rows.load([first_row, 0])
-        p = tl.zeros([C, C], tl.float32)
+        do_v = tl.zeros([C, C], tl.float32)
         if T > 0:
-            p = tl.dot(do.to(DT), tl.trans(v.to(DT)), p, input_precision="tf32x3")  # do v^T
+            do_v = tl.dot(do.to(DT), tl.trans(v.to(DT)), do_v, input_precision="tf32x3")  # do v^T
         seen = i[:, None] >= i[None, :]
         log2 = gamma_a[:, None] - gamma_a[None, :]
         if EXACT:
             log2 = log2 + (gamma_n[:, None] - gamma_n[None, :])
         m = power(log2, seen)  # decays from write to read
-        t = (p * m).to(DT)  # (do v^T) . m
+        pairs = (do_v * m).to(DT)  # (do v^T) . m
         k = k_rows.load([first_row, 0])
-        p2 = tl.zeros([C, C], tl.float32)
+        q_k = tl.zeros([C, C], tl.float32)
         if T > 0:
-            p2 = tl.dot(q.to(DT), tl.trans(k.to(DT)), p2, input_precision="tf32x3")  # q k^T
-        pairs = tl.where(i[:, None] > i[None, :], (t.to(tl.float32) * p2), 0.0)  # [i > j] . (q k^T) . matrix1
-        sums = row_sums(pairs, WARPS)
-        sums2 = column_sums(pairs, WARPS)
+            q_k = tl.dot(q.to(DT), tl.trans(k.to(DT)), q_k, input_precision="tf32x3")  # q k^T
+        pairs2 = tl.where(i[:, None] > i[None, :], (pairs.to(tl.float32) * q_k), 0.0)  # [i > j] . (q k^T) . matrix1
+        sums = row_sums(pairs2, WARPS)
+        sums2 = column_sums(pairs2, WARPS)
         if APART:
             store_parts(S_own_late__out, sums, sums2, bh, t0, T, i_ok)  # S.own.late
         else:
             S_late_ = sums - sums2
-        t2 = (p2 * m).to(DT)  # (q k^T) . m
-        p3 = tl.dot(tl.trans(S.to(DT)), tl.trans(do.to(DT)), input_precision="tf32x3")  # do S^T
+        pairs3 = (q_k * m).to(DT)  # (q k^T) . m
+        do_S = tl.dot(tl.trans(S.to(DT)), tl.trans(do.to(DT)), input_precision="tf32x3")  # do S^T
         gamma_a2 = tl.load(gamma_sums + at + row)
         gamma_n2 = tl.load(gamma_rests + at + row) if EXACT else 0
         since = span(gamma_a2, gamma_n2, 0.0, 0)
-        sums3 = over_rows((since[None, :] * p3), tl.trans(q), T, DT)
+        sums3 = over_rows((since[None, :] * do_S), tl.trans(q), T, DT)
         if APART:
             store_sums(S_in_late__out + at + i, sums3, i_ok)  # S: in.late
         else:
             S_late_ += sums3
             S_spans += total_of(sums3, i_ok)
-        p4 = tl.dot(
-            tl.trans(k.to(DT)), tl.trans(t.to(DT)), (since[None, :] * p3), input_precision="tf32x3"
+        dq = tl.dot(
+            tl.trans(k.to(DT)), tl.trans(pairs.to(DT)), (since[None, :] * do_S), input_precision="tf32x3"
         )  # ... + matrix1 k
-        p4_rounded = p4.to(dq_rows.dtype)
-        dq_rows.store([first_row, 0], tl.trans(p4_rounded))  # (24) dq
-        p5 = tl.dot(dS.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k dS
+        dq_rounded = dq.to(dq_rows.dtype)
+        dq_rows.store([first_row, 0], tl.trans(dq_rounded))  # (24) dq
+        k_dS = tl.dot(dS.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k dS
         gamma_a3 = tl.load(gamma_sums + at + row)
         gamma_n3 = tl.load(gamma_rests + at + row) if EXACT else 0
         gamma_a_end2 = tl.load(gamma_sums + at + last)
         gamma_n_end2 = tl.load(gamma_rests + at + last) if EXACT else 0
         since2 = span(gamma_a_end2, gamma_n_end2, gamma_a3, gamma_n3)
-        p6 = tl.dot(
-            tl.trans(do.to(DT)), t2.to(DT), (since2[None, :] * p5), input_precision="tf32x3"
+        dv = tl.dot(
+            tl.trans(do.to(DT)), pairs3.to(DT), (since2[None, :] * k_dS), input_precision="tf32x3"
         )  # ... + matrix2 do
-        p6_rounded = p6.to(dv_rows.dtype)
-        dv_rows.store([first_row, 0], tl.trans(p6_rounded))  # (25) dv
-        p7 = tl.dot(tl.trans(dS.to(DT)), tl.trans(v.to(DT)), input_precision="tf32x3")  # v dS^T
+        dv_rounded = dv.to(dv_rows.dtype)
+        dv_rows.store([first_row, 0], tl.trans(dv_rounded))  # (25) dv
+        v_dS = tl.dot(tl.trans(dS.to(DT)), tl.trans(v.to(DT)), input_precision="tf32x3")  # v dS^T
         gamma_a4 = tl.load(gamma_sums + at + row)
         gamma_n4 = tl.load(gamma_rests + at + row) if EXACT else 0
         gamma_a_end3 = tl.load(gamma_sums + at + last)
         gamma_n_end3 = tl.load(gamma_rests + at + last) if EXACT else 0
         since3 = span(gamma_a_end3, gamma_n_end3, gamma_a4, gamma_n4)
-        sums4 = over_rows((-since3[None, :] * p7), tl.trans(k), T, DT)
+        sums4 = over_rows((-since3[None, :] * v_dS), tl.trans(k), T, DT)
         if APART:
             store_sums(S_out_late__out + at + i, sums4, i_ok)  # S: out.late
         else:
             S_late_ += sums4
-        p8 = tl.dot(tl.trans(q.to(DT)), t.to(DT), (since3[None, :] * p7), input_precision="tf32x3")  # ... + matrix1 q
-        p8_rounded = p8.to(dk_rows.dtype)
-        dk_rows.store([first_row, 0], tl.trans(p8_rounded))  # (27) dk
+        dk = tl.dot(
+            tl.trans(q.to(DT)), pairs.to(DT), (since3[None, :] * v_dS), input_precision="tf32x3"
+        )  # ... + matrix1 q
+        dk_rounded = dk.to(dk_rows.dtype)
+        dk_rows.store([first_row, 0], tl.trans(dk_rounded))  # (27) dk
         # the gradient before the interval
-        p9 = tl.dot(tl.trans(do.to(DT)), w.to(DT), (kept * dS), input_precision="tf32x3")  # ... + q^T diag(until) do
-        dS = p9  # (26) kept dS + q^T diag(until) do
+        added = tl.dot(
+            tl.trans(do.to(DT)), operand.to(DT), (kept * dS), input_precision="tf32x3"
+        )  # ... + q^T diag(until) do
+        dS = added  # (26) kept dS + q^T diag(until) do
         if not APART:
             store_sums(S_late__out + at + i, S_late_, i_ok)
             tl.store(S_spans_out + bh * chunks + c + tl.arange(0, 1), S_spans)
@@ -985,9 +991,10 @@ def backward_whole_consumer(
     S_spans_out, S_own_late__out, S_in_late__out, dq_t, dv_t, S_out_late__out, dk_t, dS_first,
     dS_last, T, H, chunks, parts, sh, h, part, begin, stop, first_2, bh, count, dq_p_2, dv_p_2,
     dk_p_2, dS_2_buffer, chunk_ready, chunk_empty, state_ready, state_empty, S_ring, kept_ring,
-    do_ring, v_ring, q_ring, k_ring, gamma_a_ring, t_buffer, t2_buffer, until_ring, since2_ring,
-    out_tile, D: gl.constexpr, E: gl.constexpr, block_d: gl.constexpr, block_e: gl.constexpr,
-    WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr, DT: gl.constexpr,
+    do_ring, v_ring, q_ring, k_ring, gamma_a_ring, pairs_buffer, pairs3_buffer, until_ring,
+    since2_ring, out_tile, D: gl.constexpr, E: gl.constexpr, block_d: gl.constexpr,
+    block_e: gl.constexpr, WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr,
+    DT: gl.constexpr,
 ):
     tile1: gl.constexpr = accumulator(block_e, block_d, WARPS)
     tile2: gl.constexpr = accumulator(C, C, WARPS)
@@ -1025,15 +1032,15 @@ def backward_whole_consumer(
         mbarrier.wait(state_ready.index(0), (n & 1))
         S_1 = S_ring.index(0).load(tile1)
         store_state_products(S_spans_out + (bh * chunks + c_2) * WARPS, kept_ring.index(stage), S_1, dS_2, WARPS)
-        p_2 = warpgroup_mma(
+        do_v_2 = warpgroup_mma(
             do_ring.index(stage), v_ring.index(stage).permute((1, 0)),
             gl.zeros([C, C], gl.float32, layout=tile2), use_acc=False, is_async=True,
         )  # do v^T
-        p2_2 = warpgroup_mma(
+        q_k_2 = warpgroup_mma(
             q_ring.index(stage), k_ring.index(stage).permute((1, 0)),
             gl.zeros([C, C], gl.float32, layout=tile2), use_acc=False, is_async=True,
         )  # q k^T
-        p3 = warpgroup_mma(
+        do_S = warpgroup_mma(
             do_ring.index(stage), S_ring.index(0), gl.zeros([C, block_d], gl.float32, layout=tile3),
             use_acc=False, is_async=True,
         )  # do S^T
@@ -1046,70 +1053,72 @@ def backward_whole_consumer(
             - gamma_a_ring.index(stage).load(gl.SliceLayout(0, tile2))[None, :]
         )
         m = gl.exp2(gl.where(seen, log2, float("-inf")))  # decays from write to read
-        p_2 = warpgroup_mma_wait(2, deps=(p_2,))
-        t = (p_2 * m).to(DT)  # (do v^T) . m
-        t_buffer.store(t)
+        do_v_2 = warpgroup_mma_wait(2, deps=(do_v_2,))
+        pairs = (do_v_2 * m).to(DT)  # (do v^T) . m
+        pairs_buffer.store(pairs)
         fence_async_shared()
-        p2_2 = warpgroup_mma_wait(1, deps=(p2_2,))
-        pairs = gl.where(
+        q_k_2 = warpgroup_mma_wait(1, deps=(q_k_2,))
+        pairs2 = gl.where(
             gl.arange(0, C, layout=gl.SliceLayout(1, tile2))[:, None]
-            > gl.arange(0, C, layout=gl.SliceLayout(0, tile2))[None, :], (t.to(gl.float32) * p2_2),
-            0.0,
+            > gl.arange(0, C, layout=gl.SliceLayout(0, tile2))[None, :],
+            (pairs.to(gl.float32) * q_k_2), 0.0,
         )  # [i > j] . (q k^T) . matrix1
-        store_pair_sums(S_own_late__out, pairs, bh, t0, T, last + 1, True, True, WARPS)
-        t2 = (p2_2 * m).to(DT)  # (q k^T) . m
-        t2_buffer.store(t2)
+        store_pair_sums(S_own_late__out, pairs2, bh, t0, T, last + 1, True, True, WARPS)
+        pairs3 = (q_k_2 * m).to(DT)  # (q k^T) . m
+        pairs3_buffer.store(pairs3)
         fence_async_shared()
-        p5 = warpgroup_mma(
+        k_dS = warpgroup_mma(
             k_ring.index(stage), dS_2_buffer.permute((1, 0)),
             gl.zeros([C, block_e], gl.float32, layout=tile4), use_acc=False, is_async=True,
         )  # k dS
-        p3 = warpgroup_mma_wait(1, deps=(p3,))
+        do_S = warpgroup_mma_wait(1, deps=(do_S,))
         mbarrier.arrive(state_empty.index(0), count=1)
-        until_summed = until_ring.index(stage).load(gl.SliceLayout(1, tile3))[:, None] * p3
+        until_summed = until_ring.index(stage).load(gl.SliceLayout(1, tile3))[:, None] * do_S
         q_1 = q_ring.index(stage).load(tile3)
         store_row_sums(S_in_late__out + at, until_summed, q_1, last + 1)
-        p4 = warpgroup_mma(t_buffer, k_ring.index(stage), until_summed, is_async=True)  # ... + matrix1 k
-        p5 = warpgroup_mma_wait(1, deps=(p5,))
-        p6_onto = since2_ring.index(stage).load(gl.SliceLayout(1, tile4))[:, None] * p5
-        p6 = warpgroup_mma(t2_buffer.permute((1, 0)), do_ring.index(stage), p6_onto, is_async=True)  # ... + matrix2 do
-        p4 = warpgroup_mma_wait(1, deps=(p4,))
-        p4_rounded = p4.to(DT)
+        dq = warpgroup_mma(pairs_buffer, k_ring.index(stage), until_summed, is_async=True)  # ... + matrix1 k
+        k_dS = warpgroup_mma_wait(1, deps=(k_dS,))
+        dv_onto = since2_ring.index(stage).load(gl.SliceLayout(1, tile4))[:, None] * k_dS
+        dv = warpgroup_mma(
+            pairs3_buffer.permute((1, 0)), do_ring.index(stage), dv_onto, is_async=True
+        )  # ... + matrix2 do
+        dq = warpgroup_mma_wait(1, deps=(dq,))
+        dq_rounded = dq.to(DT)
         tma.store_wait(0)
-        out_tile.store(p4_rounded)
+        out_tile.store(dq_rounded)
         fence_async_shared()
         tma.async_copy_shared_to_global(dq_p_2_tiles, [t0.to(gl.int32), 0], out_tile)
-        p7 = warpgroup_mma(
+        v_dS = warpgroup_mma(
             v_ring.index(stage), dS_2_buffer, gl.zeros([C, block_d], gl.float32, layout=tile3),
             use_acc=False, is_async=True,
         )  # v dS^T
-        p6 = warpgroup_mma_wait(1, deps=(p6,))
-        p6_rounded = p6.to(DT)
+        dv = warpgroup_mma_wait(1, deps=(dv,))
+        dv_rounded = dv.to(DT)
         tma.store_wait(0)
-        out_tile.store(p6_rounded)
+        out_tile.store(dv_rounded)
         fence_async_shared()
         tma.async_copy_shared_to_global(dv_p_2_tiles, [t0.to(gl.int32), 0], out_tile)
-        p7 = warpgroup_mma_wait(0, deps=(p7,))
-        since2_summed = -since2_ring.index(stage).load(gl.SliceLayout(1, tile3))[:, None] * p7
+        v_dS = warpgroup_mma_wait(0, deps=(v_dS,))
+        since2_summed = -since2_ring.index(stage).load(gl.SliceLayout(1, tile3))[:, None] * v_dS
         k_1 = k_ring.index(stage).load(tile3)
         store_row_sums(S_out_late__out + at, since2_summed, k_1, last + 1)
-        p8_onto = since2_ring.index(stage).load(gl.SliceLayout(1, tile3))[:, None] * p7
-        p8 = warpgroup_mma(t_buffer.permute((1, 0)), q_ring.index(stage), p8_onto, is_async=True)  # ... + matrix1 q
-        p9_left = (
+        dk_onto = since2_ring.index(stage).load(gl.SliceLayout(1, tile3))[:, None] * v_dS
+        dk = warpgroup_mma(pairs_buffer.permute((1, 0)), q_ring.index(stage), dk_onto, is_async=True)  # ... + matrix1 q
+        added_left = (
             until_ring.index(stage).load(gl.SliceLayout(0, left1))[None, :]
             * do_ring.index(stage).permute((1, 0)).load(left1).to(gl.float32)
         ).to(DT)
-        p9_onto = kept_ring.index(stage).load(gl.SliceLayout(1, tile1))[:, None] * dS_2
-        p9 = warpgroup_mma(p9_left, q_ring.index(stage), p9_onto, is_async=True)  # ... + q^T diag(until) do
-        p8 = warpgroup_mma_wait(1, deps=(p8,))
-        p8_rounded = p8.to(DT)
+        added_onto = kept_ring.index(stage).load(gl.SliceLayout(1, tile1))[:, None] * dS_2
+        added = warpgroup_mma(added_left, q_ring.index(stage), added_onto, is_async=True)  # ... + q^T diag(until) do
+        dk = warpgroup_mma_wait(1, deps=(dk,))
+        dk_rounded = dk.to(DT)
         tma.store_wait(0)
-        out_tile.store(p8_rounded)
+        out_tile.store(dk_rounded)
         fence_async_shared()
         tma.async_copy_shared_to_global(dk_p_2_tiles, [t0.to(gl.int32), 0], out_tile)
-        p9 = warpgroup_mma_wait(0, deps=(p9,))
+        added = warpgroup_mma_wait(0, deps=(added,))
         mbarrier.arrive(chunk_empty.index(stage), count=1)
-        dS_2 = p9
+        dS_2 = added
     if dS_last is not None:
         if part == 0:
             gl.store(
@@ -1219,8 +1228,8 @@ def backward_whole_roles(
     until_ring = gl.allocate_shared_memory(gl.float32, [STAGES, C], gl.SwizzledSharedLayout(1, 1, 1, [0]))
     since2_ring = gl.allocate_shared_memory(gl.float32, [STAGES, C], gl.SwizzledSharedLayout(1, 1, 1, [0]))
     dS_2_buffer = gl.allocate_shared_memory(DT, [block_e, block_d], swizzled(block_d, DT))
-    t_buffer = gl.allocate_shared_memory(DT, [C, C], swizzled(C, DT))
-    t2_buffer = gl.allocate_shared_memory(DT, [C, C], swizzled(C, DT))
+    pairs_buffer = gl.allocate_shared_memory(DT, [C, C], swizzled(C, DT))
+    pairs3_buffer = gl.allocate_shared_memory(DT, [C, C], swizzled(C, DT))
     out_tile = gl.allocate_shared_memory(DT, [C, block_d], swizzled(block_d, DT))
     chunk_ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     chunk_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
@@ -1242,8 +1251,8 @@ def backward_whole_roles(
                     dS_first, dS_last, T, H, chunks, parts, sh, h, part, begin, stop, first_2, bh,
                     count, dq_p_2, dv_p_2, dk_p_2, dS_2_buffer, chunk_ready, chunk_empty,
                     state_ready, state_empty, S_ring, kept_ring, do_ring, v_ring, q_ring, k_ring,
-                    gamma_a_ring, t_buffer, t2_buffer, until_ring, since2_ring, out_tile, D, E,
-                    block_d, block_e, WARPS, STAGES, C, DT,
+                    gamma_a_ring, pairs_buffer, pairs3_buffer, until_ring, since2_ring, out_tile, D,
+                    E, block_d, block_e, WARPS, STAGES, C, DT,
                 ),
             ),
             (
@@ -1298,7 +1307,7 @@ def triton_backward_whole(
     gamma = with_heads(gamma, H)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "954bdf4257477cba")
+    config = choose(some.dtype, (D, E), "998d7427950b851a")
     lay = places(packed, (B, T, H), config.chunk)
     blocks = places(packed, (B, T, H), BLOCK)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
@@ -1444,18 +1453,18 @@ def backward_prepare_1(
         gamma_n = tl.load(gamma_rests + at + row) if EXACT else 0
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        p = tl.dot(do.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # do v^T
+        do_v = tl.dot(do.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # do v^T
         seen = i[:, None] >= i[None, :]
         log2 = gamma_a[:, None] - gamma_a[None, :]
         if EXACT:
             log2 = log2 + (gamma_n[:, None] - gamma_n[None, :])
         m = power(log2, seen)  # decays from write to read
-        tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (p * m))  # (do v^T) . m
+        tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (do_v * m))  # (do v^T) . m
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p2 = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
-        tl.store(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (p2 * m))  # (q k^T) . m
-        pairs = p * p2 * tl.where(i[:, None] > i[None, :], 1.0, 0.0) * m  # [i > j] . (q k^T) . (do v^T) . m
+        q_k = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
+        tl.store(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (q_k * m))  # (q k^T) . m
+        pairs = do_v * q_k * tl.where(i[:, None] > i[None, :], 1.0, 0.0) * m  # [i > j] . (q k^T) . (do v^T) . m
         sums = tl.sum(pairs, axis=1)
         sums2 = tl.sum(tl.reshape(pairs, [2, C // 2, C]), axis=1)
         tl.store(own1_out + (bh * 3 + 0) * T + t0 + i, sums, mask=i_ok)  # S: own.late, rows
@@ -1525,7 +1534,7 @@ def backward_sweep_1(
             if PRODUCTS and q.dtype == DT
             else tl.where(d_ok[:, None] & i_ok[None, :], q, 0.0)
         )
-        p = tl.zeros([block_d, C], tl.float32)
+        do_S = tl.zeros([block_d, C], tl.float32)
         k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         k_each = (
             tl.dot(k.to(DT), identity)
@@ -1541,27 +1550,29 @@ def backward_sweep_1(
                 mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
             rounded, rest = rounded_and_rest(S[n_e], DT)
-            p = tl.dot(rounded.to(DT), tl.trans(do.to(DT)), p, input_precision="tf32x3")  # do S^T
+            do_S = tl.dot(rounded.to(DT), tl.trans(do.to(DT)), do_S, input_precision="tf32x3")  # do S^T
             if not EXACT:
-                p = tl.dot(rest.to(DT), tl.trans(do.to(DT)), p)
+                do_S = tl.dot(rest.to(DT), tl.trans(do.to(DT)), do_S)
             v = tl.load(
                 v_p + t0 * v_t + i[:, None] * v_t + e[n_e][None, :], mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0
             )
-            p3 = tl.dot(
+            S_after = tl.dot(
                 (until[None, :] * k_each.to(tl.float32)).to(DT), v.to(DT), (kept * S[n_e]), input_precision="tf32x3"
             )  # ... + k^T diag(until) v
-            S_slice2 = p3  # (23) kept S + k^T diag(until) v
+            S_slice2 = S_after  # (23) kept S + k^T diag(until) v
             S_next = S_next + (S_slice2,)
         S = S_next
         sums = tl.sum(
-            tl.reshape(rounded_to((since[None, :] * q_each.to(tl.float32)), DT) * p, [WARPS, block_d // WARPS, C]),
+            tl.reshape(rounded_to((since[None, :] * q_each.to(tl.float32)), DT) * do_S, [WARPS, block_d // WARPS, C]),
             axis=1,
         )
-        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p2 = tl.dot(k.to(DT), tl.trans(t.to(DT)), (since[None, :] * p), input_precision="tf32x3")  # ... + matrix1 k
+        matrix1_tile = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        dq = tl.dot(
+            k.to(DT), tl.trans(matrix1_tile.to(DT)), (since[None, :] * do_S), input_precision="tf32x3"
+        )  # ... + matrix1 k
         if YIELD:
             tl.store(
-                dq_out + step * D + i[None, :] * (H * D) + d[:, None], p2, mask=d_ok[:, None] & i_ok[None, :]
+                dq_out + step * D + i[None, :] * (H * D) + d[:, None], dq, mask=d_ok[:, None] & i_ok[None, :]
             )  # (24) dq
             tl.store(
                 S_in_late__out
@@ -1634,7 +1645,7 @@ def backward_sweep_2(
         gamma_n = tl.load(gamma_rests + at + row) if EXACT else 0
         gamma_a_end = tl.load(gamma_sums + at + last)
         gamma_n_end = tl.load(gamma_rests + at + last) if EXACT else 0
-        p = tl.zeros([block_e, C], tl.float32)
+        k_dS = tl.zeros([block_e, C], tl.float32)
         do = tl.load(do_p + t0 * do_t + i[None, :] * do_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
         do_each = (
             tl.dot(do.to(DT), identity)
@@ -1648,22 +1659,24 @@ def backward_sweep_2(
             k = tl.load(
                 k_p + t0 * k_t + i[:, None] * k_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
-            p = tl.dot(dS[n_d].to(DT), tl.trans(k.to(DT)), p, input_precision="tf32x3")  # k dS
+            k_dS = tl.dot(dS[n_d].to(DT), tl.trans(k.to(DT)), k_dS, input_precision="tf32x3")  # k dS
             q = tl.load(
                 q_p + t0 * q_t + i[:, None] * q_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
-            p3 = tl.dot(
+            dS_after = tl.dot(
                 (until[None, :] * do_each.to(tl.float32)).to(DT), q.to(DT), (kept * dS[n_d]), input_precision="tf32x3"
             )  # ... + q^T diag(until) do
-            dS_slice2 = p3  # (26) kept dS + q^T diag(until) do
+            dS_slice2 = dS_after  # (26) kept dS + q^T diag(until) do
             dS_next = dS_next + (dS_slice2,)
         dS = dS_next
         since = span(gamma_a_end, gamma_n_end, gamma_a, gamma_n)
-        t = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p2 = tl.dot(do.to(DT), t.to(DT), (since[None, :] * p), input_precision="tf32x3")  # ... + matrix2 do
+        matrix2_tile = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        dv = tl.dot(
+            do.to(DT), matrix2_tile.to(DT), (since[None, :] * k_dS), input_precision="tf32x3"
+        )  # ... + matrix2 do
         if YIELD:
             tl.store(
-                dv_out + step * E + i[None, :] * (H * E) + e[:, None], p2, mask=e_ok[:, None] & i_ok[None, :]
+                dv_out + step * E + i[None, :] * (H * E) + e[:, None], dv, mask=e_ok[:, None] & i_ok[None, :]
             )  # (25) dv
     for n_d in tl.static_range((D + block_d - 1) // block_d):
         if YIELD:
@@ -1740,7 +1753,7 @@ def backward_sweep_3(
             if PRODUCTS and k.dtype == DT
             else tl.where(d_ok[:, None] & i_ok[None, :], k, 0.0)
         )
-        p = tl.zeros([block_d, C], tl.float32)
+        v_dS = tl.zeros([block_d, C], tl.float32)
         q = tl.load(q_p + t0 * q_t + i[None, :] * q_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         q_each = (
             tl.dot(q.to(DT), identity)
@@ -1755,28 +1768,28 @@ def backward_sweep_3(
                 v_p + t0 * v_t + i[:, None] * v_t + e[n_e][None, :], mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0
             )
             rounded, rest = rounded_and_rest(dS[n_e], DT)
-            p = tl.dot(rounded.to(DT), tl.trans(v.to(DT)), p, input_precision="tf32x3")  # v dS^T
+            v_dS = tl.dot(rounded.to(DT), tl.trans(v.to(DT)), v_dS, input_precision="tf32x3")  # v dS^T
             if not EXACT:
-                p = tl.dot(rest.to(DT), tl.trans(v.to(DT)), p)
+                v_dS = tl.dot(rest.to(DT), tl.trans(v.to(DT)), v_dS)
             do = tl.load(
                 do_p + t0 * do_t + i[:, None] * do_t + e[n_e][None, :],
                 mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
-            p3 = tl.dot(
+            dS_after = tl.dot(
                 (until[None, :] * q_each.to(tl.float32)).to(DT), do.to(DT), (kept * dS[n_e]), input_precision="tf32x3"
             )  # ... + q^T diag(until) do
-            dS_slice2 = p3  # (26) kept dS + q^T diag(until) do
+            dS_slice2 = dS_after  # (26) kept dS + q^T diag(until) do
             dS_next = dS_next + (dS_slice2,)
         dS = dS_next
         sums = tl.sum(
-            tl.reshape(rounded_to((-since[None, :] * k_each.to(tl.float32)), DT) * p, [WARPS, block_d // WARPS, C]),
+            tl.reshape(rounded_to((-since[None, :] * k_each.to(tl.float32)), DT) * v_dS, [WARPS, block_d // WARPS, C]),
             axis=1,
         )
-        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p2 = tl.dot(q.to(DT), t.to(DT), (since[None, :] * p), input_precision="tf32x3")  # ... + matrix1 q
+        matrix1_tile = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        dk = tl.dot(q.to(DT), matrix1_tile.to(DT), (since[None, :] * v_dS), input_precision="tf32x3")  # ... + matrix1 q
         if YIELD:
             tl.store(
-                dk_out + step * D + i[None, :] * (H * D) + d[:, None], p2, mask=d_ok[:, None] & i_ok[None, :]
+                dk_out + step * D + i[None, :] * (H * D) + d[:, None], dk, mask=d_ok[:, None] & i_ok[None, :]
             )  # (27) dk
             tl.store(
                 S_out_late__out
@@ -1825,7 +1838,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     gamma = with_heads(gamma, H)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "954bdf4257477cba")
+    config = choose(some.dtype, (D, E), "998d7427950b851a")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))

@@ -406,8 +406,8 @@ def forward_kernel(
     if after_p is not None:
         low = value.dtype.element_ty
         matrix = load_matrix(after_p + h * after_h, after_e, after_f, E, BE, F, BF).to(low)
-        t_1 = tl.dot(average.to(low), matrix.to(low), input_precision="tf32x3").to(low).to(tl.float32)
-        store_block(out_p + b * out_b + h * out_h, first, out_t, T, F, BF, BM, t_1)
+        average_matrix = tl.dot(average.to(low), matrix.to(low), input_precision="tf32x3").to(low).to(tl.float32)
+        store_block(out_p + b * out_b + h * out_h, first, out_t, T, F, BF, BM, average_matrix)
     if average_p is not None:
         store_block(average_p + b * average_b + h * average_h, first, average_t, T, E, BE, BM, average)
 

@@ -89,12 +89,12 @@ def torch_forward(given, states, constants, packed=None):
         lam = sequences["lam"][t]
         t1 = 1.0 / lam
         Su = (u[..., None, :] * S).sum(-1)
-        t2 = (u * Su).sum(-1)
+        u_Su = (u * Su).sum(-1)
         uS = (u[..., :, None] * S).sum(-2)
-        t3 = S - ((1.0 / (lam + t2))[..., None] * Su)[..., :, None] * uS[..., None, :]
-        t4 = (q[..., :, None] * t3).sum(-2)
-        outputs["o"][:, t] = t1[..., None] * t4
-        S = t1[..., None, None] * t3
+        t2 = S - ((1.0 / (lam + u_Su))[..., None] * Su)[..., :, None] * uS[..., None, :]
+        t3 = (q[..., :, None] * t2).sum(-2)
+        outputs["o"][:, t] = t1[..., None] * t3
+        S = t1[..., None, None] * t2
     finals = {"S": S.to(dtype_of(given), copy=True)}
     saved = {"S": stacked(checkpoints["S"], S)}
     return outputs, finals, saved
@@ -134,10 +134,10 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
             u = sequences["u"][t]
             lam = sequences["lam"][t]
             Su = (u[..., None, :] * S).sum(-1)
-            t1 = (u * Su).sum(-1)
+            u_Su = (u * Su).sum(-1)
             uS = (u[..., :, None] * S).sum(-2)
             S = (1.0 / lam)[..., None, None] * (
-                S - ((1.0 / (lam + t1))[..., None] * Su)[..., :, None] * uS[..., None, :]
+                S - ((1.0 / (lam + u_Su))[..., None] * Su)[..., :, None] * uS[..., None, :]
             )
         for t in reversed(range(start, stop)):
             (S,) = before[t - start]
@@ -146,45 +146,45 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
             lam = sequences["lam"][t]
             do = incoming_sequences["o"][t]
             uS = (u[..., :, None] * S).sum(-2)
-            t1 = (uS * do).sum(-1)
+            uS_do = (uS * do).sum(-1)
             Su = (u[..., None, :] * S).sum(-1)
-            t2 = (u * Su).sum(-1)
-            t3 = lam + t2
-            t4 = 1.0 / t3
-            t5 = 1.0 / lam
-            t6 = (q * Su).sum(-1)
-            t7 = t3**-2
-            t8 = (Su[..., :, None] * dS).sum(-2)
-            t9 = (uS * t8).sum(-1)
-            t10 = -t1 * t5 * t6 - t5 * t9
-            t11 = (uS[..., None, :] * dS).sum(-1)
-            dSu = -(t7 * t10)[..., None] * u - (t4 * t5)[..., None] * t11
-            t12 = S - (t4[..., None] * Su)[..., :, None] * uS[..., None, :]
-            t13 = (do[..., None, :] * t12).sum(-1)
-            t14 = (t8[..., None, :] * S).sum(-1)
-            t15 = (dSu[..., :, None] * S).sum(-2)
-            t16 = (do[..., None, :] * S).sum(-1)
-            t17 = (q[..., :, None] * S).sum(-2)
-            t18 = (dS * t12).sum(-2)
-            t19 = t18.sum(-1)
-            t20 = (q[..., :, None] * t12).sum(-2)
-            t21 = (do * t20).sum(-1)
-            gradients["q"][:, t] = t5[..., None] * t13
+            u_Su = (u * Su).sum(-1)
+            t1 = lam + u_Su
+            t2 = 1.0 / t1
+            t3 = 1.0 / lam
+            q_Su = (q * Su).sum(-1)
+            t4 = t1**-2
+            Su_dS = (Su[..., :, None] * dS).sum(-2)
+            t5 = (uS * Su_dS).sum(-1)
+            t6 = -uS_do * t3 * q_Su - t3 * t5
+            uS_dS = (uS[..., None, :] * dS).sum(-1)
+            dSu = -(t4 * t6)[..., None] * u - (t2 * t3)[..., None] * uS_dS
+            t7 = S - (t2[..., None] * Su)[..., :, None] * uS[..., None, :]
+            t8 = (do[..., None, :] * t7).sum(-1)
+            t9 = (Su_dS[..., None, :] * S).sum(-1)
+            S_dSu = (dSu[..., :, None] * S).sum(-2)
+            S_do = (do[..., None, :] * S).sum(-1)
+            q_S = (q[..., :, None] * S).sum(-2)
+            t10 = (dS * t7).sum(-2)
+            t11 = t10.sum(-1)
+            t12 = (q[..., :, None] * t7).sum(-2)
+            t13 = (do * t12).sum(-1)
+            gradients["q"][:, t] = t3[..., None] * t8
             gradients["u"][:, t] = (
-                t15
-                - (t4 * t5)[..., None] * t14
-                - (t4 * t5 * t6)[..., None] * t16
-                - (t1 * t4 * t5)[..., None] * t17
-                - (t7 * t10)[..., None] * Su
+                S_dSu
+                - (t2 * t3)[..., None] * t9
+                - (t2 * t3 * q_Su)[..., None] * S_do
+                - (uS_do * t2 * t3)[..., None] * q_S
+                - (t4 * t6)[..., None] * Su
             )
-            gradients["lam"][:, t] = -t5 * (t19 + t21) - lam * t7 * t10
+            gradients["lam"][:, t] = -t3 * (t11 + t13) - lam * t4 * t6
             dS = (
                 dSu[..., :, None] * u[..., None, :]
-                + (t5[..., None] * q)[..., :, None] * do[..., None, :]
-                + t5[..., None, None] * dS
-                - ((t1 * t4 * t5)[..., None] * q)[..., :, None] * u[..., None, :]
-                - ((t4 * t5 * t6)[..., None] * u)[..., :, None] * do[..., None, :]
-                - ((t4 * t5)[..., None] * u)[..., :, None] * t8[..., None, :]
+                + (t3[..., None] * q)[..., :, None] * do[..., None, :]
+                + t3[..., None, None] * dS
+                - ((uS_do * t2 * t3)[..., None] * q)[..., :, None] * u[..., None, :]
+                - ((t2 * t3 * q_Su)[..., None] * u)[..., :, None] * do[..., None, :]
+                - ((t2 * t3)[..., None] * u)[..., :, None] * Su_dS[..., None, :]
             )
     initial_gradients = {"S": dS.to(dtype_of(given))}
     gradients = {name: gradient for name, gradient in gradients.items() if name in needs}
@@ -250,12 +250,12 @@ def sequential_forward_kernel(
             lam_ahead = tl.load(lam_at + then * lam_stride1)
             t1 = 1.0 / lam
             Su = tl.sum(u[None, :] * S, axis=1)
-            t2 = tl.sum(u * Su, axis=0)
+            u_Su = tl.sum(u * Su, axis=0)
             uS = tl.sum(u[:, None] * S, axis=0)
-            t3 = S - (1.0 / (lam + t2) * Su)[:, None] * uS[None, :]
-            t4 = tl.sum(q[:, None] * t3, axis=0)
-            tl.store(o_at + ((line + now) * heads + head) * size_d + at_d, t1 * t4, mask=in_d)
-            S = t1 * t3
+            t2 = S - (1.0 / (lam + u_Su) * Su)[:, None] * uS[None, :]
+            t3 = tl.sum(q[:, None] * t2, axis=0)
+            tl.store(o_at + ((line + now) * heads + head) * size_d + at_d, t1 * t3, mask=in_d)
+            S = t1 * t2
     tl.store(S_final_at + index * (size_d * size_d) + at_d_d, S, mask=in_d_d)
 
 
@@ -316,9 +316,9 @@ def sequential_backward_kernel(
             lam = tl.exp(lam_ahead.to(tl.float32))
             lam_ahead = tl.load(lam_at + then * lam_stride1)
             Su = tl.sum(u[None, :] * S, axis=1)
-            t1 = tl.sum(u * Su, axis=0)
+            u_Su = tl.sum(u * Su, axis=0)
             uS = tl.sum(u[:, None] * S, axis=0)
-            S = 1.0 / lam * (S - (1.0 / (lam + t1) * Su)[:, None] * uS[None, :])
+            S = 1.0 / lam * (S - (1.0 / (lam + u_Su) * Su)[:, None] * uS[None, :])
         tl.debug_barrier()
         now = origin + length - 1
         q_ahead = tl.load(q_at + now * q_stride1 + wide_d * q_stride3, mask=in_d, other=0.0)
@@ -342,43 +342,43 @@ def sequential_backward_kernel(
                 S_states_at + ((room + offset) * heads + head) * (size_d * size_d) + at_d_d, mask=in_d_d, other=0.0
             ).to(tl.float32)
             uS = tl.sum(u[:, None] * S, axis=0)
-            t1 = tl.sum(uS * do, axis=0)
+            uS_do = tl.sum(uS * do, axis=0)
             Su = tl.sum(u[None, :] * S, axis=1)
-            t2 = tl.sum(u * Su, axis=0)
-            t3 = lam + t2
-            t4 = 1.0 / t3
-            t5 = 1.0 / lam
-            t6 = tl.sum(q * Su, axis=0)
-            t7 = 1.0 / (t3 * t3)
-            t8 = tl.sum(Su[:, None] * dS, axis=0)
-            t9 = tl.sum(uS * t8, axis=0)
-            t10 = -t1 * t5 * t6 - t5 * t9
-            t11 = tl.sum(uS[None, :] * dS, axis=1)
-            dSu = -t7 * t10 * u - t4 * t5 * t11
-            t12 = S - (t4 * Su)[:, None] * uS[None, :]
-            t13 = tl.sum(do[None, :] * t12, axis=1)
-            t14 = tl.sum(t8[None, :] * S, axis=1)
-            t15 = tl.sum(dSu[:, None] * S, axis=0)
-            t16 = tl.sum(do[None, :] * S, axis=1)
-            t17 = tl.sum(q[:, None] * S, axis=0)
-            t18 = tl.sum(dS * t12, axis=0)
-            t19 = tl.sum(t18, axis=0)
-            t20 = tl.sum(q[:, None] * t12, axis=0)
-            t21 = tl.sum(do * t20, axis=0)
-            tl.store(dq_at + ((line + now) * heads + head) * size_d + at_d, t5 * t13, mask=in_d)
+            u_Su = tl.sum(u * Su, axis=0)
+            t1 = lam + u_Su
+            t2 = 1.0 / t1
+            t3 = 1.0 / lam
+            q_Su = tl.sum(q * Su, axis=0)
+            t4 = 1.0 / (t1 * t1)
+            Su_dS = tl.sum(Su[:, None] * dS, axis=0)
+            t5 = tl.sum(uS * Su_dS, axis=0)
+            t6 = -uS_do * t3 * q_Su - t3 * t5
+            uS_dS = tl.sum(uS[None, :] * dS, axis=1)
+            dSu = -t4 * t6 * u - t2 * t3 * uS_dS
+            t7 = S - (t2 * Su)[:, None] * uS[None, :]
+            t8 = tl.sum(do[None, :] * t7, axis=1)
+            t9 = tl.sum(Su_dS[None, :] * S, axis=1)
+            S_dSu = tl.sum(dSu[:, None] * S, axis=0)
+            S_do = tl.sum(do[None, :] * S, axis=1)
+            q_S = tl.sum(q[:, None] * S, axis=0)
+            t10 = tl.sum(dS * t7, axis=0)
+            t11 = tl.sum(t10, axis=0)
+            t12 = tl.sum(q[:, None] * t7, axis=0)
+            t13 = tl.sum(do * t12, axis=0)
+            tl.store(dq_at + ((line + now) * heads + head) * size_d + at_d, t3 * t8, mask=in_d)
             tl.store(
                 du_at + ((line + now) * heads + head) * size_d + at_d,
-                t15 - t4 * t5 * t14 - t4 * t5 * t6 * t16 - t1 * t4 * t5 * t17 - t7 * t10 * Su,
+                S_dSu - t2 * t3 * t9 - t2 * t3 * q_Su * S_do - uS_do * t2 * t3 * q_S - t4 * t6 * Su,
                 mask=in_d,
             )
-            tl.store(dlam_at + (line + now) * heads + head, -t5 * (t19 + t21) - lam * t7 * t10)
+            tl.store(dlam_at + (line + now) * heads + head, -t3 * (t11 + t13) - lam * t4 * t6)
             dS = (
                 dSu[:, None] * u[None, :]
-                + (t5 * q)[:, None] * do[None, :]
-                + t5 * dS
-                - (t1 * t4 * t5 * q)[:, None] * u[None, :]
-                - (t4 * t5 * t6 * u)[:, None] * do[None, :]
-                - (t4 * t5 * u)[:, None] * t8[None, :]
+                + (t3 * q)[:, None] * do[None, :]
+                + t3 * dS
+                - (uS_do * t2 * t3 * q)[:, None] * u[None, :]
+                - (t2 * t3 * q_Su * u)[:, None] * do[None, :]
+                - (t2 * t3 * u)[:, None] * Su_dS[None, :]
             )
         tl.debug_barrier()
     tl.store(dS_start_at + index * (size_d * size_d) + at_d_d, dS, mask=in_d_d)
@@ -459,16 +459,16 @@ def sequential_forward_rows_kernel(
                 in_row_d = in_row[:, None] & in_d[None, :]
                 S = tl.load(S_final_at + index * (size_d * size_d) + at_row_d, mask=in_row_d, other=0.0).to(tl.float32)
                 u_row = tl.load(u_at + now * u_stride1 + wide_row * u_stride3, mask=in_row, other=0.0).to(tl.float32)
-                r1 = tl.sum(u[None, :] * S, axis=1)
-                r2 = tl.sum(u_row[:, None] * S, axis=0)
-                tl.store(scratch_at + (tl.program_id(0) * slots + 0) * (size_d + size_d) + at_row, r1, mask=in_row)
-                sum2_all += r2
+                u_S = tl.sum(u[None, :] * S, axis=1)
+                r1 = tl.sum(u_row[:, None] * S, axis=0)
+                tl.store(scratch_at + (tl.program_id(0) * slots + 0) * (size_d + size_d) + at_row, u_S, mask=in_row)
+                sum2_all += r1
             tl.store(scratch_at + (tl.program_id(0) * slots + 1) * (size_d + size_d) + at_d, sum2_all, mask=in_d)
             tl.debug_barrier()
             sum1 = tl.load(scratch_at + (tl.program_id(0) * slots + 0) * (size_d + size_d) + at_d, mask=in_d, other=0.0)
             sum2 = tl.load(scratch_at + (tl.program_id(0) * slots + 1) * (size_d + size_d) + at_d, mask=in_d, other=0.0)
-            r3 = tl.sum(sum1 * u, axis=0)
-            number = r3
+            sum1_u = tl.sum(sum1 * u, axis=0)
+            number = sum1_u
             sum3_all = tl.zeros([block_d], tl.float32)
             for block in range(tl.cdiv(size_d, block_row)):
                 at_row = block * block_row + tl.arange(0, block_row)
@@ -481,10 +481,10 @@ def sequential_forward_rows_kernel(
                 sum1_row = tl.load(
                     scratch_at + (tl.program_id(0) * slots + 0) * (size_d + size_d) + at_row, mask=in_row, other=0.0
                 )
-                r4 = S - (1.0 / (number + lam) * sum1_row)[:, None] * sum2[None, :]
-                r5 = tl.sum(q_row[:, None] * r4, axis=0)
-                sum3_all += r5
-                tl.store(S_final_at + index * (size_d * size_d) + at_row_d, 1.0 / lam * r4, mask=in_row_d)
+                r2 = S - (1.0 / (number + lam) * sum1_row)[:, None] * sum2[None, :]
+                r3 = tl.sum(q_row[:, None] * r2, axis=0)
+                sum3_all += r3
+                tl.store(S_final_at + index * (size_d * size_d) + at_row_d, 1.0 / lam * r2, mask=in_row_d)
             tl.store(scratch_at + (tl.program_id(0) * slots + 2) * (size_d + size_d) + at_d, sum3_all, mask=in_d)
             tl.debug_barrier()
             sum3 = tl.load(scratch_at + (tl.program_id(0) * slots + 2) * (size_d + size_d) + at_d, mask=in_d, other=0.0)
@@ -582,16 +582,16 @@ def sequential_backward_rows_kernel(
                 in_row_d = in_row[:, None] & in_d[None, :]
                 S = tl.load(S_now_at + index * (size_d * size_d) + at_row_d, mask=in_row_d, other=0.0).to(tl.float32)
                 u_row = tl.load(u_at + now * u_stride1 + wide_row * u_stride3, mask=in_row, other=0.0).to(tl.float32)
-                r1 = tl.sum(u[None, :] * S, axis=1)
-                r2 = tl.sum(u_row[:, None] * S, axis=0)
-                tl.store(scratch_at + (tl.program_id(0) * slots + 0) * (size_d + size_d) + at_row, r1, mask=in_row)
-                sum2_all += r2
+                u_S = tl.sum(u[None, :] * S, axis=1)
+                r1 = tl.sum(u_row[:, None] * S, axis=0)
+                tl.store(scratch_at + (tl.program_id(0) * slots + 0) * (size_d + size_d) + at_row, u_S, mask=in_row)
+                sum2_all += r1
             tl.store(scratch_at + (tl.program_id(0) * slots + 1) * (size_d + size_d) + at_d, sum2_all, mask=in_d)
             tl.debug_barrier()
             sum1 = tl.load(scratch_at + (tl.program_id(0) * slots + 0) * (size_d + size_d) + at_d, mask=in_d, other=0.0)
             sum2 = tl.load(scratch_at + (tl.program_id(0) * slots + 1) * (size_d + size_d) + at_d, mask=in_d, other=0.0)
-            r3 = tl.sum(sum1 * u, axis=0)
-            number = r3
+            sum1_u = tl.sum(sum1 * u, axis=0)
+            number = sum1_u
             for block in range(tl.cdiv(size_d, block_row)):
                 at_row = block * block_row + tl.arange(0, block_row)
                 wide_row = tl.cast(at_row, tl.int64)
@@ -631,14 +631,14 @@ def sequential_backward_rows_kernel(
                 ).to(tl.float32)
                 q_row = tl.load(q_at + now * q_stride1 + wide_row * q_stride3, mask=in_row, other=0.0).to(tl.float32)
                 u_row = tl.load(u_at + now * u_stride1 + wide_row * u_stride3, mask=in_row, other=0.0).to(tl.float32)
-                r4 = tl.sum(u_row[:, None] * S, axis=0)
-                r5 = tl.sum(u[None, :] * S, axis=1)
-                r6 = tl.sum(do[None, :] * S, axis=1)
-                r7 = tl.sum(q_row[:, None] * S, axis=0)
-                sum1_all += r4
-                tl.store(scratch_at + (tl.program_id(0) * slots + 0) * (size_d + size_d) + at_row, r5, mask=in_row)
-                tl.store(scratch_at + (tl.program_id(0) * slots + 1) * (size_d + size_d) + at_row, r6, mask=in_row)
-                sum4_all += r7
+                r2 = tl.sum(u_row[:, None] * S, axis=0)
+                S_u = tl.sum(u[None, :] * S, axis=1)
+                S_do = tl.sum(do[None, :] * S, axis=1)
+                r3 = tl.sum(q_row[:, None] * S, axis=0)
+                sum1_all += r2
+                tl.store(scratch_at + (tl.program_id(0) * slots + 0) * (size_d + size_d) + at_row, S_u, mask=in_row)
+                tl.store(scratch_at + (tl.program_id(0) * slots + 1) * (size_d + size_d) + at_row, S_do, mask=in_row)
+                sum4_all += r3
             tl.store(scratch_at + (tl.program_id(0) * slots + 2) * (size_d + size_d) + at_d, sum1_all, mask=in_d)
             tl.store(scratch_at + (tl.program_id(0) * slots + 3) * (size_d + size_d) + at_d, sum4_all, mask=in_d)
             tl.debug_barrier()
@@ -646,8 +646,8 @@ def sequential_backward_rows_kernel(
             sum2 = tl.load(scratch_at + (tl.program_id(0) * slots + 0) * (size_d + size_d) + at_d, mask=in_d, other=0.0)
             sum3 = tl.load(scratch_at + (tl.program_id(0) * slots + 1) * (size_d + size_d) + at_d, mask=in_d, other=0.0)
             sum4 = tl.load(scratch_at + (tl.program_id(0) * slots + 3) * (size_d + size_d) + at_d, mask=in_d, other=0.0)
-            r8 = tl.sum(sum2 * u, axis=0)
-            number_2 = r8
+            sum2_u = tl.sum(sum2 * u, axis=0)
+            number_2 = sum2_u
             sum6_all = tl.zeros([block_d], tl.float32)
             sum8_all = tl.zeros([block_d], tl.float32)
             sum9_all = tl.zeros([block_d], tl.float32)
@@ -668,17 +668,17 @@ def sequential_backward_rows_kernel(
                 sum2_row = tl.load(
                     scratch_at + (tl.program_id(0) * slots + 0) * (size_d + size_d) + at_row, mask=in_row, other=0.0
                 )
-                r9 = tl.sum(sum1[None, :] * dS, axis=1)
-                r10 = tl.sum(sum2_row[:, None] * dS, axis=0)
-                r11 = S - (1.0 / (lam + number_2) * sum2_row)[:, None] * sum1[None, :]
-                r12 = tl.sum(do[None, :] * r11, axis=1)
-                r13 = tl.sum(dS * r11, axis=0)
-                r14 = tl.sum(q_row[:, None] * r11, axis=0)
-                tl.store(scratch_at + (tl.program_id(0) * slots + 4) * (size_d + size_d) + at_row, r9, mask=in_row)
-                sum6_all += r10
-                tl.store(scratch_at + (tl.program_id(0) * slots + 5) * (size_d + size_d) + at_row, r12, mask=in_row)
-                sum8_all += r13
-                sum9_all += r14
+                sum1_dS = tl.sum(sum1[None, :] * dS, axis=1)
+                r4 = tl.sum(sum2_row[:, None] * dS, axis=0)
+                r5 = S - (1.0 / (lam + number_2) * sum2_row)[:, None] * sum1[None, :]
+                r6 = tl.sum(do[None, :] * r5, axis=1)
+                r7 = tl.sum(dS * r5, axis=0)
+                r8 = tl.sum(q_row[:, None] * r5, axis=0)
+                tl.store(scratch_at + (tl.program_id(0) * slots + 4) * (size_d + size_d) + at_row, sum1_dS, mask=in_row)
+                sum6_all += r4
+                tl.store(scratch_at + (tl.program_id(0) * slots + 5) * (size_d + size_d) + at_row, r6, mask=in_row)
+                sum8_all += r7
+                sum9_all += r8
             tl.store(scratch_at + (tl.program_id(0) * slots + 6) * (size_d + size_d) + at_d, sum6_all, mask=in_d)
             tl.store(scratch_at + (tl.program_id(0) * slots + 7) * (size_d + size_d) + at_d, sum8_all, mask=in_d)
             tl.store(scratch_at + (tl.program_id(0) * slots + 8) * (size_d + size_d) + at_d, sum9_all, mask=in_d)
@@ -688,14 +688,14 @@ def sequential_backward_rows_kernel(
             sum7 = tl.load(scratch_at + (tl.program_id(0) * slots + 5) * (size_d + size_d) + at_d, mask=in_d, other=0.0)
             sum8 = tl.load(scratch_at + (tl.program_id(0) * slots + 7) * (size_d + size_d) + at_d, mask=in_d, other=0.0)
             sum9 = tl.load(scratch_at + (tl.program_id(0) * slots + 8) * (size_d + size_d) + at_d, mask=in_d, other=0.0)
-            r15 = tl.sum(sum2 * u, axis=0)
-            r16 = tl.sum(sum2 * q, axis=0)
-            r17 = tl.sum(do * sum1, axis=0)
-            r18 = tl.sum(sum1 * sum6, axis=0)
-            number_3 = r15
-            number_4 = r16
-            number_5 = r17
-            number_6 = r18
+            sum2_u_2 = tl.sum(sum2 * u, axis=0)
+            sum2_q = tl.sum(sum2 * q, axis=0)
+            do_sum1 = tl.sum(do * sum1, axis=0)
+            sum1_sum6 = tl.sum(sum1 * sum6, axis=0)
+            number_3 = sum2_u_2
+            number_4 = sum2_q
+            number_5 = do_sum1
+            number_6 = sum1_sum6
             sum10_all = tl.zeros([block_d], tl.float32)
             for block in range(tl.cdiv(size_d, block_row)):
                 at_row = block * block_row + tl.arange(0, block_row)
@@ -715,22 +715,22 @@ def sequential_backward_rows_kernel(
                 sum5_row = tl.load(
                     scratch_at + (tl.program_id(0) * slots + 4) * (size_d + size_d) + at_row, mask=in_row, other=0.0
                 )
-                r19 = lam + number_3
-                r20 = 1.0 / lam
-                r21 = 1.0 / r19
-                r22 = -1.0 / (r19 * r19) * (-number_6 * r20 - r20 * number_4 * number_5) * u_row - r20 * r21 * sum5_row
-                r23 = tl.sum(r22[:, None] * S, axis=0)
-                r24 = tl.sum(sum6[None, :] * S, axis=1)
-                sum10_all += r23
-                tl.store(scratch_at + (tl.program_id(0) * slots + 9) * (size_d + size_d) + at_row, r24, mask=in_row)
+                r9 = lam + number_3
+                r10 = 1.0 / lam
+                r11 = 1.0 / r9
+                r12 = -1.0 / (r9 * r9) * (-number_6 * r10 - r10 * number_4 * number_5) * u_row - r10 * r11 * sum5_row
+                r13 = tl.sum(r12[:, None] * S, axis=0)
+                S_sum6 = tl.sum(sum6[None, :] * S, axis=1)
+                sum10_all += r13
+                tl.store(scratch_at + (tl.program_id(0) * slots + 9) * (size_d + size_d) + at_row, S_sum6, mask=in_row)
                 tl.store(
                     dS_start_at + index * (size_d * size_d) + at_row_d,
-                    r20 * dS
-                    + (r20 * q_row)[:, None] * do[None, :]
-                    + r22[:, None] * u[None, :]
-                    - (r20 * r21 * u_row)[:, None] * sum6[None, :]
-                    - (r20 * number_5 * r21 * q_row)[:, None] * u[None, :]
-                    - (r20 * number_4 * r21 * u_row)[:, None] * do[None, :], mask=in_row_d,
+                    r10 * dS
+                    + (r10 * q_row)[:, None] * do[None, :]
+                    + r12[:, None] * u[None, :]
+                    - (r10 * r11 * u_row)[:, None] * sum6[None, :]
+                    - (r10 * number_5 * r11 * q_row)[:, None] * u[None, :]
+                    - (r10 * number_4 * r11 * u_row)[:, None] * do[None, :], mask=in_row_d,
                 )
             tl.store(scratch_at + (tl.program_id(0) * slots + 10) * (size_d + size_d) + at_d, sum10_all, mask=in_d)
             tl.debug_barrier()
@@ -741,23 +741,23 @@ def sequential_backward_rows_kernel(
                 scratch_at + (tl.program_id(0) * slots + 9) * (size_d + size_d) + at_d, mask=in_d, other=0.0
             )
             t1 = 1.0 / lam
-            t2 = tl.sum(sum2 * u, axis=0)
-            t3 = lam + t2
-            t4 = 1.0 / t3
-            t5 = tl.sum(sum2 * q, axis=0)
-            t6 = tl.sum(do * sum1, axis=0)
-            t7 = 1.0 / (t3 * t3)
-            t8 = tl.sum(sum1 * sum6, axis=0)
-            t9 = -t1 * t5 * t6 - t1 * t8
-            t10 = tl.sum(do * sum9, axis=0)
-            t11 = tl.sum(sum8, axis=0)
+            sum2_u_3 = tl.sum(sum2 * u, axis=0)
+            t2 = lam + sum2_u_3
+            t3 = 1.0 / t2
+            sum2_q_2 = tl.sum(sum2 * q, axis=0)
+            do_sum1_2 = tl.sum(do * sum1, axis=0)
+            t4 = 1.0 / (t2 * t2)
+            sum1_sum6_2 = tl.sum(sum1 * sum6, axis=0)
+            t5 = -t1 * sum2_q_2 * do_sum1_2 - t1 * sum1_sum6_2
+            do_sum9 = tl.sum(do * sum9, axis=0)
+            t6 = tl.sum(sum8, axis=0)
             tl.store(dq_at + ((line + now) * heads + head) * size_d + at_d, t1 * sum7, mask=in_d)
             tl.store(
                 du_at + ((line + now) * heads + head) * size_d + at_d,
-                sum10 - t1 * t4 * t5 * sum3 - t1 * t4 * sum11 - t1 * t4 * t6 * sum4 - t7 * t9 * sum2,
+                sum10 - t1 * t3 * sum2_q_2 * sum3 - t1 * t3 * sum11 - t1 * t3 * do_sum1_2 * sum4 - t4 * t5 * sum2,
                 mask=in_d,
             )
-            tl.store(dlam_at + (line + now) * heads + head, -t1 * (t10 + t11) - lam * t7 * t9)
+            tl.store(dlam_at + (line + now) * heads + head, -t1 * (do_sum9 + t6) - lam * t4 * t5)
             tl.debug_barrier()
         tl.debug_barrier()
 
@@ -861,12 +861,12 @@ def torch_step(given, states, constants, outputs, following):
     S = states["S"].to(dtype)
     t1 = 1.0 / lam
     Su = (u[..., None, :] * S).sum(-1)
-    t2 = (u * Su).sum(-1)
+    u_Su = (u * Su).sum(-1)
     uS = (u[..., :, None] * S).sum(-2)
-    t3 = S - ((1.0 / (lam + t2))[..., None] * Su)[..., :, None] * uS[..., None, :]
-    t4 = (q[..., :, None] * t3).sum(-2)
-    next_S = t1[..., None, None] * t3
-    outputs["o"][...] = t1[..., None] * t4
+    t2 = S - ((1.0 / (lam + u_Su))[..., None] * Su)[..., :, None] * uS[..., None, :]
+    t3 = (q[..., :, None] * t2).sum(-2)
+    next_S = t1[..., None, None] * t2
+    outputs["o"][...] = t1[..., None] * t3
     following["S"][...] = next_S
 
 
@@ -917,12 +917,12 @@ def step_kernel(
     lam = tl.exp(lam.to(tl.float32))
     t1 = 1.0 / lam
     Su = tl.sum(u[None, :] * S, axis=1)
-    t2 = tl.sum(u * Su, axis=0)
+    u_Su = tl.sum(u * Su, axis=0)
     uS = tl.sum(u[:, None] * S, axis=0)
-    t3 = S - (1.0 / (lam + t2) * Su)[:, None] * uS[None, :]
-    tl.store(next_S_at + at_d_d, t1 * t3, mask=in_d_d)
-    t4 = tl.sum(q[:, None] * t3, axis=0)
-    tl.store(o_at + at_d, t1 * t4, mask=in_d)
+    t2 = S - (1.0 / (lam + u_Su) * Su)[:, None] * uS[None, :]
+    tl.store(next_S_at + at_d_d, t1 * t2, mask=in_d_d)
+    t3 = tl.sum(q[:, None] * t2, axis=0)
+    tl.store(o_at + at_d, t1 * t3, mask=in_d)
 
 
 @triton.jit(do_not_specialize=["heads"])
@@ -975,16 +975,16 @@ def step_rows_kernel(
         in_row_d = in_row[:, None] & in_d[None, :]
         S = tl.load(S_at + at_row_d, mask=in_row_d, other=0.0).to(tl.float32)
         u_row = tl.load(u_at + wide_row * u_stride2, mask=in_row, other=0.0).to(tl.float32)
-        r1 = tl.sum(u[None, :] * S, axis=1)
-        r2 = tl.sum(u_row[:, None] * S, axis=0)
-        tl.store(scratch_at + (index * slots + 0) * (size_d + size_d) + at_row, r1, mask=in_row)
-        sum2_all += r2
+        u_S = tl.sum(u[None, :] * S, axis=1)
+        r1 = tl.sum(u_row[:, None] * S, axis=0)
+        tl.store(scratch_at + (index * slots + 0) * (size_d + size_d) + at_row, u_S, mask=in_row)
+        sum2_all += r1
     tl.store(scratch_at + (index * slots + 1) * (size_d + size_d) + at_d, sum2_all, mask=in_d)
     tl.debug_barrier()
     sum1 = tl.load(scratch_at + (index * slots + 0) * (size_d + size_d) + at_d, mask=in_d, other=0.0)
     sum2 = tl.load(scratch_at + (index * slots + 1) * (size_d + size_d) + at_d, mask=in_d, other=0.0)
-    r3 = tl.sum(sum1 * u, axis=0)
-    number = r3
+    sum1_u = tl.sum(sum1 * u, axis=0)
+    number = sum1_u
     sum3_all = tl.zeros([block_d], tl.float32)
     for block in range(tl.cdiv(size_d, block_row)):
         at_row = block * block_row + tl.arange(0, block_row)
@@ -995,10 +995,10 @@ def step_rows_kernel(
         S = tl.load(S_at + at_row_d, mask=in_row_d, other=0.0).to(tl.float32)
         q_row = tl.load(q_at + wide_row * q_stride2, mask=in_row, other=0.0).to(tl.float32)
         sum1_row = tl.load(scratch_at + (index * slots + 0) * (size_d + size_d) + at_row, mask=in_row, other=0.0)
-        r4 = S - (1.0 / (number + lam) * sum1_row)[:, None] * sum2[None, :]
-        r5 = tl.sum(q_row[:, None] * r4, axis=0)
-        sum3_all += r5
-        tl.store(next_S_at + at_row_d, 1.0 / lam * r4, mask=in_row_d)
+        r2 = S - (1.0 / (number + lam) * sum1_row)[:, None] * sum2[None, :]
+        r3 = tl.sum(q_row[:, None] * r2, axis=0)
+        sum3_all += r3
+        tl.store(next_S_at + at_row_d, 1.0 / lam * r2, mask=in_row_d)
     tl.store(scratch_at + (index * slots + 2) * (size_d + size_d) + at_d, sum3_all, mask=in_d)
     tl.debug_barrier()
     sum3 = tl.load(scratch_at + (index * slots + 2) * (size_d + size_d) + at_d, mask=in_d, other=0.0)
@@ -1065,13 +1065,13 @@ def steps_kernel(
         lam_ahead = tl.load(lam_at + then * lam_stride1)
         t1 = 1.0 / lam
         Su = tl.sum(u[None, :] * S, axis=1)
-        t2 = tl.sum(u * Su, axis=0)
+        u_Su = tl.sum(u * Su, axis=0)
         uS = tl.sum(u[:, None] * S, axis=0)
-        t3 = S - (1.0 / (lam + t2) * Su)[:, None] * uS[None, :]
-        t4 = tl.sum(q[:, None] * t3, axis=0)
+        t2 = S - (1.0 / (lam + u_Su) * Su)[:, None] * uS[None, :]
+        t3 = tl.sum(q[:, None] * t2, axis=0)
         if yields:
-            tl.store(o_at + now * o_stride1 + at_d, t1 * t4, mask=in_d)
-        next_S = (t1 * t3).to(S_at.dtype.element_ty)
+            tl.store(o_at + now * o_stride1 + at_d, t1 * t3, mask=in_d)
+        next_S = (t1 * t2).to(S_at.dtype.element_ty)
         if keeps:
             if each_at is not None:
                 kept_row = tl.cast(tl.load(each_at + batch * steps + now), tl.int64)

@@ -412,8 +412,8 @@ def forward_prepare_1(
         )  # v . until
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    p = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
-    p2 = p
+    q_k = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
+    reads = q_k
     for e_start in range(0, E, part_e):
         e = e_start + tl.arange(0, part_e)
         e_ok = e < E
@@ -431,15 +431,15 @@ def forward_prepare_1(
             if EXACT
             else 0
         )
-        p3 = decayed_sum(
-            p2, v2.to(tl.float32), beta_sums + step * E, beta_rests + step * E if EXACT else None,
-            beta_a2, beta_n2, beta_a2, beta_n2, e, e_ok, last, H * E, C, CHUNK, LEVELS, True, True,
-            FLAT, EXACT, DT,
+        decayed = decayed_sum(
+            reads, v2.to(tl.float32), beta_sums + step * E,
+            beta_rests + step * E if EXACT else None, beta_a2, beta_n2, beta_a2, beta_n2, e, e_ok,
+            last, H * E, C, CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
         )  # sum_{j} v_{j,e} [q k^T]_{i,j} m_{i,j,e}
         if not FLAT:
             steep_from = first_steep(steep_from, beta_a2, beta_n2, e_ok, C, DT)
             i_new = i_ok & ((i >= steep_from) | (again > 0))
-        tl.store(intra1_p + at * E + i[:, None] * E + e[None, :], p3, mask=i_new[:, None] & e_ok[None, :])
+        tl.store(intra1_p + at * E + i[:, None] * E + e[None, :], decayed, mask=i_new[:, None] & e_ok[None, :])
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
@@ -524,8 +524,8 @@ def forward_prepare_1_others(
                 k = tl.load(
                     k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
                 )
-                p = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
-                p2 = p
+                q_k = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
+                reads = q_k
                 for e_start in range(0, E, part_e):
                     e = e_start + tl.arange(0, part_e)
                     e_ok = e < E
@@ -551,8 +551,8 @@ def forward_prepare_1_others(
                         if EXACT
                         else 0
                     )
-                    p3 = decayed_sum(
-                        p2, v2.to(tl.float32), beta_sums + step * E,
+                    decayed = decayed_sum(
+                        reads, v2.to(tl.float32), beta_sums + step * E,
                         beta_rests + step * E if EXACT else None, beta_a2, beta_n2, beta_a2,
                         beta_n2, e, e_ok, last, H * E, C, CHUNK, LEVELS, True, True, FLAT, EXACT,
                         DT,
@@ -560,7 +560,9 @@ def forward_prepare_1_others(
                     if not FLAT:
                         steep_from = first_steep(steep_from, beta_a2, beta_n2, e_ok, C, DT)
                         i_new = i_ok & ((i >= steep_from) | (again > 0))
-                    tl.store(intra1_p + at * E + i[:, None] * E + e[None, :], p3, mask=i_new[:, None] & e_ok[None, :])
+                    tl.store(
+                        intra1_p + at * E + i[:, None] * E + e[None, :], decayed, mask=i_new[:, None] & e_ok[None, :]
+                    )
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -628,7 +630,7 @@ def forward_sweep_1(
             if PRODUCTS and intra1.dtype == DT
             else tl.where(e_ok[:, None] & i_ok[None, :], intra1, 0.0)
         )
-        p = tl.zeros([block_e, C], tl.float32)
+        q_S = tl.zeros([block_e, C], tl.float32)
         kept = span(beta_a_end, beta_n_end, 0.0, 0)
         scaled1 = tl.load(
             scaled1_p + at * E + i[None, :] * E + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0
@@ -638,14 +640,14 @@ def forward_sweep_1(
             q = tl.load(
                 q_p + t0 * q_t + i[:, None] * q_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
-            p = tl.dot(S[n_d].to(DT), tl.trans(q.to(DT)), p, input_precision="tf32x3")  # q S
+            q_S = tl.dot(S[n_d].to(DT), tl.trans(q.to(DT)), q_S, input_precision="tf32x3")  # q S
             k = tl.load(
                 k_p + t0 * k_t + i[:, None] * k_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
-            p2 = tl.dot(
+            S_after = tl.dot(
                 scaled1.to(DT), k.to(DT), (kept[:, None] * S[n_d]), input_precision="tf32x3"
             )  # ... + k^T scaled1
-            S_slice2 = p2  # (24) S diag(kept) + k^T scaled1
+            S_slice2 = S_after  # (24) S diag(kept) + k^T scaled1
             S_next = S_next + (S_slice2,)
         S = S_next
         beta_a = tl.where(
@@ -659,10 +661,10 @@ def forward_sweep_1(
             else 0
         )
         since = span(beta_a, beta_n, 0.0, 0)
-        y = intra1_each.to(tl.float32) + (p * since)  # (23) (q S) . since + intra1
+        o = intra1_each.to(tl.float32) + (q_S * since)  # (23) (q S) . since + intra1
         if YIELD:
             tl.store(
-                o_out + step * E + i[None, :] * (H * E) + e[:, None], y, mask=e_ok[:, None] & i_ok[None, :]
+                o_out + step * E + i[None, :] * (H * E) + e[:, None], o, mask=e_ok[:, None] & i_ok[None, :]
             )  # (23) o
     for n_d in tl.static_range((D + block_d - 1) // block_d):
         if YIELD:
@@ -689,7 +691,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "bd34322c06a2229d")
+    config = choose(some.dtype, (D, E), "ab28da08e405db7b")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -796,7 +798,7 @@ def backward_prepare_1(
     i_new = i_ok
     if not FLAT:
         steep_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
-    t = tl.zeros([C, C], tl.float32)
+    products = tl.zeros([C, C], tl.float32)
     for e_start in range(0, E, part_e):
         e = e_start + tl.arange(0, part_e)
         e_ok = e < E
@@ -816,8 +818,8 @@ def backward_prepare_1(
             if EXACT
             else 0
         )
-        t = decayed_product(
-            t, do.to(tl.float32), v.to(tl.float32), beta_sums + step * E,
+        products = decayed_product(
+            products, do.to(tl.float32), v.to(tl.float32), beta_sums + step * E,
             beta_rests + step * E if EXACT else None, beta_a, beta_n, beta_a, beta_n, e, e_ok, last,
             H * E, C, CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
         )
@@ -847,9 +849,9 @@ def backward_prepare_1(
             mask=i_new[:, None] & e_ok[None, :],
         )  # v . until
     tl.store(
-        matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t,
+        matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products,
         mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
-    )  # t
+    )  # products
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
@@ -882,7 +884,7 @@ def backward_prepare_1_others(
             extent = reach(beta_extents + at, last, C, CHUNK)
             if not is_flat(extent, DT):
                 steep_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
-                t = tl.zeros([C, C], tl.float32)
+                products = tl.zeros([C, C], tl.float32)
                 for e_start in range(0, E, part_e):
                     e = e_start + tl.arange(0, part_e)
                     e_ok = e < E
@@ -912,8 +914,8 @@ def backward_prepare_1_others(
                         if EXACT
                         else 0
                     )
-                    t = decayed_product(
-                        t, do.to(tl.float32), v.to(tl.float32), beta_sums + step * E,
+                    products = decayed_product(
+                        products, do.to(tl.float32), v.to(tl.float32), beta_sums + step * E,
                         beta_rests + step * E if EXACT else None, beta_a, beta_n, beta_a, beta_n, e,
                         e_ok, last, H * E, C, CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
                     )
@@ -943,9 +945,9 @@ def backward_prepare_1_others(
                         (until * v.to(tl.float32)), mask=i_new[:, None] & e_ok[None, :],
                     )  # v . until
                 tl.store(
-                    matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t,
+                    matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products,
                     mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
-                )  # t
+                )  # products
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -994,7 +996,7 @@ def backward_sweep_1(
         row = i if EVEN else tl.minimum(i, last)
         at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
-        p = tl.zeros([block_d, C], tl.float32)
+        scaled1_S = tl.zeros([block_d, C], tl.float32)
         k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         S_next = ()
         for n_e in tl.static_range((E + block_e - 1) // block_e):
@@ -1016,26 +1018,28 @@ def backward_sweep_1(
                 scaled1_p + at * E + i[:, None] * E + e[n_e][None, :],
                 mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
-            p = tl.dot(S[n_e].to(DT), tl.trans(scaled1.to(DT)), p, input_precision="tf32x3")  # scaled1 S^T
+            scaled1_S = tl.dot(
+                S[n_e].to(DT), tl.trans(scaled1.to(DT)), scaled1_S, input_precision="tf32x3"
+            )  # scaled1 S^T
             kept = span(beta_a_end, beta_n_end, 0.0, 0)
             scaled2 = tl.load(
                 scaled2_p + at * E + i[:, None] * E + e[n_e][None, :],
                 mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
-            p3 = tl.dot(
+            S_after = tl.dot(
                 k.to(DT), scaled2.to(DT), (kept[None, :] * S[n_e]), input_precision="tf32x3"
             )  # ... + k^T scaled2
-            S_slice2 = p3  # (24) S diag(kept) + k^T scaled2
+            S_slice2 = S_after  # (24) S diag(kept) + k^T scaled2
             S_next = S_next + (S_slice2,)
         S = S_next
-        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        rounded, rest = rounded_and_rest(t, DT)
-        p2 = tl.dot(k.to(DT), tl.trans(rounded.to(DT)), p, input_precision="tf32x3")  # ... + matrix1 k
+        matrix1_tile = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        rounded, rest = rounded_and_rest(matrix1_tile, DT)
+        dq = tl.dot(k.to(DT), tl.trans(rounded.to(DT)), scaled1_S, input_precision="tf32x3")  # ... + matrix1 k
         if not EXACT:
-            p2 = tl.dot(k.to(DT), tl.trans(rest.to(DT)), p2)
+            dq = tl.dot(k.to(DT), tl.trans(rest.to(DT)), dq)
         if YIELD:
             tl.store(
-                dq_out + step * D + i[None, :] * (H * D) + d[:, None], p2, mask=d_ok[:, None] & i_ok[None, :]
+                dq_out + step * D + i[None, :] * (H * D) + d[:, None], dq, mask=d_ok[:, None] & i_ok[None, :]
             )  # (27) dq
 
 
@@ -1091,8 +1095,8 @@ def backward_prepare_2(
         )  # do . until
     k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    p = tl.dot(k.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # k q^T
-    p2 = p
+    k_q = tl.dot(k.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # k q^T
+    reads = k_q
     for e_start in range(0, E, part_e):
         e = e_start + tl.arange(0, part_e)
         e_ok = e < E
@@ -1110,16 +1114,16 @@ def backward_prepare_2(
             if EXACT
             else 0
         )
-        p3 = decayed_sum(
-            p2, do2.to(tl.float32), beta_sums + step * E, beta_rests + step * E if EXACT else None,
-            beta_a2, beta_n2, beta_a2, beta_n2, e, e_ok, last, H * E, C, CHUNK, LEVELS, False, True,
-            FLAT, EXACT, DT,
+        decayed = decayed_sum(
+            reads, do2.to(tl.float32), beta_sums + step * E,
+            beta_rests + step * E if EXACT else None, beta_a2, beta_n2, beta_a2, beta_n2, e, e_ok,
+            last, H * E, C, CHUNK, LEVELS, False, True, FLAT, EXACT, DT,
         )  # sum_{j} [k q^T]_{i,j} do_{j,e} m_{i,j,e}
         if not FLAT:
             steep_from = first_steep(steep_from, beta_a2, beta_n2, e_ok, C, DT)
-            again = adds_steep(again, p2, do2.to(tl.float32), steep_from, C)
+            again = adds_steep(again, reads, do2.to(tl.float32), steep_from, C)
             i_new = i_ok & ((i >= steep_from) | (again > 0))
-        tl.store(intra1_p + at * E + i[:, None] * E + e[None, :], p3, mask=i_new[:, None] & e_ok[None, :])
+        tl.store(intra1_p + at * E + i[:, None] * E + e[None, :], decayed, mask=i_new[:, None] & e_ok[None, :])
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
@@ -1192,8 +1196,8 @@ def backward_prepare_2_others(
                 q = tl.load(
                     q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
                 )
-                p = tl.dot(k.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # k q^T
-                p2 = p
+                k_q = tl.dot(k.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # k q^T
+                reads = k_q
                 for e_start in range(0, E, part_e):
                     e = e_start + tl.arange(0, part_e)
                     e_ok = e < E
@@ -1219,17 +1223,19 @@ def backward_prepare_2_others(
                         if EXACT
                         else 0
                     )
-                    p3 = decayed_sum(
-                        p2, do2.to(tl.float32), beta_sums + step * E,
+                    decayed = decayed_sum(
+                        reads, do2.to(tl.float32), beta_sums + step * E,
                         beta_rests + step * E if EXACT else None, beta_a2, beta_n2, beta_a2,
                         beta_n2, e, e_ok, last, H * E, C, CHUNK, LEVELS, False, True, FLAT, EXACT,
                         DT,
                     )  # sum_{j} [k q^T]_{i,j} do_{j,e} m_{i,j,e}
                     if not FLAT:
                         steep_from = first_steep(steep_from, beta_a2, beta_n2, e_ok, C, DT)
-                        again = adds_steep(again, p2, do2.to(tl.float32), steep_from, C)
+                        again = adds_steep(again, reads, do2.to(tl.float32), steep_from, C)
                         i_new = i_ok & ((i >= steep_from) | (again > 0))
-                    tl.store(intra1_p + at * E + i[:, None] * E + e[None, :], p3, mask=i_new[:, None] & e_ok[None, :])
+                    tl.store(
+                        intra1_p + at * E + i[:, None] * E + e[None, :], decayed, mask=i_new[:, None] & e_ok[None, :]
+                    )
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -1292,7 +1298,7 @@ def backward_sweep_2(
             if EXACT
             else tl.full([1], 0, tl.int32)
         )
-        p = tl.zeros([block_e, C], tl.float32)
+        k_dS = tl.zeros([block_e, C], tl.float32)
         kept = span(beta_a_end, beta_n_end, 0.0, 0)
         scaled3 = tl.load(
             scaled3_p + at * E + i[None, :] * E + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0
@@ -1310,14 +1316,14 @@ def backward_sweep_2(
             k = tl.load(
                 k_p + t0 * k_t + i[:, None] * k_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
-            p = tl.dot(dS[n_d].to(DT), tl.trans(k.to(DT)), p, input_precision="tf32x3")  # k dS
+            k_dS = tl.dot(dS[n_d].to(DT), tl.trans(k.to(DT)), k_dS, input_precision="tf32x3")  # k dS
             q = tl.load(
                 q_p + t0 * q_t + i[:, None] * q_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
-            p2 = tl.dot(
+            dS_after = tl.dot(
                 scaled3.to(DT), q.to(DT), (kept[:, None] * dS[n_d]), input_precision="tf32x3"
             )  # ... + q^T scaled3
-            dS_slice2 = p2  # (30) dS diag(kept) + q^T scaled3
+            dS_slice2 = dS_after  # (30) dS diag(kept) + q^T scaled3
             dS_next = dS_next + (dS_slice2,)
         dS = dS_next
         intra1 = tl.load(intra1_p + at * E + i[None, :] * E + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
@@ -1337,10 +1343,10 @@ def backward_sweep_2(
             else 0
         )
         since = span(beta_a_end[:, None], beta_n_end[:, None], beta_a, beta_n)
-        y = intra1_each.to(tl.float32) + (p * since)  # (29) (k dS) . since + intra1
+        dv = intra1_each.to(tl.float32) + (k_dS * since)  # (29) (k dS) . since + intra1
         if YIELD:
             tl.store(
-                dv_out + step * E + i[None, :] * (H * E) + e[:, None], y, mask=e_ok[:, None] & i_ok[None, :]
+                dv_out + step * E + i[None, :] * (H * E) + e[:, None], dv, mask=e_ok[:, None] & i_ok[None, :]
             )  # (29) dv
     for n_d in tl.static_range((D + block_d - 1) // block_d):
         if YIELD:
@@ -1382,7 +1388,7 @@ def backward_prepare_3(
     i_new = i_ok
     if not FLAT:
         steep_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
-    t = tl.zeros([C, C], tl.float32)
+    products = tl.zeros([C, C], tl.float32)
     for e_start in range(0, E, part_e):
         e = e_start + tl.arange(0, part_e)
         e_ok = e < E
@@ -1402,8 +1408,8 @@ def backward_prepare_3(
             if EXACT
             else 0
         )
-        t = decayed_product(
-            t, v.to(tl.float32), do.to(tl.float32), beta_sums + step * E,
+        products = decayed_product(
+            products, v.to(tl.float32), do.to(tl.float32), beta_sums + step * E,
             beta_rests + step * E if EXACT else None, beta_a, beta_n, beta_a, beta_n, e, e_ok, last,
             H * E, C, CHUNK, LEVELS, False, True, FLAT, EXACT, DT,
         )
@@ -1428,9 +1434,9 @@ def backward_prepare_3(
             mask=i_new[:, None] & e_ok[None, :],
         )  # v . since
     tl.store(
-        matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t,
+        matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products,
         mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
-    )  # t
+    )  # products
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
@@ -1463,7 +1469,7 @@ def backward_prepare_3_others(
             extent = reach(beta_extents + at, last, C, CHUNK)
             if not is_flat(extent, DT):
                 steep_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
-                t = tl.zeros([C, C], tl.float32)
+                products = tl.zeros([C, C], tl.float32)
                 for e_start in range(0, E, part_e):
                     e = e_start + tl.arange(0, part_e)
                     e_ok = e < E
@@ -1493,8 +1499,8 @@ def backward_prepare_3_others(
                         if EXACT
                         else 0
                     )
-                    t = decayed_product(
-                        t, v.to(tl.float32), do.to(tl.float32), beta_sums + step * E,
+                    products = decayed_product(
+                        products, v.to(tl.float32), do.to(tl.float32), beta_sums + step * E,
                         beta_rests + step * E if EXACT else None, beta_a, beta_n, beta_a, beta_n, e,
                         e_ok, last, H * E, C, CHUNK, LEVELS, False, True, FLAT, EXACT, DT,
                     )
@@ -1519,9 +1525,9 @@ def backward_prepare_3_others(
                         (since * v.to(tl.float32)), mask=i_new[:, None] & e_ok[None, :],
                     )  # v . since
                 tl.store(
-                    matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t,
+                    matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products,
                     mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
-                )  # t
+                )  # products
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -1568,7 +1574,7 @@ def backward_sweep_3(
         row = i if EVEN else tl.minimum(i, last)
         at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
-        p = tl.zeros([block_d, C], tl.float32)
+        scaled4_dS = tl.zeros([block_d, C], tl.float32)
         q = tl.load(q_p + t0 * q_t + i[None, :] * q_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         dS_next = ()
         for n_e in tl.static_range((E + block_e - 1) // block_e):
@@ -1582,26 +1588,28 @@ def backward_sweep_3(
                 scaled4_p + at * E + i[:, None] * E + e[n_e][None, :],
                 mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
-            p = tl.dot(dS[n_e].to(DT), tl.trans(scaled4.to(DT)), p, input_precision="tf32x3")  # scaled4 dS^T
+            scaled4_dS = tl.dot(
+                dS[n_e].to(DT), tl.trans(scaled4.to(DT)), scaled4_dS, input_precision="tf32x3"
+            )  # scaled4 dS^T
             kept = span(beta_a_end, beta_n_end, 0.0, 0)
             scaled3 = tl.load(
                 scaled3_p + at * E + i[:, None] * E + e[n_e][None, :],
                 mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
-            p3 = tl.dot(
+            dS_after = tl.dot(
                 q.to(DT), scaled3.to(DT), (kept[None, :] * dS[n_e]), input_precision="tf32x3"
             )  # ... + q^T scaled3
-            dS_slice2 = p3  # (30) dS diag(kept) + q^T scaled3
+            dS_slice2 = dS_after  # (30) dS diag(kept) + q^T scaled3
             dS_next = dS_next + (dS_slice2,)
         dS = dS_next
-        t = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        rounded, rest = rounded_and_rest(t, DT)
-        p2 = tl.dot(q.to(DT), tl.trans(rounded.to(DT)), p, input_precision="tf32x3")  # ... + matrix2 q
+        matrix2_tile = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        rounded, rest = rounded_and_rest(matrix2_tile, DT)
+        dk = tl.dot(q.to(DT), tl.trans(rounded.to(DT)), scaled4_dS, input_precision="tf32x3")  # ... + matrix2 q
         if not EXACT:
-            p2 = tl.dot(q.to(DT), tl.trans(rest.to(DT)), p2)
+            dk = tl.dot(q.to(DT), tl.trans(rest.to(DT)), dk)
         if YIELD:
             tl.store(
-                dk_out + step * D + i[None, :] * (H * D) + d[:, None], p2, mask=d_ok[:, None] & i_ok[None, :]
+                dk_out + step * D + i[None, :] * (H * D) + d[:, None], dk, mask=d_ok[:, None] & i_ok[None, :]
             )  # (32) dk
 
 
@@ -1638,15 +1646,15 @@ def backward_unroll_1(
     i_new = i_ok
     if not FLAT:
         steep_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
-    s = tl.load(
+    S = tl.load(
         S_borders + (bh * chunks + c) * D * E + d[:, None] * E + e[None, :],
         mask=d_ok[:, None] & e_ok[None, :], other=0.0,
     )  # S
-    s2 = tl.load(
+    dS = tl.load(
         dS_borders + (bh * chunks + c) * D * E + d[:, None] * E + e[None, :],
         mask=d_ok[:, None] & e_ok[None, :], other=0.0,
     )  # dS
-    s3 = tl.sum((s.to(tl.float32) * s2.to(tl.float32)), axis=0)  # (S . dS)^T 1
+    S_dS = tl.sum((S.to(tl.float32) * dS.to(tl.float32)), axis=0)  # (S . dS)^T 1
     beta_a_end = over_block(
         tl.load(beta_sums + step * E + last * (H * E) + e, mask=e_ok, other=0),
         beta_sums + step * E, (last), e, e_ok, last, H * E, C, CHUNK,
@@ -1661,7 +1669,7 @@ def backward_unroll_1(
     )
     kept = span(beta_a_end, beta_n_end, 0.0, 0)
     k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    p = tl.dot(k.to(DT), s2.to(DT), input_precision="tf32x3")  # (k) dS
+    k_dS = tl.dot(k.to(DT), dS.to(DT), input_precision="tf32x3")  # (k) dS
     v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
     beta_a = over_block(
         tl.load(beta_sums + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0),
@@ -1676,36 +1684,36 @@ def backward_unroll_1(
         else 0
     )
     since = span(beta_a_end[None, :], beta_n_end[None, :], beta_a, beta_n)
-    w = p * v.to(tl.float32) * since
-    sums = summed(w, C, True, False, DT)  # [i > j] w
+    known = k_dS * v.to(tl.float32) * since
+    sums = summed(known, C, True, False, DT)  # [i > j] w
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    p2 = tl.dot(q.to(DT), s.to(DT), input_precision="tf32x3")  # (q) S
+    q_S = tl.dot(q.to(DT), S.to(DT), input_precision="tf32x3")  # (q) S
     do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
     since2 = span(beta_a, beta_n, 0.0, 0)
-    p3 = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # (q) (k)^T
-    p4 = decayed_sum(
-        p3, v.to(tl.float32), beta_sums + step * E, beta_rests + step * E if EXACT else None,
+    q_k = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # (q) (k)^T
+    decayed = decayed_sum(
+        q_k, v.to(tl.float32), beta_sums + step * E, beta_rests + step * E if EXACT else None,
         beta_a, beta_n, beta_a, beta_n, e, e_ok, last, H * E, C, CHUNK, LEVELS, True, False, FLAT,
         EXACT, DT,
     )  # sum_{j} m_{i,j,e} (v)_{j,e} [(q) (k)^T]_{i,j}
     if not FLAT:
         steep_from = first_steep(steep_from, beta_a, beta_n, e_ok, C, DT)
         i_new = i_ok & ((i >= steep_from) | (again > 0))
-    p5 = tl.dot(k.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # (k) (q)^T
-    p6 = decayed_sum(
-        p5, do.to(tl.float32), beta_sums + step * E, beta_rests + step * E if EXACT else None,
+    k_q = tl.dot(k.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # (k) (q)^T
+    decayed2 = decayed_sum(
+        k_q, do.to(tl.float32), beta_sums + step * E, beta_rests + step * E if EXACT else None,
         beta_a, beta_n, beta_a, beta_n, e, e_ok, last, H * E, C, CHUNK, LEVELS, False, False, FLAT,
         EXACT, DT,
     )  # sum_{j} m_{i,j,e} (do)_{j,e} [(k) (q)^T]_{i,j}
     if not FLAT:
         steep_from = first_steep(steep_from, beta_a, beta_n, e_ok, C, DT)
-        again = adds_steep(again, p5, do.to(tl.float32), steep_from, C)
+        again = adds_steep(again, k_q, do.to(tl.float32), steep_from, C)
         i_new = i_ok & ((i >= steep_from) | (again > 0))
-    w2 = (p2 * do.to(tl.float32) * since2) + (p4 * do.to(tl.float32)) + (-(v.to(tl.float32) * p6))
-    sums2 = summed(w2, C, False, True, DT)  # [i <= j] w
+    known2 = (q_S * do.to(tl.float32) * since2) + (decayed * do.to(tl.float32)) + (-(v.to(tl.float32) * decayed2))
+    sums2 = summed(known2, C, False, True, DT)  # [i <= j] w
     tl.store(
         S__out + step * E + i[:, None] * (H * E) + e[None, :],
-        ((s3 * kept)[None, :] + sums + sums2), mask=i_new[:, None] & e_ok[None, :],
+        ((S_dS * kept)[None, :] + sums + sums2), mask=i_new[:, None] & e_ok[None, :],
     )  # S
 
 
@@ -1749,15 +1757,15 @@ def backward_unroll_1_others(
             extent = reach(beta_extents + at, last, C, CHUNK)
             if not is_flat(extent, DT):
                 steep_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
-                s = tl.load(
+                S = tl.load(
                     S_borders + (bh * chunks + c) * D * E + d[:, None] * E + e[None, :],
                     mask=d_ok[:, None] & e_ok[None, :], other=0.0,
                 )  # S
-                s2 = tl.load(
+                dS = tl.load(
                     dS_borders + (bh * chunks + c) * D * E + d[:, None] * E + e[None, :],
                     mask=d_ok[:, None] & e_ok[None, :], other=0.0,
                 )  # dS
-                s3 = tl.sum((s.to(tl.float32) * s2.to(tl.float32)), axis=0)  # (S . dS)^T 1
+                S_dS = tl.sum((S.to(tl.float32) * dS.to(tl.float32)), axis=0)  # (S . dS)^T 1
                 beta_a_end = over_block(
                     tl.load(beta_sums + step * E + last * (H * E) + e, mask=e_ok, other=0),
                     beta_sums + step * E, (last), e, e_ok, last, H * E, C, CHUNK,
@@ -1774,7 +1782,7 @@ def backward_unroll_1_others(
                 k = tl.load(
                     k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
                 )
-                p = tl.dot(k.to(DT), s2.to(DT), input_precision="tf32x3")  # (k) dS
+                k_dS = tl.dot(k.to(DT), dS.to(DT), input_precision="tf32x3")  # (k) dS
                 v = tl.load(
                     v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
                 )
@@ -1797,40 +1805,44 @@ def backward_unroll_1_others(
                     else 0
                 )
                 since = span(beta_a_end[None, :], beta_n_end[None, :], beta_a, beta_n)
-                w = p * v.to(tl.float32) * since
-                sums = summed(w, C, True, False, DT)  # [i > j] w
+                known = k_dS * v.to(tl.float32) * since
+                sums = summed(known, C, True, False, DT)  # [i > j] w
                 q = tl.load(
                     q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
                 )
-                p2 = tl.dot(q.to(DT), s.to(DT), input_precision="tf32x3")  # (q) S
+                q_S = tl.dot(q.to(DT), S.to(DT), input_precision="tf32x3")  # (q) S
                 do = tl.load(
                     do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
                 )
                 since2 = span(beta_a, beta_n, 0.0, 0)
-                p3 = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # (q) (k)^T
-                p4 = decayed_sum(
-                    p3, v.to(tl.float32), beta_sums + step * E,
+                q_k = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # (q) (k)^T
+                decayed = decayed_sum(
+                    q_k, v.to(tl.float32), beta_sums + step * E,
                     beta_rests + step * E if EXACT else None, beta_a, beta_n, beta_a, beta_n, e,
                     e_ok, last, H * E, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
                 )  # sum_{j} m_{i,j,e} (v)_{j,e} [(q) (k)^T]_{i,j}
                 if not FLAT:
                     steep_from = first_steep(steep_from, beta_a, beta_n, e_ok, C, DT)
                     i_new = i_ok & ((i >= steep_from) | (again > 0))
-                p5 = tl.dot(k.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # (k) (q)^T
-                p6 = decayed_sum(
-                    p5, do.to(tl.float32), beta_sums + step * E,
+                k_q = tl.dot(k.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # (k) (q)^T
+                decayed2 = decayed_sum(
+                    k_q, do.to(tl.float32), beta_sums + step * E,
                     beta_rests + step * E if EXACT else None, beta_a, beta_n, beta_a, beta_n, e,
                     e_ok, last, H * E, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
                 )  # sum_{j} m_{i,j,e} (do)_{j,e} [(k) (q)^T]_{i,j}
                 if not FLAT:
                     steep_from = first_steep(steep_from, beta_a, beta_n, e_ok, C, DT)
-                    again = adds_steep(again, p5, do.to(tl.float32), steep_from, C)
+                    again = adds_steep(again, k_q, do.to(tl.float32), steep_from, C)
                     i_new = i_ok & ((i >= steep_from) | (again > 0))
-                w2 = (p2 * do.to(tl.float32) * since2) + (p4 * do.to(tl.float32)) + (-(v.to(tl.float32) * p6))
-                sums2 = summed(w2, C, False, True, DT)  # [i <= j] w
+                known2 = (
+                    (q_S * do.to(tl.float32) * since2)
+                    + (decayed * do.to(tl.float32))
+                    + (-(v.to(tl.float32) * decayed2))
+                )
+                sums2 = summed(known2, C, False, True, DT)  # [i <= j] w
                 tl.store(
                     S__out + step * E + i[:, None] * (H * E) + e[None, :],
-                    ((s3 * kept)[None, :] + sums + sums2), mask=i_new[:, None] & e_ok[None, :],
+                    ((S_dS * kept)[None, :] + sums + sums2), mask=i_new[:, None] & e_ok[None, :],
                 )  # S
 
 
@@ -1845,7 +1857,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "bd34322c06a2229d")
+    config = choose(some.dtype, (D, E), "ab28da08e405db7b")
     lay = places(packed, (B, T, H), config.chunk)
     blocks = places(packed, (B, T, H), config.span)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))

@@ -54,6 +54,7 @@ class NodePrinter:
     def __init__(self, dialect: Dialect, prefix: str = "t", taken: Iterable[str] = ()) -> None:
         self.dialect, self.prefix = dialect, prefix
         self.taken = taken if isinstance(taken, set) else set(taken)
+        self.numbered: set[str] = set()  # names that say nothing of what they are
 
     def statements(
         self,
@@ -105,6 +106,7 @@ class NodePrinter:
             n = 1
             while (name := f"{self.prefix}{n}") in self.taken:
                 n += 1
+            self.numbered.add(name)
         self.taken.add(plain_name(name))
         return name
 
@@ -174,10 +176,18 @@ class _Job:
         return self.done[term]
 
     def _name(self, term: Term, text: Code) -> Code:
-        name = self.printer.fresh(self.suggested.get(term))
+        name = self.printer.fresh(self.suggested.get(term) or self._by_factors(term))
         assert term not in self.made
         self.made[term] = name, self.printed(text, term)
         return Name(name)
+
+    def _by_factors(self, term: Term) -> str | None:
+        """A name for the sum of the products of two named values: both of theirs."""
+        if term.op != "sum" or term.args[0][0].op != "mul":
+            return None
+        factors = [self.done.get(x) for x, _ in term.args[0][0].args]
+        names = [x.id for x in factors if isinstance(x, Name) and "_" not in x.id and x.id not in self.printer.numbered]
+        return "_".join(names) if len(names) == len(factors) == 2 else None
 
     def printed(self, text: Code, term: Term) -> Printed:
         """The text of a term, with what is in it."""

@@ -477,20 +477,20 @@ def forward_prepare_1(
         m = power(log2, seen)  # decays from write to read
         p = tl.load(p_p + t0 * p_t + i[:, None] * p_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p2 = tl.dot(p.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # p k^T
+        p_k = tl.dot(p.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # p k^T
         beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
-        w = -beta[None, :] * (m * p2)
-        x = inverse(w, C, LEVELS, DT)  # (I - T)^-1
-        tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x)  # x
+        system = -beta[None, :] * (m * p_k)
+        solved = inverse(system, C, LEVELS, DT)  # (I - T)^-1
+        tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], solved)  # solved
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p3 = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
+        q_k = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
         seen2 = i[:, None] >= i[None, :]
         log22 = g_a[:, None] - g_a[None, :]
         if EXACT:
             log22 = log22 + (g_n[:, None] - g_n[None, :])
         m2 = power(log22, seen2)  # decays from write to read
         tl.store(
-            matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (beta[None, :] * (p3 * m2))
+            matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (beta[None, :] * (q_k * m2))
         )  # ((q k^T) . m) diag(beta)
 
 
@@ -568,18 +568,18 @@ def forward_sweep_1(
         g_a_end = tl.load(g_sums + at + last)
         g_n_end = tl.load(g_rests + at + last) if EXACT else 0
         since = span(g_a, g_n, 0.0, 0)
-        p2 = tl.zeros([block_e, C], tl.float32)
-        p4 = tl.zeros([block_e, C], tl.float32)
+        p_S = tl.zeros([block_e, C], tl.float32)
+        q_S = tl.zeros([block_e, C], tl.float32)
         k = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
             p = tl.load(
                 p_p + t0 * p_t + i[:, None] * p_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
-            p2 = tl.dot(S[n_d].to(DT), tl.trans(p.to(DT)), p2, input_precision="tf32x3")  # p S
+            p_S = tl.dot(S[n_d].to(DT), tl.trans(p.to(DT)), p_S, input_precision="tf32x3")  # p S
             q = tl.load(
                 q_p + t0 * q_t + i[:, None] * q_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
-            p4 = tl.dot(S[n_d].to(DT), tl.trans(q.to(DT)), p4, input_precision="tf32x3")  # q S
+            q_S = tl.dot(S[n_d].to(DT), tl.trans(q.to(DT)), q_S, input_precision="tf32x3")  # q S
             k_slice = tl.load(
                 k_p + t0 * k_t + i[:, None] * k_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
@@ -590,28 +590,31 @@ def forward_sweep_1(
             if PRODUCTS and v.dtype == DT
             else tl.where(e_ok[:, None] & i_ok[None, :], v, 0.0)
         )
-        w = (-since[None, :] * p2) + v_each.to(tl.float32)
-        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p3 = tl.dot(w.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix1 w
-        t2 = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p5 = tl.dot(p3.to(DT), tl.trans(t2.to(DT)), (since[None, :] * p4), input_precision="tf32x3")  # ... + matrix2 p3
+        known = (-since[None, :] * p_S) + v_each.to(tl.float32)
+        matrix1_tile = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        write1 = tl.dot(known.to(DT), tl.trans(matrix1_tile.to(DT)), input_precision="tf32x3")  # matrix1 known
+        matrix2_tile = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        o = tl.dot(
+            write1.to(DT), tl.trans(matrix2_tile.to(DT)), (since[None, :] * q_S), input_precision="tf32x3"
+        )  # ... + matrix2 write1
         if YIELD:
             if write1_out is not None:
                 tl.store(
-                    write1_out + step * E + i[None, :] * (H * E) + e[:, None], p3, mask=e_ok[:, None] & i_ok[None, :]
+                    write1_out + step * E + i[None, :] * (H * E) + e[:, None], write1,
+                    mask=e_ok[:, None] & i_ok[None, :],
                 )
             tl.store(
-                o_out + step * E + i[None, :] * (H * E) + e[:, None], p5, mask=e_ok[:, None] & i_ok[None, :]
+                o_out + step * E + i[None, :] * (H * E) + e[:, None], o, mask=e_ok[:, None] & i_ok[None, :]
             )  # (32) o
         kept = span(g_a_end, g_n_end, 0.0, 0)
         until = span(g_a_end, g_n_end, g_a, g_n)
         beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
         S_next = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
-            p6 = tl.dot(
-                ((until * beta)[None, :] * p3).to(DT), k[n_d].to(DT), (kept * S[n_d]), input_precision="tf32x3"
-            )  # ... + k^T diag(beta . until) p3
-            S_slice2 = p6  # (33) kept S + k^T diag(beta . until) p3
+            S_after = tl.dot(
+                ((until * beta)[None, :] * write1).to(DT), k[n_d].to(DT), (kept * S[n_d]), input_precision="tf32x3"
+            )  # ... + k^T diag(beta . until) write1
+            S_slice2 = S_after  # (33) kept S + k^T diag(beta . until) write1
             S_next = S_next + (S_slice2,)
         S = S_next
     for n_d in tl.static_range((D + block_d - 1) // block_d):
@@ -662,7 +665,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], p.shape[2], v.shape[2], beta.shape[2], g.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "bf49a839758d5cda")
+    config = choose(some.dtype, (D, E), "3c1a809663b822c9")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -783,34 +786,34 @@ def backward_prepare_1(
     g_n = tl.load(g_rests + at + row) if EXACT else 0
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    p = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
+    q_k = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
     seen = i[:, None] >= i[None, :]
     log2 = g_a[:, None] - g_a[None, :]
     if EXACT:
         log2 = log2 + (g_n[:, None] - g_n[None, :])
     m = power(log2, seen)  # decays from write to read
-    tl.store(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (p * m))  # (q k^T) . m
-    p2 = tl.load(p_p + t0 * p_t + i[:, None] * p_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    p3 = tl.dot(k.to(DT), tl.trans(p2.to(DT)), input_precision="tf32x3")  # k p^T
+    tl.store(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (q_k * m))  # (q k^T) . m
+    p = tl.load(p_p + t0 * p_t + i[:, None] * p_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+    product = tl.dot(k.to(DT), tl.trans(p.to(DT)), input_precision="tf32x3")  # k p^T
     beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
     seen2 = i[:, None] < i[None, :]
     log22 = g_a[None, :] - g_a[:, None]
     if EXACT:
         log22 = log22 + (g_n[None, :] - g_n[:, None])
     m2 = power(log22, seen2)  # decays from write to read
-    w = -beta[None, :] * (p3 * m2)
-    x = inverse(w, C, LEVELS, DT)  # (I - T)^-1
-    tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x)  # x
+    system = -beta[None, :] * (product * m2)
+    solved = inverse(system, C, LEVELS, DT)  # (I - T)^-1
+    tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], solved)  # solved
     do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
     write1 = tl.load(
         write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
     )
-    p4 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do write1^T
+    do_write1 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do write1^T
     tl.store(
-        matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (beta[None, :] * (p4 * m))
+        matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (beta[None, :] * (do_write1 * m))
     )  # ((do write1^T) . m) diag(beta)
     pairs = beta[None, :] * (
-        p * p4 * m * tl.where(i[:, None] > i[None, :], 1.0, 0.0)
+        q_k * do_write1 * m * tl.where(i[:, None] > i[None, :], 1.0, 0.0)
     )  # ([i > j] . (q k^T) . (do write1^T) . m) diag(beta)
     sums = tl.sum(pairs, axis=1)
     sums2 = tl.sum(tl.reshape(pairs, [2, C // 2, C]), axis=1)
@@ -884,17 +887,17 @@ def backward_sweep_1(
             if PRODUCTS and write1.dtype == DT
             else tl.where(e_ok[:, None] & i_ok[None, :], write1, 0.0)
         )
-        p = tl.zeros([block_e, C], tl.float32)
-        p4 = ()
+        k_dS = tl.zeros([block_e, C], tl.float32)
+        p = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
             k = tl.load(
                 k_p + t0 * k_t + i[:, None] * k_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
-            p = tl.dot(dS[n_d].to(DT), tl.trans(k.to(DT)), p, input_precision="tf32x3")  # k dS
-            p4_slice = tl.load(
+            k_dS = tl.dot(dS[n_d].to(DT), tl.trans(k.to(DT)), k_dS, input_precision="tf32x3")  # k dS
+            p_slice = tl.load(
                 p_p + t0 * p_t + i[:, None] * p_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
-            p4 = p4 + (p4_slice,)
+            p = p + (p_slice,)
         since = span(g_a_end, g_n_end, g_a, g_n)
         do = tl.load(do_p + t0 * do_t + i[None, :] * do_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
         do_each = (
@@ -902,13 +905,15 @@ def backward_sweep_1(
             if PRODUCTS and do.dtype == DT
             else tl.where(e_ok[:, None] & i_ok[None, :], do, 0.0)
         )
-        t = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p2 = tl.dot(do.to(DT), t.to(DT), (since[None, :] * p), input_precision="tf32x3")  # ... + matrix2 do
-        t2 = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p3 = tl.dot(p2.to(DT), tl.trans(t2.to(DT)), input_precision="tf32x3")  # matrix1 p2
+        matrix2_tile = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        added = tl.dot(
+            do.to(DT), matrix2_tile.to(DT), (since[None, :] * k_dS), input_precision="tf32x3"
+        )  # ... + matrix2 do
+        matrix1_tile = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        write = tl.dot(added.to(DT), tl.trans(matrix1_tile.to(DT)), input_precision="tf32x3")  # matrix1 added
         if YIELD:
             tl.store(
-                dv_out + step * E + i[None, :] * (H * E) + e[:, None], (beta[None, :] * p3),
+                dv_out + step * E + i[None, :] * (H * E) + e[:, None], (beta[None, :] * write),
                 mask=e_ok[:, None] & i_ok[None, :],
             )  # dv
             tl.store(
@@ -918,7 +923,7 @@ def backward_sweep_1(
                 + i[None, :],
                 tl.sum(
                     tl.reshape(
-                        tl.where(e_ok[:, None], (p3 * write1_each.to(tl.float32)), 0.0), [WARPS, block_e // WARPS, C]
+                        tl.where(e_ok[:, None], (write * write1_each.to(tl.float32)), 0.0), [WARPS, block_e // WARPS, C]
                     ),
                     axis=1,
                 ),
@@ -928,16 +933,16 @@ def backward_sweep_1(
         until = span(g_a, g_n, 0.0, 0)
         dS_next = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
-            p5 = tl.dot(
-                (-(beta * until)[None, :] * p3).to(DT), p4[n_d].to(DT), (kept * dS[n_d]), input_precision="tf32x3"
-            )  # ... + -p^T diag(beta . until) p3
+            dS_after = tl.dot(
+                (-(beta * until)[None, :] * write).to(DT), p[n_d].to(DT), (kept * dS[n_d]), input_precision="tf32x3"
+            )  # ... + -p^T diag(beta . until) write
             q = tl.load(
                 q_p + t0 * q_t + i[:, None] * q_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
-            p6 = tl.dot(
-                (until[None, :] * do_each.to(tl.float32)).to(DT), q.to(DT), p5, input_precision="tf32x3"
+            dS_after2 = tl.dot(
+                (until[None, :] * do_each.to(tl.float32)).to(DT), q.to(DT), dS_after, input_precision="tf32x3"
             )  # ... + q^T diag(until) do
-            dS_slice2 = p6  # (36) kept dS + q^T diag(until) do - p^T diag(beta . until) p3
+            dS_slice2 = dS_after2  # (36) kept dS + q^T diag(until) do - p^T diag(beta . until) write
             dS_next = dS_next + (dS_slice2,)
         dS = dS_next
     for n_d in tl.static_range((D + block_d - 1) // block_d):
@@ -993,10 +998,10 @@ def backward_prepare_2(
         write1 = tl.load(
             write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
-        p = tl.dot(dv.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # dv write1^T
+        dv_write1 = tl.dot(dv.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # dv write1^T
         beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
         tl.store(
-            matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (beta[None, :] * (m * p))
+            matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (beta[None, :] * (m * dv_write1))
         )  # ((dv write1^T) . m) diag(beta)
 
 
@@ -1065,12 +1070,12 @@ def backward_sweep_2(
             else tl.where(d_ok[:, None] & i_ok[None, :], k, 0.0)
         )
         since = span(g_a_end, g_n_end, g_a, g_n)
-        p = tl.zeros([block_d, C], tl.float32)
-        p2 = tl.load(p_p + t0 * p_t + i[None, :] * p_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
-        p2_each = (
-            tl.dot(p2.to(DT), identity)
-            if PRODUCTS and p2.dtype == DT
-            else tl.where(d_ok[:, None] & i_ok[None, :], p2, 0.0)
+        write1_dS = tl.zeros([block_d, C], tl.float32)
+        p = tl.load(p_p + t0 * p_t + i[None, :] * p_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
+        p_each = (
+            tl.dot(p.to(DT), identity)
+            if PRODUCTS and p.dtype == DT
+            else tl.where(d_ok[:, None] & i_ok[None, :], p, 0.0)
         )
         kept = span(g_a_end, g_n_end, 0.0, 0)
         until = span(g_a, g_n, 0.0, 0)
@@ -1087,41 +1092,45 @@ def backward_sweep_2(
                 mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
             rounded, rest = rounded_and_rest(dS[n_e], DT)
-            p = tl.dot(rounded.to(DT), tl.trans(write1.to(DT)), p, input_precision="tf32x3")  # write1 dS^T
+            write1_dS = tl.dot(
+                rounded.to(DT), tl.trans(write1.to(DT)), write1_dS, input_precision="tf32x3"
+            )  # write1 dS^T
             if not EXACT:
-                p = tl.dot(rest.to(DT), tl.trans(write1.to(DT)), p)
+                write1_dS = tl.dot(rest.to(DT), tl.trans(write1.to(DT)), write1_dS)
             dv = tl.load(
                 dv_p + t0 * dv_t + i[:, None] * dv_t + e[n_e][None, :],
                 mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
-            p5 = tl.dot(
-                (-until[None, :] * p2_each.to(tl.float32)).to(DT), dv.to(DT), (kept * dS[n_e]), input_precision="tf32x3"
+            dS_after = tl.dot(
+                (-until[None, :] * p_each.to(tl.float32)).to(DT), dv.to(DT), (kept * dS[n_e]), input_precision="tf32x3"
             )  # ... + -p^T diag(until) dv
             do = tl.load(
                 do_p + t0 * do_t + i[:, None] * do_t + e[n_e][None, :],
                 mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
-            p6 = tl.dot(
-                (until[None, :] * q_each.to(tl.float32)).to(DT), do.to(DT), p5, input_precision="tf32x3"
+            dS_after2 = tl.dot(
+                (until[None, :] * q_each.to(tl.float32)).to(DT), do.to(DT), dS_after, input_precision="tf32x3"
             )  # ... + q^T diag(until) do
-            dS_slice2 = p6  # (36) kept dS + q^T diag(until) do - p^T diag(until) dv
+            dS_slice2 = dS_after2  # (36) kept dS + q^T diag(until) do - p^T diag(until) dv
             dS_next = dS_next + (dS_slice2,)
         dS = dS_next
         sums = tl.sum(
             tl.reshape(
-                rounded_to((-(beta * since)[None, :] * k_each.to(tl.float32)), DT) * p, [WARPS, block_d // WARPS, C]
+                rounded_to((-(beta * since)[None, :] * k_each.to(tl.float32)), DT) * write1_dS,
+                [WARPS, block_d // WARPS, C],
             ),
             axis=1,
         )
-        t = tl.load(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p3 = tl.dot(p2.to(DT), t.to(DT), input_precision="tf32x3")  # matrix4 p
-        t2 = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p4 = tl.dot(
-            q.to(DT), t2.to(DT), ((-p3) + ((beta * since)[None, :] * p)), input_precision="tf32x3"
+        matrix4_tile = tl.load(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        product = tl.dot(p.to(DT), matrix4_tile.to(DT), input_precision="tf32x3")  # matrix4 p
+        matrix3_tile = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        dk = tl.dot(
+            q.to(DT), matrix3_tile.to(DT), ((-product) + ((beta * since)[None, :] * write1_dS)),
+            input_precision="tf32x3",
         )  # ... + matrix3 q
         if YIELD:
             tl.store(
-                dk_out + step * D + i[None, :] * (H * D) + d[:, None], p4, mask=d_ok[:, None] & i_ok[None, :]
+                dk_out + step * D + i[None, :] * (H * D) + d[:, None], dk, mask=d_ok[:, None] & i_ok[None, :]
             )  # dk
             tl.store(
                 S_out_late__out
@@ -1176,13 +1185,13 @@ def backward_prepare_3(
         write1 = tl.load(
             write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
-        p = tl.dot(dv.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # dv write1^T
-        p2 = tl.load(p_p + t0 * p_t + i[:, None] * p_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        dv_write1 = tl.dot(dv.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # dv write1^T
+        p = tl.load(p_p + t0 * p_t + i[:, None] * p_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p3 = tl.dot(p2.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # p k^T
+        p_k = tl.dot(p.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # p k^T
         beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
         pairs = -beta[None, :] * (
-            m * p * p3 * tl.where(i[:, None] > i[None, :], 1.0, 0.0)
+            m * dv_write1 * p_k * tl.where(i[:, None] > i[None, :], 1.0, 0.0)
         )  # -([i > j] . (p k^T) . (dv write1^T) . m) diag(beta)
         sums = tl.sum(pairs, axis=1)
         sums2 = tl.sum(tl.reshape(pairs, [2, C // 2, C]), axis=1)
@@ -1256,8 +1265,8 @@ def backward_sweep_3(
             if PRODUCTS and q.dtype == DT
             else tl.where(d_ok[:, None] & i_ok[None, :], q, 0.0)
         )
-        p = tl.zeros([block_d, C], tl.float32)
-        p3 = tl.zeros([block_d, C], tl.float32)
+        do_S = tl.zeros([block_d, C], tl.float32)
+        dv_S = tl.zeros([block_d, C], tl.float32)
         k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         k_each = (
             tl.dot(k.to(DT), identity)
@@ -1274,52 +1283,58 @@ def backward_sweep_3(
                 mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
             rounded, rest = rounded_and_rest(S[n_e], DT)
-            p = tl.dot(rounded.to(DT), tl.trans(do.to(DT)), p, input_precision="tf32x3")  # do S^T
+            do_S = tl.dot(rounded.to(DT), tl.trans(do.to(DT)), do_S, input_precision="tf32x3")  # do S^T
             if not EXACT:
-                p = tl.dot(rest.to(DT), tl.trans(do.to(DT)), p)
+                do_S = tl.dot(rest.to(DT), tl.trans(do.to(DT)), do_S)
             dv = tl.load(
                 dv_p + t0 * dv_t + i[:, None] * dv_t + e[n_e][None, :],
                 mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
-            p3 = tl.dot(rounded.to(DT), tl.trans(dv.to(DT)), p3, input_precision="tf32x3")  # dv S^T
+            dv_S = tl.dot(rounded.to(DT), tl.trans(dv.to(DT)), dv_S, input_precision="tf32x3")  # dv S^T
             if not EXACT:
-                p3 = tl.dot(rest.to(DT), tl.trans(dv.to(DT)), p3)
+                dv_S = tl.dot(rest.to(DT), tl.trans(dv.to(DT)), dv_S)
             write1 = tl.load(
                 write1_p + t0 * write1_t + i[:, None] * write1_t + e[n_e][None, :],
                 mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
-            p6 = tl.dot(
+            S_after = tl.dot(
                 ((until * beta)[None, :] * k_each.to(tl.float32)).to(DT), write1.to(DT),
                 (kept * S[n_e]), input_precision="tf32x3",
             )  # ... + k^T diag(beta . until) write1
-            S_slice2 = p6  # (33) kept S + k^T diag(beta . until) write1
+            S_slice2 = S_after  # (33) kept S + k^T diag(beta . until) write1
             S_next = S_next + (S_slice2,)
         S = S_next
-        p2 = tl.load(p_p + t0 * p_t + i[None, :] * p_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
-        p2_each = (
-            tl.dot(p2.to(DT), identity)
-            if PRODUCTS and p2.dtype == DT
-            else tl.where(d_ok[:, None] & i_ok[None, :], p2, 0.0)
+        p = tl.load(p_p + t0 * p_t + i[None, :] * p_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
+        p_each = (
+            tl.dot(p.to(DT), identity)
+            if PRODUCTS and p.dtype == DT
+            else tl.where(d_ok[:, None] & i_ok[None, :], p, 0.0)
         )
         if READ == 0 or READ == 1:
             sums = tl.sum(
-                tl.reshape(rounded_to((since[None, :] * q_each.to(tl.float32)), DT) * p, [WARPS, block_d // WARPS, C]),
+                tl.reshape(
+                    rounded_to((since[None, :] * q_each.to(tl.float32)), DT) * do_S, [WARPS, block_d // WARPS, C]
+                ),
                 axis=1,
             )
         if READ == 0 or READ == 2:
             sums2 = tl.sum(
                 tl.reshape(
-                    rounded_to((-since[None, :] * p2_each.to(tl.float32)), DT) * p3, [WARPS, block_d // WARPS, C]
+                    rounded_to((-since[None, :] * p_each.to(tl.float32)), DT) * dv_S, [WARPS, block_d // WARPS, C]
                 ),
                 axis=1,
             )
-        t = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p4 = tl.dot(k.to(DT), tl.trans(t.to(DT)), (since[None, :] * p), input_precision="tf32x3")  # ... + matrix3 k
-        t2 = tl.load(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p5 = tl.dot(k.to(DT), tl.trans(t2.to(DT)), (since[None, :] * p3), input_precision="tf32x3")  # ... + matrix4 k
+        matrix3_tile = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        dq = tl.dot(
+            k.to(DT), tl.trans(matrix3_tile.to(DT)), (since[None, :] * do_S), input_precision="tf32x3"
+        )  # ... + matrix3 k
+        matrix4_tile = tl.load(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        read = tl.dot(
+            k.to(DT), tl.trans(matrix4_tile.to(DT)), (since[None, :] * dv_S), input_precision="tf32x3"
+        )  # ... + matrix4 k
         if YIELD and (READ == 0 or READ == 1):
             tl.store(
-                dq_out + step * D + i[None, :] * (H * D) + d[:, None], p4, mask=d_ok[:, None] & i_ok[None, :]
+                dq_out + step * D + i[None, :] * (H * D) + d[:, None], dq, mask=d_ok[:, None] & i_ok[None, :]
             )  # (38) dq
             tl.store(
                 S_in_late__out
@@ -1329,7 +1344,7 @@ def backward_sweep_3(
             )  # S: in.late
         if YIELD and (READ == 0 or READ == 2):
             tl.store(
-                dp_out + step * D + i[None, :] * (H * D) + d[:, None], (-p5), mask=d_ok[:, None] & i_ok[None, :]
+                dp_out + step * D + i[None, :] * (H * D) + d[:, None], (-read), mask=d_ok[:, None] & i_ok[None, :]
             )  # dp
             tl.store(
                 S_in_early__out
@@ -1357,7 +1372,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], p.shape[2], v.shape[2], beta.shape[2], g.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "bf49a839758d5cda")
+    config = choose(some.dtype, (D, E), "3c1a809663b822c9")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -1571,11 +1586,11 @@ def torch_step(given, states, constants, outputs, following):
     beta = given["beta"].to(dtype)
     g = given["g"].to(dtype).exp()
     S = states["S"].to(dtype)
-    t1 = (p[..., :, None] * S).sum(-2)
-    t2 = (beta[..., None] * k)[..., :, None] * (v - g[..., None] * t1)[..., None, :] + g[..., None, None] * S
-    t3 = (q[..., :, None] * t2).sum(-2)
-    next_S = t2
-    outputs["o"][...] = t3
+    p_S = (p[..., :, None] * S).sum(-2)
+    t1 = (beta[..., None] * k)[..., :, None] * (v - g[..., None] * p_S)[..., None, :] + g[..., None, None] * S
+    t2 = (q[..., :, None] * t1).sum(-2)
+    next_S = t1
+    outputs["o"][...] = t2
     following["S"][...] = next_S
 
 
@@ -1642,11 +1657,11 @@ def step_kernel(
         v = v.to(tl.float32)
         beta = beta.to(tl.float32)
         g = tl.exp(g.to(tl.float32))
-        t1 = tl.sum(p[:, None] * S, axis=0)
-        t2 = (beta * k)[:, None] * (v - g * t1)[None, :] + g * S
-        tl.store(next_S_at + at_d_e, t2, mask=in_d_e)
-        t3 = tl.sum(q[:, None] * t2, axis=0)
-        tl.store(o_at + at_e, t3, mask=in_e)
+        p_S = tl.sum(p[:, None] * S, axis=0)
+        t1 = (beta * k)[:, None] * (v - g * p_S)[None, :] + g * S
+        tl.store(next_S_at + at_d_e, t1, mask=in_d_e)
+        t2 = tl.sum(q[:, None] * t1, axis=0)
+        tl.store(o_at + at_e, t2, mask=in_e)
 
 
 @triton.jit(do_not_specialize=["heads", "steps"])
@@ -1728,12 +1743,12 @@ def steps_kernel(
             beta_ahead = tl.load(beta_at + then * beta_stride1)
             g = tl.exp(g_ahead.to(tl.float32))
             g_ahead = tl.load(g_at + then * g_stride1)
-            t1 = tl.sum(p[:, None] * S, axis=0)
-            t2 = (beta * k)[:, None] * (v - g * t1)[None, :] + g * S
-            t3 = tl.sum(q[:, None] * t2, axis=0)
+            p_S = tl.sum(p[:, None] * S, axis=0)
+            t1 = (beta * k)[:, None] * (v - g * p_S)[None, :] + g * S
+            t2 = tl.sum(q[:, None] * t1, axis=0)
             if yields:
-                tl.store(o_at + now * o_stride1 + at_e, t3, mask=in_e)
-            next_S = (t2).to(S_at.dtype.element_ty)
+                tl.store(o_at + now * o_stride1 + at_e, t2, mask=in_e)
+            next_S = (t1).to(S_at.dtype.element_ty)
             if keeps:
                 if each_at is not None:
                     kept_row = tl.cast(tl.load(each_at + batch * steps + now), tl.int64)

@@ -533,16 +533,16 @@ def forward_prepare_1(
         k_p = k_p_all + b * k_b + h // k_g * k_h
         q1_p = q1_p_all + b * q1_b + h // q1_g * q1_h
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(k.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k k^T
+        k_k = tl.dot(k.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k k^T
         b_ = tl.load(b__by_head + at + i, mask=i_ok, other=0.0)
-        w = -b_[None, :] * (p * tl.where(i[:, None] > i[None, :], 1.0, 0.0))
-        x = inverse(w, C, LEVELS, DT)  # (I - T)^-1
-        tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x)  # x
+        system = -b_[None, :] * (k_k * tl.where(i[:, None] > i[None, :], 1.0, 0.0))
+        solved = inverse(system, C, LEVELS, DT)  # (I - T)^-1
+        tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], solved)  # solved
         q1 = tl.load(q1_p + t0 * q1_t + i[:, None] * q1_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p2 = tl.dot(q1.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q1 k^T
+        q1_k = tl.dot(q1.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q1 k^T
         tl.store(
             matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-            (b_[None, :] * (p2 * tl.where(i[:, None] >= i[None, :], 1.0, 0.0))),
+            (b_[None, :] * (q1_k * tl.where(i[:, None] >= i[None, :], 1.0, 0.0))),
         )  # ([i >= j] . (q1 k^T)) diag(b)
 
 
@@ -604,19 +604,19 @@ def forward_sweep_1(
         row = i if EVEN else tl.minimum(i, last)
         at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
-        p = tl.zeros([block_e, C], tl.float32)
-        p3 = tl.zeros([block_e, C], tl.float32)
+        k_S = tl.zeros([block_e, C], tl.float32)
+        q1_S = tl.zeros([block_e, C], tl.float32)
         k = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
             k_slice = tl.load(
                 k_p + t0 * k_t + i[:, None] * k_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
-            p = tl.dot(S[n_d].to(DT), tl.trans(k_slice.to(DT)), p, input_precision="tf32x3")  # k S
+            k_S = tl.dot(S[n_d].to(DT), tl.trans(k_slice.to(DT)), k_S, input_precision="tf32x3")  # k S
             q1 = tl.load(
                 q1_p + t0 * q1_t + i[:, None] * q1_t + d[n_d][None, :],
                 mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
-            p3 = tl.dot(S[n_d].to(DT), tl.trans(q1.to(DT)), p3, input_precision="tf32x3")  # q1 S
+            q1_S = tl.dot(S[n_d].to(DT), tl.trans(q1.to(DT)), q1_S, input_precision="tf32x3")  # q1 S
             k = k + (k_slice,)
         v = tl.load(v_p + t0 * v_t + i[None, :] * v_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
         v_each = (
@@ -624,26 +624,29 @@ def forward_sweep_1(
             if PRODUCTS and v.dtype == DT
             else tl.where(e_ok[:, None] & i_ok[None, :], v, 0.0)
         )
-        w = (-p) + v_each.to(tl.float32)
-        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p2 = tl.dot(w.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix1 w
-        t2 = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p4 = tl.dot(p2.to(DT), tl.trans(t2.to(DT)), p3, input_precision="tf32x3")  # ... + matrix2 p2
+        known = (-k_S) + v_each.to(tl.float32)
+        matrix1_tile = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        write1 = tl.dot(known.to(DT), tl.trans(matrix1_tile.to(DT)), input_precision="tf32x3")  # matrix1 known
+        matrix2_tile = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        o1 = tl.dot(
+            write1.to(DT), tl.trans(matrix2_tile.to(DT)), q1_S, input_precision="tf32x3"
+        )  # ... + matrix2 write1
         if YIELD:
             if write1_out is not None:
                 tl.store(
-                    write1_out + step * E + i[None, :] * (H * E) + e[:, None], p2, mask=e_ok[:, None] & i_ok[None, :]
+                    write1_out + step * E + i[None, :] * (H * E) + e[:, None], write1,
+                    mask=e_ok[:, None] & i_ok[None, :],
                 )
             tl.store(
-                o1_out + step * E + i[None, :] * (H * E) + e[:, None], p4, mask=e_ok[:, None] & i_ok[None, :]
+                o1_out + step * E + i[None, :] * (H * E) + e[:, None], o1, mask=e_ok[:, None] & i_ok[None, :]
             )  # o1
         b_ = tl.load(b__by_head + at + i, mask=i_ok, other=0.0)
         S_next = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
-            p5 = tl.dot(
-                (b_[None, :] * p2).to(DT), k[n_d].to(DT), S[n_d], input_precision="tf32x3"
-            )  # ... + k^T diag(b) p2
-            S_slice2 = p5  # S + k^T diag(b) p2
+            S_after = tl.dot(
+                (b_[None, :] * write1).to(DT), k[n_d].to(DT), S[n_d], input_precision="tf32x3"
+            )  # ... + k^T diag(b) write1
+            S_slice2 = S_after  # S + k^T diag(b) write1
             S_next = S_next + (S_slice2,)
         S = S_next
     for n_d in tl.static_range((D + block_d - 1) // block_d):
@@ -676,7 +679,7 @@ def substep_forward(given, states, constants, packed=None, exchange=None, needs_
     H = max(k.shape[2], v.shape[2], b_.shape[2], q1.shape[2], 0)
     D = k.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "f90b3718754c430d")
+    config = choose(some.dtype, (D, E), "930928f9615c9fb2")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -789,26 +792,26 @@ def backward_prepare_1(
         write1_p = write1_p_all + b * write1_b + h // write1_g * write1_h
         q1 = tl.load(q1_p + t0 * q1_t + i[:, None] * q1_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(q1.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q1 k^T
+        q1_k = tl.dot(q1.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q1 k^T
         tl.store(
             matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-            (p * tl.where(i[:, None] >= i[None, :], 1.0, 0.0)),
+            (q1_k * tl.where(i[:, None] >= i[None, :], 1.0, 0.0)),
         )  # [i >= j] . (q1 k^T)
-        p2 = tl.dot(k.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k k^T
+        k_k = tl.dot(k.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k k^T
         b_ = tl.load(b__by_head + at + i, mask=i_ok, other=0.0)
-        w = -b_[None, :] * (p2 * tl.where(i[:, None] < i[None, :], 1.0, 0.0))
-        x = inverse(w, C, LEVELS, DT)  # (I - T)^-1
-        tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x)  # x
+        system = -b_[None, :] * (k_k * tl.where(i[:, None] < i[None, :], 1.0, 0.0))
+        solved = inverse(system, C, LEVELS, DT)  # (I - T)^-1
+        tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], solved)  # solved
         do1 = tl.load(
             do1_p + t0 * do1_t + i[:, None] * do1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
         write1 = tl.load(
             write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
-        p3 = tl.dot(do1.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do1 write1^T
+        do1_write1 = tl.dot(do1.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do1 write1^T
         tl.store(
             matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-            (b_[None, :] * (p3 * tl.where(i[:, None] >= i[None, :], 1.0, 0.0))),
+            (b_[None, :] * (do1_write1 * tl.where(i[:, None] >= i[None, :], 1.0, 0.0))),
         )  # ([i >= j] . (do1 write1^T)) diag(b)
 
 
@@ -871,31 +874,31 @@ def backward_sweep_1(
             if PRODUCTS and write1.dtype == DT
             else tl.where(e_ok[:, None] & i_ok[None, :], write1, 0.0)
         )
-        p = tl.zeros([block_e, C], tl.float32)
+        k_dS = tl.zeros([block_e, C], tl.float32)
         do1 = tl.load(
             do1_p + t0 * do1_t + i[None, :] * do1_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0
         )
+        dS_after = ()
         k = ()
-        p4 = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
             k_slice = tl.load(
                 k_p + t0 * k_t + i[:, None] * k_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
-            p = tl.dot(dS[n_d].to(DT), tl.trans(k_slice.to(DT)), p, input_precision="tf32x3")  # k dS
+            k_dS = tl.dot(dS[n_d].to(DT), tl.trans(k_slice.to(DT)), k_dS, input_precision="tf32x3")  # k dS
             q1 = tl.load(
                 q1_p + t0 * q1_t + i[:, None] * q1_t + d[n_d][None, :],
                 mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
-            p4_slice = tl.dot(do1.to(DT), q1.to(DT), dS[n_d], input_precision="tf32x3")  # ... + q1^T do1
+            dS_after_slice = tl.dot(do1.to(DT), q1.to(DT), dS[n_d], input_precision="tf32x3")  # ... + q1^T do1
+            dS_after = dS_after + (dS_after_slice,)
             k = k + (k_slice,)
-            p4 = p4 + (p4_slice,)
-        t = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p2 = tl.dot(do1.to(DT), t.to(DT), p, input_precision="tf32x3")  # ... + matrix2 do1
-        t2 = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p3 = tl.dot(p2.to(DT), tl.trans(t2.to(DT)), input_precision="tf32x3")  # matrix1 p2
+        matrix2_tile = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        added = tl.dot(do1.to(DT), matrix2_tile.to(DT), k_dS, input_precision="tf32x3")  # ... + matrix2 do1
+        matrix1_tile = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        write = tl.dot(added.to(DT), tl.trans(matrix1_tile.to(DT)), input_precision="tf32x3")  # matrix1 added
         if YIELD:
             tl.store(
-                dv_out + step * E + i[None, :] * (H * E) + e[:, None], (b_[None, :] * p3),
+                dv_out + step * E + i[None, :] * (H * E) + e[:, None], (b_[None, :] * write),
                 mask=e_ok[:, None] & i_ok[None, :],
             )  # dv
             tl.store(
@@ -905,7 +908,7 @@ def backward_sweep_1(
                 + i[None, :],
                 tl.sum(
                     tl.reshape(
-                        tl.where(e_ok[:, None], (p3 * write1_each.to(tl.float32)), 0.0), [WARPS, block_e // WARPS, C]
+                        tl.where(e_ok[:, None], (write * write1_each.to(tl.float32)), 0.0), [WARPS, block_e // WARPS, C]
                     ),
                     axis=1,
                 ),
@@ -913,10 +916,10 @@ def backward_sweep_1(
             )  # db
         dS_next = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
-            p5 = tl.dot(
-                (-b_[None, :] * p3).to(DT), k[n_d].to(DT), p4[n_d], input_precision="tf32x3"
-            )  # ... + -k^T diag(b) p3
-            dS_slice2 = p5  # dS + q1^T do1 - k^T diag(b) p3
+            dS_after2 = tl.dot(
+                (-b_[None, :] * write).to(DT), k[n_d].to(DT), dS_after[n_d], input_precision="tf32x3"
+            )  # ... + -k^T diag(b) write
+            dS_slice2 = dS_after2  # dS + q1^T do1 - k^T diag(b) write
             dS_next = dS_next + (dS_slice2,)
         dS = dS_next
     for n_d in tl.static_range((D + block_d - 1) // block_d):
@@ -966,10 +969,10 @@ def backward_prepare_2(
         write1 = tl.load(
             write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
-        p = tl.dot(dv.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # dv write1^T
+        dv_write1 = tl.dot(dv.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # dv write1^T
         tl.store(
             matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-            (b_[None, :] * (tl.where(i[:, None] > i[None, :], 1.0, 0.0) * p)),
+            (b_[None, :] * (tl.where(i[:, None] > i[None, :], 1.0, 0.0) * dv_write1)),
         )  # ([i > j] . (dv write1^T)) diag(b)
 
 
@@ -1023,9 +1026,9 @@ def backward_sweep_2(
         at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
         k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
-        t = tl.load(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p = tl.dot(k.to(DT), t.to(DT), input_precision="tf32x3")  # matrix4 k
-        p2 = tl.zeros([block_d, C], tl.float32)
+        matrix4_tile = tl.load(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        matrix4_k = tl.dot(k.to(DT), matrix4_tile.to(DT), input_precision="tf32x3")  # matrix4 k
+        write1_dS = tl.zeros([block_d, C], tl.float32)
         q1 = tl.load(q1_p + t0 * q1_t + i[None, :] * q1_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         dS_next = ()
         for n_e in tl.static_range((E + block_e - 1) // block_e):
@@ -1033,26 +1036,30 @@ def backward_sweep_2(
                 write1_p + t0 * write1_t + i[:, None] * write1_t + e[n_e][None, :],
                 mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
-            p2 = tl.dot(dS[n_e].to(DT), tl.trans(write1.to(DT)), p2, input_precision="tf32x3")  # write1 dS^T
+            write1_dS = tl.dot(
+                dS[n_e].to(DT), tl.trans(write1.to(DT)), write1_dS, input_precision="tf32x3"
+            )  # write1 dS^T
             dv = tl.load(
                 dv_p + t0 * dv_t + i[:, None] * dv_t + e[n_e][None, :],
                 mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
-            p4 = tl.dot(k.to(DT), dv.to(DT), input_precision="tf32x3")  # k^T dv
+            k_dv = tl.dot(k.to(DT), dv.to(DT), input_precision="tf32x3")  # k^T dv
             do1 = tl.load(
                 do1_p + t0 * do1_t + i[:, None] * do1_t + e[n_e][None, :],
                 mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
-            p5 = tl.dot(q1.to(DT), do1.to(DT), (dS[n_e] + (-p4)), input_precision="tf32x3")  # ... + q1^T do1
-            dS_slice2 = p5  # dS + q1^T do1 - k^T dv
+            dS_after = tl.dot(q1.to(DT), do1.to(DT), (dS[n_e] + (-k_dv)), input_precision="tf32x3")  # ... + q1^T do1
+            dS_slice2 = dS_after  # dS + q1^T do1 - k^T dv
             dS_next = dS_next + (dS_slice2,)
         dS = dS_next
         b_ = tl.load(b__by_head + at + i, mask=i_ok, other=0.0)
-        t2 = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p3 = tl.dot(q1.to(DT), t2.to(DT), ((-p) + (b_[None, :] * p2)), input_precision="tf32x3")  # ... + matrix3 q1
+        matrix3_tile = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        dk_1 = tl.dot(
+            q1.to(DT), matrix3_tile.to(DT), ((-matrix4_k) + (b_[None, :] * write1_dS)), input_precision="tf32x3"
+        )  # ... + matrix3 q1
         if YIELD:
             tl.store(
-                dk_1_out + step * D + i[None, :] * (H * D) + d[:, None], p3, mask=d_ok[:, None] & i_ok[None, :]
+                dk_1_out + step * D + i[None, :] * (H * D) + d[:, None], dk_1, mask=d_ok[:, None] & i_ok[None, :]
             )  # dk
 
 
@@ -1115,8 +1122,8 @@ def backward_sweep_3(
             if PRODUCTS and dk_1.dtype == DT
             else tl.where(d_ok[:, None] & i_ok[None, :], dk_1, 0.0)
         )
-        p = tl.zeros([block_d, C], tl.float32)
-        p3 = tl.zeros([block_d, C], tl.float32)
+        do1_S = tl.zeros([block_d, C], tl.float32)
+        dv_S = tl.zeros([block_d, C], tl.float32)
         k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         k_each = (
             tl.dot(k.to(DT), identity)
@@ -1130,34 +1137,34 @@ def backward_sweep_3(
                 do1_p + t0 * do1_t + i[:, None] * do1_t + e[n_e][None, :],
                 mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
-            p = tl.dot(S[n_e].to(DT), tl.trans(do1.to(DT)), p, input_precision="tf32x3")  # do1 S^T
+            do1_S = tl.dot(S[n_e].to(DT), tl.trans(do1.to(DT)), do1_S, input_precision="tf32x3")  # do1 S^T
             dv = tl.load(
                 dv_p + t0 * dv_t + i[:, None] * dv_t + e[n_e][None, :],
                 mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
-            p3 = tl.dot(S[n_e].to(DT), tl.trans(dv.to(DT)), p3, input_precision="tf32x3")  # dv S^T
+            dv_S = tl.dot(S[n_e].to(DT), tl.trans(dv.to(DT)), dv_S, input_precision="tf32x3")  # dv S^T
             write1 = tl.load(
                 write1_p + t0 * write1_t + i[:, None] * write1_t + e[n_e][None, :],
                 mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
-            p5 = tl.dot(
+            S_after = tl.dot(
                 (b_[None, :] * k_each.to(tl.float32)).to(DT), write1.to(DT), S[n_e], input_precision="tf32x3"
             )  # ... + k^T diag(b) write1
-            S_slice2 = p5  # S + k^T diag(b) write1
+            S_slice2 = S_after  # S + k^T diag(b) write1
             S_next = S_next + (S_slice2,)
         S = S_next
-        t = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p2 = tl.dot(k.to(DT), tl.trans(t.to(DT)), p, input_precision="tf32x3")  # ... + matrix3 k
-        t2 = tl.load(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p4 = tl.dot(k.to(DT), tl.trans(t2.to(DT)), p3, input_precision="tf32x3")  # ... + matrix4 k
+        matrix3_tile = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        dq1 = tl.dot(k.to(DT), tl.trans(matrix3_tile.to(DT)), do1_S, input_precision="tf32x3")  # ... + matrix3 k
+        matrix4_tile = tl.load(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        read = tl.dot(k.to(DT), tl.trans(matrix4_tile.to(DT)), dv_S, input_precision="tf32x3")  # ... + matrix4 k
         if YIELD and (READ == 0 or READ == 1):
             tl.store(
-                dq1_out + step * D + i[None, :] * (H * D) + d[:, None], p2, mask=d_ok[:, None] & i_ok[None, :]
+                dq1_out + step * D + i[None, :] * (H * D) + d[:, None], dq1, mask=d_ok[:, None] & i_ok[None, :]
             )  # dq1
         if YIELD and (READ == 0 or READ == 2):
             tl.store(
                 dk_out + step * D + i[None, :] * (H * D) + d[:, None],
-                ((-p4) + dk_1_each.to(tl.float32)), mask=d_ok[:, None] & i_ok[None, :],
+                ((-read) + dk_1_each.to(tl.float32)), mask=d_ok[:, None] & i_ok[None, :],
             )  # dk
     for n_e in tl.static_range((E + block_e - 1) // block_e):
         if S_last is not None:
@@ -1177,7 +1184,7 @@ def substep_backward(given, states, constants, saved, cotangents, final_cotangen
     H = max(k.shape[2], v.shape[2], b_.shape[2], q1.shape[2], 0)
     D = k.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "f90b3718754c430d")
+    config = choose(some.dtype, (D, E), "930928f9615c9fb2")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -1542,7 +1549,7 @@ def substep_streams(given):
     H = max(q.shape[2], k1.shape[2], k2.shape[2], v1.shape[2], v2.shape[2], beta1.shape[2], beta2.shape[2], 0)
     D = q.shape[-1]
     E = v1.shape[-1]
-    config = choose(some.dtype, (D, E), "f90b3718754c430d")
+    config = choose(some.dtype, (D, E), "930928f9615c9fb2")
     k = some.new_empty((B, 2 * T, H, D), dtype=some.dtype)
     v = some.new_empty((B, 2 * T, H, E), dtype=some.dtype)
     b_ = some.new_empty((B, 2 * T, H), dtype=torch.float32)
@@ -1573,7 +1580,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k1.shape[2], k2.shape[2], v1.shape[2], v2.shape[2], beta1.shape[2], beta2.shape[2], 0)
     D = q.shape[-1]
     E = v1.shape[-1]
-    config = choose(some.dtype, (D, E), "f90b3718754c430d")
+    config = choose(some.dtype, (D, E), "930928f9615c9fb2")
     outputs, finals, saved = substep_forward(
         substep_streams(given), states, constants, packed_in(packed, 2), exchange=exchange,
         needs_backward=needs_backward, finals=finals,
@@ -1603,7 +1610,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k1.shape[2], k2.shape[2], v1.shape[2], v2.shape[2], beta1.shape[2], beta2.shape[2], 0)
     D = q.shape[-1]
     E = v1.shape[-1]
-    config = choose(some.dtype, (D, E), "f90b3718754c430d")
+    config = choose(some.dtype, (D, E), "930928f9615c9fb2")
     wanted = frozenset(
         x
         for x, users in {"S": {"S"}, "q1": {"q"}, "k": {"k1", "k2"}, "v": {"v1", "v2"}, "b": {"beta1", "beta2"}}.items()
@@ -1681,14 +1688,14 @@ def torch_step(given, states, constants, outputs, following):
     beta1 = given["beta1"].to(dtype)
     beta2 = given["beta2"].to(dtype)
     S = states["S"].to(dtype)
-    t1 = (k1[..., :, None] * S).sum(-2)
-    t2 = (beta1[..., None] * k1)[..., :, None] * (v1 - t1)[..., None, :]
-    half = S + t2
-    t3 = (k2[..., :, None] * half).sum(-2)
-    t4 = S + t2 + (beta2[..., None] * k2)[..., :, None] * (v2 - t3)[..., None, :]
-    t5 = (q[..., :, None] * t4).sum(-2)
-    next_S = t4
-    outputs["o"][...] = t5
+    S_k1 = (k1[..., :, None] * S).sum(-2)
+    t1 = (beta1[..., None] * k1)[..., :, None] * (v1 - S_k1)[..., None, :]
+    half = S + t1
+    k2_half = (k2[..., :, None] * half).sum(-2)
+    t2 = S + t1 + (beta2[..., None] * k2)[..., :, None] * (v2 - k2_half)[..., None, :]
+    t3 = (q[..., :, None] * t2).sum(-2)
+    next_S = t2
+    outputs["o"][...] = t3
     following["S"][...] = next_S
 
 
@@ -1759,14 +1766,14 @@ def step_kernel(
         v2 = v2.to(tl.float32)
         beta1 = beta1.to(tl.float32)
         beta2 = beta2.to(tl.float32)
-        t1 = tl.sum(k1[:, None] * S, axis=0)
-        t2 = (beta1 * k1)[:, None] * (v1 - t1)[None, :]
-        half = S + t2
-        t3 = tl.sum(k2[:, None] * half, axis=0)
-        t4 = S + t2 + (beta2 * k2)[:, None] * (v2 - t3)[None, :]
-        tl.store(next_S_at + at_d_e, t4, mask=in_d_e)
-        t5 = tl.sum(q[:, None] * t4, axis=0)
-        tl.store(o_at + at_e, t5, mask=in_e)
+        S_k1 = tl.sum(k1[:, None] * S, axis=0)
+        t1 = (beta1 * k1)[:, None] * (v1 - S_k1)[None, :]
+        half = S + t1
+        k2_half = tl.sum(k2[:, None] * half, axis=0)
+        t2 = S + t1 + (beta2 * k2)[:, None] * (v2 - k2_half)[None, :]
+        tl.store(next_S_at + at_d_e, t2, mask=in_d_e)
+        t3 = tl.sum(q[:, None] * t2, axis=0)
+        tl.store(o_at + at_e, t3, mask=in_e)
 
 
 @triton.jit(do_not_specialize=["heads", "steps"])
@@ -1853,15 +1860,15 @@ def steps_kernel(
             beta1_ahead = tl.load(beta1_at + then * beta1_stride1)
             beta2 = beta2_ahead.to(tl.float32)
             beta2_ahead = tl.load(beta2_at + then * beta2_stride1)
-            t1 = tl.sum(k1[:, None] * S, axis=0)
-            t2 = (beta1 * k1)[:, None] * (v1 - t1)[None, :]
-            half = S + t2
-            t3 = tl.sum(k2[:, None] * half, axis=0)
-            t4 = S + t2 + (beta2 * k2)[:, None] * (v2 - t3)[None, :]
-            t5 = tl.sum(q[:, None] * t4, axis=0)
+            S_k1 = tl.sum(k1[:, None] * S, axis=0)
+            t1 = (beta1 * k1)[:, None] * (v1 - S_k1)[None, :]
+            half = S + t1
+            k2_half = tl.sum(k2[:, None] * half, axis=0)
+            t2 = S + t1 + (beta2 * k2)[:, None] * (v2 - k2_half)[None, :]
+            t3 = tl.sum(q[:, None] * t2, axis=0)
             if yields:
-                tl.store(o_at + now * o_stride1 + at_e, t5, mask=in_e)
-            next_S = (t4).to(S_at.dtype.element_ty)
+                tl.store(o_at + now * o_stride1 + at_e, t3, mask=in_e)
+            next_S = (t2).to(S_at.dtype.element_ty)
             if keeps:
                 if each_at is not None:
                     kept_row = tl.cast(tl.load(each_at + batch * steps + now), tl.int64)

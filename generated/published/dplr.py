@@ -495,10 +495,10 @@ def forward_prepare_1(
     i_new = i_ok
     if not FLAT:
         steep_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
-    t = tl.zeros([C, C], tl.float32)
-    t2 = tl.zeros([C, C], tl.float32)
-    t3 = tl.zeros([C, C], tl.float32)
-    t4 = tl.zeros([C, C], tl.float32)
+    products = tl.zeros([C, C], tl.float32)
+    products2 = tl.zeros([C, C], tl.float32)
+    products3 = tl.zeros([C, C], tl.float32)
+    products4 = tl.zeros([C, C], tl.float32)
     for d_start in range(0, D, part_d):
         d = d_start + tl.arange(0, part_d)
         d_ok = d < D
@@ -538,8 +538,8 @@ def forward_prepare_1(
             if EXACT
             else 0
         )
-        t = decayed_product(
-            t, a.to(tl.float32), k.to(tl.float32), w_sums + step * D,
+        products = decayed_product(
+            products, a.to(tl.float32), k.to(tl.float32), w_sums + step * D,
             w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d, d_ok, last,
             H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
         )
@@ -549,8 +549,8 @@ def forward_prepare_1(
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         b_ = tl.load(b__p + t0 * b__t + i[:, None] * b__t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         # sum_{d} b_{j,d} q_{i,d} m_{i,j,d}
-        t2 = decayed_product(
-            t2, q.to(tl.float32), b_.to(tl.float32), w_sums + step * D,
+        products2 = decayed_product(
+            products2, q.to(tl.float32), b_.to(tl.float32), w_sums + step * D,
             w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last, H * D, C,
             CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
         )
@@ -558,8 +558,8 @@ def forward_prepare_1(
             steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
             i_new = i_ok & ((i >= steep_from) | (again > 0))
         # sum_{d} k_{j,d} q_{i,d} m_{i,j,d}
-        t3 = decayed_product(
-            t3, q.to(tl.float32), k.to(tl.float32), w_sums + step * D,
+        products3 = decayed_product(
+            products3, q.to(tl.float32), k.to(tl.float32), w_sums + step * D,
             w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last, H * D, C,
             CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
         )
@@ -567,8 +567,8 @@ def forward_prepare_1(
             steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
             i_new = i_ok & ((i >= steep_from) | (again > 0))
         # sum_{d} b_{j,d} a_{i,d} m_{i,j,d}
-        t4 = decayed_product(
-            t4, a.to(tl.float32), b_.to(tl.float32), w_sums + step * D,
+        products4 = decayed_product(
+            products4, a.to(tl.float32), b_.to(tl.float32), w_sums + step * D,
             w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d, d_ok, last,
             H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
         )
@@ -607,22 +607,22 @@ def forward_prepare_1(
             mask=i_new[:, None] & d_ok[None, :],
         )  # k . until
     tl.store(
-        matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t,
+        matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products,
         mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
-    )  # t
-    x = inverse(t4, C, LEVELS, DT)  # (I - T)^-1
+    )  # products
+    solved = inverse(products4, C, LEVELS, DT)  # (I - T)^-1
     tl.store(
-        matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x,
+        matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], solved,
         mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
-    )  # x
+    )  # solved
     tl.store(
-        matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t2,
+        matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products2,
         mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
-    )  # t2
+    )  # products2
     tl.store(
-        matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t3,
+        matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products3,
         mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
-    )  # t3
+    )  # products3
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
@@ -660,10 +660,10 @@ def forward_prepare_1_others(
             extent = reach(w_extents + at, last, C, CHUNK)
             if not is_flat(extent, DT):
                 steep_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
-                t = tl.zeros([C, C], tl.float32)
-                t2 = tl.zeros([C, C], tl.float32)
-                t3 = tl.zeros([C, C], tl.float32)
-                t4 = tl.zeros([C, C], tl.float32)
+                products = tl.zeros([C, C], tl.float32)
+                products2 = tl.zeros([C, C], tl.float32)
+                products3 = tl.zeros([C, C], tl.float32)
+                products4 = tl.zeros([C, C], tl.float32)
                 for d_start in range(0, D, part_d):
                     d = d_start + tl.arange(0, part_d)
                     d_ok = d < D
@@ -713,8 +713,8 @@ def forward_prepare_1_others(
                         if EXACT
                         else 0
                     )
-                    t = decayed_product(
-                        t, a.to(tl.float32), k.to(tl.float32), w_sums + step * D,
+                    products = decayed_product(
+                        products, a.to(tl.float32), k.to(tl.float32), w_sums + step * D,
                         w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d,
                         d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
                     )
@@ -728,8 +728,8 @@ def forward_prepare_1_others(
                         b__p + t0 * b__t + i[:, None] * b__t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
                     )
                     # sum_{d} b_{j,d} q_{i,d} m_{i,j,d}
-                    t2 = decayed_product(
-                        t2, q.to(tl.float32), b_.to(tl.float32), w_sums + step * D,
+                    products2 = decayed_product(
+                        products2, q.to(tl.float32), b_.to(tl.float32), w_sums + step * D,
                         w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last,
                         H * D, C, CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
                     )
@@ -737,8 +737,8 @@ def forward_prepare_1_others(
                         steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
                         i_new = i_ok & ((i >= steep_from) | (again > 0))
                     # sum_{d} k_{j,d} q_{i,d} m_{i,j,d}
-                    t3 = decayed_product(
-                        t3, q.to(tl.float32), k.to(tl.float32), w_sums + step * D,
+                    products3 = decayed_product(
+                        products3, q.to(tl.float32), k.to(tl.float32), w_sums + step * D,
                         w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last,
                         H * D, C, CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
                     )
@@ -746,8 +746,8 @@ def forward_prepare_1_others(
                         steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
                         i_new = i_ok & ((i >= steep_from) | (again > 0))
                     # sum_{d} b_{j,d} a_{i,d} m_{i,j,d}
-                    t4 = decayed_product(
-                        t4, a.to(tl.float32), b_.to(tl.float32), w_sums + step * D,
+                    products4 = decayed_product(
+                        products4, a.to(tl.float32), b_.to(tl.float32), w_sums + step * D,
                         w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d,
                         d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
                     )
@@ -786,22 +786,22 @@ def forward_prepare_1_others(
                         (until * k.to(tl.float32)), mask=i_new[:, None] & d_ok[None, :],
                     )  # k . until
                 tl.store(
-                    matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t,
+                    matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products,
                     mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
-                )  # t
-                x = inverse(t4, C, LEVELS, DT)  # (I - T)^-1
+                )  # products
+                solved = inverse(products4, C, LEVELS, DT)  # (I - T)^-1
                 tl.store(
-                    matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x,
+                    matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], solved,
                     mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
-                )  # x
+                )  # solved
                 tl.store(
-                    matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t2,
+                    matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products2,
                     mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
-                )  # t2
+                )  # products2
                 tl.store(
-                    matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t3,
+                    matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products3,
                     mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
-                )  # t3
+                )  # products3
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -870,8 +870,8 @@ def forward_sweep_1(
         row = i if EVEN else tl.minimum(i, last)
         at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
-        p = tl.zeros([block_e, C], tl.float32)
-        p4 = tl.zeros([block_e, C], tl.float32)
+        scaled1_S = tl.zeros([block_e, C], tl.float32)
+        scaled2_S = tl.zeros([block_e, C], tl.float32)
         kept = ()
         scaled3 = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
@@ -893,12 +893,16 @@ def forward_sweep_1(
                 scaled1_p + at * D + i[:, None] * D + d[n_d][None, :],
                 mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
-            p = tl.dot(S[n_d].to(DT), tl.trans(scaled1.to(DT)), p, input_precision="tf32x3")  # scaled1 S
+            scaled1_S = tl.dot(
+                S[n_d].to(DT), tl.trans(scaled1.to(DT)), scaled1_S, input_precision="tf32x3"
+            )  # scaled1 S
             scaled2 = tl.load(
                 scaled2_p + at * D + i[:, None] * D + d[n_d][None, :],
                 mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
-            p4 = tl.dot(S[n_d].to(DT), tl.trans(scaled2.to(DT)), p4, input_precision="tf32x3")  # scaled2 S
+            scaled2_S = tl.dot(
+                S[n_d].to(DT), tl.trans(scaled2.to(DT)), scaled2_S, input_precision="tf32x3"
+            )  # scaled2 S
             kept_slice = span(w_a_end, w_n_end, 0.0, 0)
             scaled3_slice = tl.load(
                 scaled3_p + at * D + i[:, None] * D + d[n_d][None, :],
@@ -907,42 +911,45 @@ def forward_sweep_1(
             kept = kept + (kept_slice,)
             scaled3 = scaled3 + (scaled3_slice,)
         v = tl.load(v_p + t0 * v_t + i[None, :] * v_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
-        t = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        rounded, rest = rounded_and_rest(t, DT)
-        p2 = tl.dot(v.to(DT), tl.trans(rounded.to(DT)), p, input_precision="tf32x3")  # ... + matrix2 v
+        matrix2_tile = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        rounded, rest = rounded_and_rest(matrix2_tile, DT)
+        added = tl.dot(v.to(DT), tl.trans(rounded.to(DT)), scaled1_S, input_precision="tf32x3")  # ... + matrix2 v
         if not EXACT:
-            p2 = tl.dot(v.to(DT), tl.trans(rest.to(DT)), p2)
-        t2 = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p3 = tl.dot(p2.to(DT), tl.trans(t2.to(DT)), input_precision="tf32x3")  # matrix1 p2
-        t3 = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        rounded2, rest2 = rounded_and_rest(t3, DT)
-        p5 = tl.dot(p3.to(DT), tl.trans(rounded2.to(DT)), p4, input_precision="tf32x3")  # ... + matrix3 p3
+            added = tl.dot(v.to(DT), tl.trans(rest.to(DT)), added)
+        matrix1_tile = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        write1 = tl.dot(added.to(DT), tl.trans(matrix1_tile.to(DT)), input_precision="tf32x3")  # matrix1 added
+        matrix3_tile = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        rounded2, rest2 = rounded_and_rest(matrix3_tile, DT)
+        o = tl.dot(
+            write1.to(DT), tl.trans(rounded2.to(DT)), scaled2_S, input_precision="tf32x3"
+        )  # ... + matrix3 write1
         if not EXACT:
-            p5 = tl.dot(p3.to(DT), tl.trans(rest2.to(DT)), p5)
-        t4 = tl.load(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        rounded3, rest3 = rounded_and_rest(t4, DT)
-        p6 = tl.dot(v.to(DT), tl.trans(rounded3.to(DT)), p5, input_precision="tf32x3")  # ... + matrix4 v
+            o = tl.dot(write1.to(DT), tl.trans(rest2.to(DT)), o)
+        matrix4_tile = tl.load(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        rounded3, rest3 = rounded_and_rest(matrix4_tile, DT)
+        o2 = tl.dot(v.to(DT), tl.trans(rounded3.to(DT)), o, input_precision="tf32x3")  # ... + matrix4 v
         if not EXACT:
-            p6 = tl.dot(v.to(DT), tl.trans(rest3.to(DT)), p6)
+            o2 = tl.dot(v.to(DT), tl.trans(rest3.to(DT)), o2)
         if YIELD:
             if write1_out is not None:
                 tl.store(
-                    write1_out + step * E + i[None, :] * (H * E) + e[:, None], p3, mask=e_ok[:, None] & i_ok[None, :]
+                    write1_out + step * E + i[None, :] * (H * E) + e[:, None], write1,
+                    mask=e_ok[:, None] & i_ok[None, :],
                 )
             tl.store(
-                o_out + step * E + i[None, :] * (H * E) + e[:, None], p6, mask=e_ok[:, None] & i_ok[None, :]
+                o_out + step * E + i[None, :] * (H * E) + e[:, None], o2, mask=e_ok[:, None] & i_ok[None, :]
             )  # (35) o
         S_next = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
-            p7 = tl.dot(
-                p3.to(DT), scaled3[n_d].to(DT), (kept[n_d][None, :] * S[n_d]), input_precision="tf32x3"
-            )  # ... + scaled3^T p3
+            S_after = tl.dot(
+                write1.to(DT), scaled3[n_d].to(DT), (kept[n_d][None, :] * S[n_d]), input_precision="tf32x3"
+            )  # ... + scaled3^T write1
             scaled4 = tl.load(
                 scaled4_p + at * D + i[:, None] * D + d[n_d][None, :],
                 mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
-            p8 = tl.dot(v.to(DT), scaled4.to(DT), p7, input_precision="tf32x3")  # ... + scaled4^T v
-            S_slice2 = p8  # (36) diag(kept) S + scaled4^T v + scaled3^T p3
+            S_after2 = tl.dot(v.to(DT), scaled4.to(DT), S_after, input_precision="tf32x3")  # ... + scaled4^T v
+            S_slice2 = S_after2  # (36) diag(kept) S + scaled4^T v + scaled3^T write1
             S_next = S_next + (S_slice2,)
         S = S_next
     for n_d in tl.static_range((D + block_d - 1) // block_d):
@@ -993,7 +1000,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], a.shape[2], b_.shape[2], v.shape[2], w.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "f177058179c424bb")
+    config = choose(some.dtype, (D, E), "8f4c114ce84c496e")
     lay = places(packed, (B, T, H), config.chunk)
     blocks = places(packed, (B, T, H), BLOCK)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
@@ -1120,10 +1127,10 @@ def backward_prepare_1(
     i_new = i_ok
     if not FLAT:
         steep_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
-    t = tl.zeros([C, C], tl.float32)
-    t2 = tl.zeros([C, C], tl.float32)
-    t3 = tl.zeros([C, C], tl.float32)
-    t4 = tl.zeros([C, C], tl.float32)
+    products = tl.zeros([C, C], tl.float32)
+    products2 = tl.zeros([C, C], tl.float32)
+    products3 = tl.zeros([C, C], tl.float32)
+    products4 = tl.zeros([C, C], tl.float32)
     for d_start in range(0, D, part_d):
         d = d_start + tl.arange(0, part_d)
         d_ok = d < D
@@ -1143,8 +1150,8 @@ def backward_prepare_1(
             if EXACT
             else 0
         )
-        t = decayed_product(
-            t, b_.to(tl.float32), q.to(tl.float32), w_sums + step * D,
+        products = decayed_product(
+            products, b_.to(tl.float32), q.to(tl.float32), w_sums + step * D,
             w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last, H * D, C,
             CHUNK, LEVELS, False, True, FLAT, EXACT, DT,
         )
@@ -1153,8 +1160,8 @@ def backward_prepare_1(
             i_new = i_ok & ((i >= steep_from) | (again > 0))
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         # sum_{d} q_{j,d} k_{i,d} m_{i,j,d}
-        t2 = decayed_product(
-            t2, k.to(tl.float32), q.to(tl.float32), w_sums + step * D,
+        products2 = decayed_product(
+            products2, k.to(tl.float32), q.to(tl.float32), w_sums + step * D,
             w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last, H * D, C,
             CHUNK, LEVELS, False, True, FLAT, EXACT, DT,
         )
@@ -1183,8 +1190,8 @@ def backward_prepare_1(
             if EXACT
             else 0
         )
-        t3 = decayed_product(
-            t3, k.to(tl.float32), a.to(tl.float32), w_sums + step * D,
+        products3 = decayed_product(
+            products3, k.to(tl.float32), a.to(tl.float32), w_sums + step * D,
             w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d, d_ok, last,
             H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
         )
@@ -1192,8 +1199,8 @@ def backward_prepare_1(
             steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
             i_new = i_ok & ((i >= steep_from) | (again > 0))
         # sum_{d} a_{j,d} b_{i,d} m_{i,j,d}
-        t4 = decayed_product(
-            t4, b_.to(tl.float32), a.to(tl.float32), w_sums + step * D,
+        products4 = decayed_product(
+            products4, b_.to(tl.float32), a.to(tl.float32), w_sums + step * D,
             w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d, d_ok, last,
             H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
         )
@@ -1232,22 +1239,22 @@ def backward_prepare_1(
             mask=i_new[:, None] & d_ok[None, :],
         )  # a . until
     tl.store(
-        matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t,
+        matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products,
         mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
-    )  # t
-    x = inverse(t4, C, LEVELS, DT)  # (I - T)^-1
+    )  # products
+    solved = inverse(products4, C, LEVELS, DT)  # (I - T)^-1
     tl.store(
-        matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x,
+        matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], solved,
         mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
-    )  # x
+    )  # solved
     tl.store(
-        matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t2,
+        matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products2,
         mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
-    )  # t2
+    )  # products2
     tl.store(
-        matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t3,
+        matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products3,
         mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
-    )  # t3
+    )  # products3
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
@@ -1285,10 +1292,10 @@ def backward_prepare_1_others(
             extent = reach(w_extents + at, last, C, CHUNK)
             if not is_flat(extent, DT):
                 steep_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
-                t = tl.zeros([C, C], tl.float32)
-                t2 = tl.zeros([C, C], tl.float32)
-                t3 = tl.zeros([C, C], tl.float32)
-                t4 = tl.zeros([C, C], tl.float32)
+                products = tl.zeros([C, C], tl.float32)
+                products2 = tl.zeros([C, C], tl.float32)
+                products3 = tl.zeros([C, C], tl.float32)
+                products4 = tl.zeros([C, C], tl.float32)
                 for d_start in range(0, D, part_d):
                     d = d_start + tl.arange(0, part_d)
                     d_ok = d < D
@@ -1318,8 +1325,8 @@ def backward_prepare_1_others(
                         if EXACT
                         else 0
                     )
-                    t = decayed_product(
-                        t, b_.to(tl.float32), q.to(tl.float32), w_sums + step * D,
+                    products = decayed_product(
+                        products, b_.to(tl.float32), q.to(tl.float32), w_sums + step * D,
                         w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last,
                         H * D, C, CHUNK, LEVELS, False, True, FLAT, EXACT, DT,
                     )
@@ -1330,8 +1337,8 @@ def backward_prepare_1_others(
                         k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
                     )
                     # sum_{d} q_{j,d} k_{i,d} m_{i,j,d}
-                    t2 = decayed_product(
-                        t2, k.to(tl.float32), q.to(tl.float32), w_sums + step * D,
+                    products2 = decayed_product(
+                        products2, k.to(tl.float32), q.to(tl.float32), w_sums + step * D,
                         w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last,
                         H * D, C, CHUNK, LEVELS, False, True, FLAT, EXACT, DT,
                     )
@@ -1362,8 +1369,8 @@ def backward_prepare_1_others(
                         if EXACT
                         else 0
                     )
-                    t3 = decayed_product(
-                        t3, k.to(tl.float32), a.to(tl.float32), w_sums + step * D,
+                    products3 = decayed_product(
+                        products3, k.to(tl.float32), a.to(tl.float32), w_sums + step * D,
                         w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d,
                         d_ok, last, H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
                     )
@@ -1371,8 +1378,8 @@ def backward_prepare_1_others(
                         steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
                         i_new = i_ok & ((i >= steep_from) | (again > 0))
                     # sum_{d} a_{j,d} b_{i,d} m_{i,j,d}
-                    t4 = decayed_product(
-                        t4, b_.to(tl.float32), a.to(tl.float32), w_sums + step * D,
+                    products4 = decayed_product(
+                        products4, b_.to(tl.float32), a.to(tl.float32), w_sums + step * D,
                         w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d,
                         d_ok, last, H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
                     )
@@ -1411,22 +1418,22 @@ def backward_prepare_1_others(
                         (until2 * a.to(tl.float32)), mask=i_new[:, None] & d_ok[None, :],
                     )  # a . until
                 tl.store(
-                    matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t,
+                    matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products,
                     mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
-                )  # t
-                x = inverse(t4, C, LEVELS, DT)  # (I - T)^-1
+                )  # products
+                solved = inverse(products4, C, LEVELS, DT)  # (I - T)^-1
                 tl.store(
-                    matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x,
+                    matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], solved,
                     mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
-                )  # x
+                )  # solved
                 tl.store(
-                    matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t2,
+                    matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products2,
                     mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
-                )  # t2
+                )  # products2
                 tl.store(
-                    matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t3,
+                    matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products3,
                     mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
-                )  # t3
+                )  # products3
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -1475,10 +1482,10 @@ def backward_sweep_1(
         row = i if EVEN else tl.minimum(i, last)
         at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
-        p = tl.zeros([block_e, C], tl.float32)
-        p4 = tl.zeros([block_e, C], tl.float32)
+        scaled1_dS = tl.zeros([block_e, C], tl.float32)
+        scaled2_dS = tl.zeros([block_e, C], tl.float32)
         do = tl.load(do_p + t0 * do_t + i[None, :] * do_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
-        p7 = ()
+        dS_after = ()
         scaled4 = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
             w_a_end = tl.load(w_sums + step * D + last * (H * D) + d[n_d], mask=d_ok[n_d], other=0)
@@ -1499,52 +1506,62 @@ def backward_sweep_1(
                 scaled1_p + at * D + i[:, None] * D + d[n_d][None, :],
                 mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
-            p = tl.dot(dS[n_d].to(DT), tl.trans(scaled1.to(DT)), p, input_precision="tf32x3")  # scaled1 dS
+            scaled1_dS = tl.dot(
+                dS[n_d].to(DT), tl.trans(scaled1.to(DT)), scaled1_dS, input_precision="tf32x3"
+            )  # scaled1 dS
             scaled2 = tl.load(
                 scaled2_p + at * D + i[:, None] * D + d[n_d][None, :],
                 mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
-            p4 = tl.dot(dS[n_d].to(DT), tl.trans(scaled2.to(DT)), p4, input_precision="tf32x3")  # scaled2 dS
+            scaled2_dS = tl.dot(
+                dS[n_d].to(DT), tl.trans(scaled2.to(DT)), scaled2_dS, input_precision="tf32x3"
+            )  # scaled2 dS
             kept = span(w_a_end, w_n_end, 0.0, 0)
             scaled3 = tl.load(
                 scaled3_p + at * D + i[:, None] * D + d[n_d][None, :],
                 mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
-            p7_slice = tl.dot(
+            dS_after_slice = tl.dot(
                 do.to(DT), scaled3.to(DT), (kept[None, :] * dS[n_d]), input_precision="tf32x3"
             )  # ... + scaled3^T do
             scaled4_slice = tl.load(
                 scaled4_p + at * D + i[:, None] * D + d[n_d][None, :],
                 mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
-            p7 = p7 + (p7_slice,)
+            dS_after = dS_after + (dS_after_slice,)
             scaled4 = scaled4 + (scaled4_slice,)
-        t = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        rounded, rest = rounded_and_rest(t, DT)
-        p2 = tl.dot(do.to(DT), tl.trans(rounded.to(DT)), p, input_precision="tf32x3")  # ... + matrix2 do
+        matrix2_tile = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        rounded, rest = rounded_and_rest(matrix2_tile, DT)
+        added = tl.dot(do.to(DT), tl.trans(rounded.to(DT)), scaled1_dS, input_precision="tf32x3")  # ... + matrix2 do
         if not EXACT:
-            p2 = tl.dot(do.to(DT), tl.trans(rest.to(DT)), p2)
-        t2 = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p3 = tl.dot(p2.to(DT), tl.trans(t2.to(DT)), input_precision="tf32x3")  # matrix1 p2
-        t3 = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        rounded2, rest2 = rounded_and_rest(t3, DT)
-        p5 = tl.dot(p3.to(DT), tl.trans(rounded2.to(DT)), p4, input_precision="tf32x3")  # ... + matrix3 p3
+            added = tl.dot(do.to(DT), tl.trans(rest.to(DT)), added)
+        matrix1_tile = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        write2 = tl.dot(added.to(DT), tl.trans(matrix1_tile.to(DT)), input_precision="tf32x3")  # matrix1 added
+        matrix3_tile = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        rounded2, rest2 = rounded_and_rest(matrix3_tile, DT)
+        dv = tl.dot(
+            write2.to(DT), tl.trans(rounded2.to(DT)), scaled2_dS, input_precision="tf32x3"
+        )  # ... + matrix3 write2
         if not EXACT:
-            p5 = tl.dot(p3.to(DT), tl.trans(rest2.to(DT)), p5)
-        t4 = tl.load(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        rounded3, rest3 = rounded_and_rest(t4, DT)
-        p6 = tl.dot(do.to(DT), tl.trans(rounded3.to(DT)), p5, input_precision="tf32x3")  # ... + matrix4 do
+            dv = tl.dot(write2.to(DT), tl.trans(rest2.to(DT)), dv)
+        matrix4_tile = tl.load(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        rounded3, rest3 = rounded_and_rest(matrix4_tile, DT)
+        dv2 = tl.dot(do.to(DT), tl.trans(rounded3.to(DT)), dv, input_precision="tf32x3")  # ... + matrix4 do
         if not EXACT:
-            p6 = tl.dot(do.to(DT), tl.trans(rest3.to(DT)), p6)
+            dv2 = tl.dot(do.to(DT), tl.trans(rest3.to(DT)), dv2)
         if YIELD:
-            tl.store(write2_out + step * E + i[None, :] * (H * E) + e[:, None], p3, mask=e_ok[:, None] & i_ok[None, :])
             tl.store(
-                dv_out + step * E + i[None, :] * (H * E) + e[:, None], p6, mask=e_ok[:, None] & i_ok[None, :]
+                write2_out + step * E + i[None, :] * (H * E) + e[:, None], write2, mask=e_ok[:, None] & i_ok[None, :]
+            )
+            tl.store(
+                dv_out + step * E + i[None, :] * (H * E) + e[:, None], dv2, mask=e_ok[:, None] & i_ok[None, :]
             )  # (42) dv
         dS_next = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
-            p8 = tl.dot(p3.to(DT), scaled4[n_d].to(DT), p7[n_d], input_precision="tf32x3")  # ... + scaled4^T p3
-            dS_slice2 = p8  # (43) diag(kept) dS + scaled3^T do + scaled4^T p3
+            dS_after2 = tl.dot(
+                write2.to(DT), scaled4[n_d].to(DT), dS_after[n_d], input_precision="tf32x3"
+            )  # ... + scaled4^T write2
+            dS_slice2 = dS_after2  # (43) diag(kept) dS + scaled3^T do + scaled4^T write2
             dS_next = dS_next + (dS_slice2,)
         dS = dS_next
     for n_d in tl.static_range((D + block_d - 1) // block_d):
@@ -1601,7 +1618,7 @@ def backward_read_1(
     i_new = i_ok
     if not FLAT:
         steep_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
-    s = tl.load(
+    dS = tl.load(
         dS_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
         mask=d_ok[None, :] & e_ok[:, None], other=0.0,
     )  # dS
@@ -1611,8 +1628,8 @@ def backward_read_1(
     write2 = tl.load(
         write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
     )
-    p = tl.dot(write1.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # write1 write2^T
-    p2 = p
+    write1_write2 = tl.dot(write1.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # write1 write2^T
+    reads = write1_write2
     a = tl.load(a_p + t0 * a_t + i[:, None] * a_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     w_a_before = over_block(
         tl.load(
@@ -1646,25 +1663,26 @@ def backward_read_1(
         if EXACT
         else 0
     )
-    p3 = decayed_sum(
-        p2, a.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before,
-        w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
+    decayed = decayed_sum(
+        reads, a.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None,
+        w_a_before, w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False,
+        FLAT, EXACT, DT,
     )  # sum_{j} a_{j,d} [write1 write2^T]_{i,j} m_{i,j,d}
     if not FLAT:
         steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
-        again = adds_steep(again, p2, a.to(tl.float32), steep_from, C)
+        again = adds_steep(again, reads, a.to(tl.float32), steep_from, C)
         i_new = i_ok & ((i >= steep_from) | (again > 0))
     do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-    p4 = tl.dot(write1.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # write1 do^T
-    p5 = p4
+    write1_do = tl.dot(write1.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # write1 do^T
+    reads2 = write1_do
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    p6 = decayed_sum(
-        p5, q.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a, w_n,
-        w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, True, FLAT, EXACT, DT,
+    decayed2 = decayed_sum(
+        reads2, q.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a,
+        w_n, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, True, FLAT, EXACT, DT,
     )  # sum_{j} q_{j,d} [write1 do^T]_{i,j} m_{i,j,d}
     if not FLAT:
         steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
-        again = adds_steep(again, p5, q.to(tl.float32), steep_from, C)
+        again = adds_steep(again, reads2, q.to(tl.float32), steep_from, C)
         i_new = i_ok & ((i >= steep_from) | (again > 0))
     w_a_end = over_block(
         tl.load(w_sums + step * D + last * (H * D) + d, mask=d_ok, other=0), w_sums + step * D,
@@ -1679,92 +1697,94 @@ def backward_read_1(
         else tl.full([1], 0, tl.int32)
     )
     since = span(w_a_end[None, :], w_n_end[None, :], w_a, w_n)
-    p7 = tl.dot(write1.to(DT), s.to(DT), input_precision="tf32x3")  # write1 dS^T
-    apart = (since * p7) + p3 + p6
-    y = (p3 + p6) + (since * p7)  # (46) (write1 dS^T) . since + intra1
+    write1_dS = tl.dot(write1.to(DT), dS.to(DT), input_precision="tf32x3")  # write1 dS^T
+    apart = (since * write1_dS) + decayed + decayed2
+    db = (decayed + decayed2) + (since * write1_dS)  # (46) (write1 dS^T) . since + intra1
     v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-    p8 = tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # v do^T
-    p9 = p8
-    p10 = decayed_sum(
-        p9, q.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a, w_n,
-        w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, True, FLAT, EXACT, DT,
+    v_do = tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # v do^T
+    reads3 = v_do
+    decayed3 = decayed_sum(
+        reads3, q.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a,
+        w_n, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, True, FLAT, EXACT, DT,
     )  # sum_{j} q_{j,d} [v do^T]_{i,j} m_{i,j,d}
     if not FLAT:
         steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
-        again = adds_steep(again, p9, q.to(tl.float32), steep_from, C)
+        again = adds_steep(again, reads3, q.to(tl.float32), steep_from, C)
         i_new = i_ok & ((i >= steep_from) | (again > 0))
-    p11 = tl.dot(v.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # v write2^T
-    p12 = p11
-    p13 = decayed_sum(
-        p12, a.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before,
-        w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
+    v_write2 = tl.dot(v.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # v write2^T
+    reads4 = v_write2
+    decayed4 = decayed_sum(
+        reads4, a.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None,
+        w_a_before, w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False,
+        FLAT, EXACT, DT,
     )  # sum_{j} a_{j,d} [v write2^T]_{i,j} m_{i,j,d}
     if not FLAT:
         steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
-        again = adds_steep(again, p12, a.to(tl.float32), steep_from, C)
+        again = adds_steep(again, reads4, a.to(tl.float32), steep_from, C)
         i_new = i_ok & ((i >= steep_from) | (again > 0))
-    p14 = tl.dot(v.to(DT), s.to(DT), input_precision="tf32x3")  # v dS^T
-    apart2 = p10 + (p14 * since) + p13
-    y2 = (p10 + p13) + (p14 * since)  # (49) (v dS^T) . since + intra2
-    terms = y2  # (49) dk
-    tl.store(dk_out + step * D + i[:, None] * (H * D) + d[None, :], y2, mask=i_new[:, None] & d_ok[None, :])  # (49) dk
-    terms2 = y  # (46) db
-    tl.store(db_out + step * D + i[:, None] * (H * D) + d[None, :], y, mask=i_new[:, None] & d_ok[None, :])  # (46) db
-    s2 = tl.load(
+    v_dS = tl.dot(v.to(DT), dS.to(DT), input_precision="tf32x3")  # v dS^T
+    apart2 = decayed3 + (v_dS * since) + decayed4
+    dk = (decayed3 + decayed4) + (v_dS * since)  # (49) (v dS^T) . since + intra2
+    dk2 = dk  # (49) dk
+    tl.store(dk_out + step * D + i[:, None] * (H * D) + d[None, :], dk, mask=i_new[:, None] & d_ok[None, :])  # (49) dk
+    db2 = db  # (46) db
+    tl.store(db_out + step * D + i[:, None] * (H * D) + d[None, :], db, mask=i_new[:, None] & d_ok[None, :])  # (46) db
+    S = tl.load(
         S_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
         mask=d_ok[None, :] & e_ok[:, None], other=0.0,
     )  # S
-    p15 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do write1^T
-    p16 = p15
+    do_write1 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do write1^T
+    reads5 = do_write1
     b_ = tl.load(b__p + t0 * b__t + i[:, None] * b__t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    p17 = decayed_sum(
-        p16, b_.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a, w_n,
-        w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
+    decayed5 = decayed_sum(
+        reads5, b_.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a,
+        w_n, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
     )  # sum_{j} b_{j,d} [do write1^T]_{i,j} m_{i,j,d}
     if not FLAT:
         steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
         i_new = i_ok & ((i >= steep_from) | (again > 0))
-    p18 = tl.dot(do.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # do v^T
-    p19 = p18
+    do_v = tl.dot(do.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # do v^T
+    reads6 = do_v
     k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    p20 = decayed_sum(
-        p19, k.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a, w_n,
-        w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
+    decayed6 = decayed_sum(
+        reads6, k.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a,
+        w_n, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
     )  # sum_{j} k_{j,d} [do v^T]_{i,j} m_{i,j,d}
     if not FLAT:
         steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
         i_new = i_ok & ((i >= steep_from) | (again > 0))
     since2 = span(w_a, w_n, 0.0, 0)
-    p21 = tl.dot(do.to(DT), s2.to(DT), input_precision="tf32x3")  # do S^T
-    apart3 = p17 + p20 + (since2 * p21)
-    y3 = (p17 + p20) + (since2 * p21)  # (52) (do S^T) . since + intra3
-    p22 = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # write2 write1^T
-    p23 = p22
-    p24 = decayed_sum(
-        p23, b_.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None,
+    do_S = tl.dot(do.to(DT), S.to(DT), input_precision="tf32x3")  # do S^T
+    apart3 = decayed5 + decayed6 + (since2 * do_S)
+    dq = (decayed5 + decayed6) + (since2 * do_S)  # (52) (do S^T) . since + intra3
+    write2_write1 = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # write2 write1^T
+    reads7 = write2_write1
+    decayed7 = decayed_sum(
+        reads7, b_.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None,
         w_a_before, w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT,
         EXACT, DT,
     )  # sum_{j} b_{j,d} [write2 write1^T]_{i,j} m_{i,j,d}
     if not FLAT:
         steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
         i_new = i_ok & ((i >= steep_from) | (again > 0))
-    p25 = tl.dot(write2.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # write2 v^T
-    p26 = p25
-    p27 = decayed_sum(
-        p26, k.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before,
-        w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
+    write2_v = tl.dot(write2.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # write2 v^T
+    reads8 = write2_v
+    decayed8 = decayed_sum(
+        reads8, k.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None,
+        w_a_before, w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT,
+        EXACT, DT,
     )  # sum_{j} k_{j,d} [write2 v^T]_{i,j} m_{i,j,d}
     if not FLAT:
         steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
         i_new = i_ok & ((i >= steep_from) | (again > 0))
-    p28 = tl.dot(write2.to(DT), s2.to(DT), input_precision="tf32x3")  # write2 S^T
+    write2_S = tl.dot(write2.to(DT), S.to(DT), input_precision="tf32x3")  # write2 S^T
     since3 = span(w_a_before, w_n_before, 0.0, 0)
-    apart4 = (p28 * since3) + p24 + p27
-    y4 = (p24 + p27) + (p28 * since3)  # (55) (write2 S^T) . since + intra4
-    terms3 = y3  # (52) dq
-    tl.store(dq_out + step * D + i[:, None] * (H * D) + d[None, :], y3, mask=i_new[:, None] & d_ok[None, :])  # (52) dq
-    terms4 = y4  # (55) da
-    tl.store(da_out + step * D + i[:, None] * (H * D) + d[None, :], y4, mask=i_new[:, None] & d_ok[None, :])  # (55) da
+    apart4 = (write2_S * since3) + decayed7 + decayed8
+    da = (decayed7 + decayed8) + (write2_S * since3)  # (55) (write2 S^T) . since + intra4
+    dq2 = dq  # (52) dq
+    tl.store(dq_out + step * D + i[:, None] * (H * D) + d[None, :], dq, mask=i_new[:, None] & d_ok[None, :])  # (52) dq
+    da2 = da  # (55) da
+    tl.store(da_out + step * D + i[:, None] * (H * D) + d[None, :], da, mask=i_new[:, None] & d_ok[None, :])  # (55) da
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
@@ -1817,7 +1837,7 @@ def backward_read_1_others(
             extent = reach(w_extents + at, last, C, CHUNK)
             if not is_flat(extent, DT):
                 steep_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
-                s = tl.load(
+                dS = tl.load(
                     dS_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
                     mask=d_ok[None, :] & e_ok[:, None], other=0.0,
                 )  # dS
@@ -1829,8 +1849,10 @@ def backward_read_1_others(
                     write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :],
                     mask=i_ok[:, None] & e_ok[None, :], other=0.0,
                 )
-                p = tl.dot(write1.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # write1 write2^T
-                p2 = p
+                write1_write2 = tl.dot(
+                    write1.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3"
+                )  # write1 write2^T
+                reads = write1_write2
                 a = tl.load(
                     a_p + t0 * a_t + i[:, None] * a_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
                 )
@@ -1870,31 +1892,31 @@ def backward_read_1_others(
                     if EXACT
                     else 0
                 )
-                p3 = decayed_sum(
-                    p2, a.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None,
-                    w_a_before, w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False,
-                    False, FLAT, EXACT, DT,
+                decayed = decayed_sum(
+                    reads, a.to(tl.float32), w_sums + step * D,
+                    w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d,
+                    d_ok, last, H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
                 )  # sum_{j} a_{j,d} [write1 write2^T]_{i,j} m_{i,j,d}
                 if not FLAT:
                     steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
-                    again = adds_steep(again, p2, a.to(tl.float32), steep_from, C)
+                    again = adds_steep(again, reads, a.to(tl.float32), steep_from, C)
                     i_new = i_ok & ((i >= steep_from) | (again > 0))
                 do = tl.load(
                     do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
                 )
-                p4 = tl.dot(write1.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # write1 do^T
-                p5 = p4
+                write1_do = tl.dot(write1.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # write1 do^T
+                reads2 = write1_do
                 q = tl.load(
                     q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
                 )
-                p6 = decayed_sum(
-                    p5, q.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None,
-                    w_a, w_n, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, True, FLAT,
-                    EXACT, DT,
+                decayed2 = decayed_sum(
+                    reads2, q.to(tl.float32), w_sums + step * D,
+                    w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last, H * D,
+                    C, CHUNK, LEVELS, False, True, FLAT, EXACT, DT,
                 )  # sum_{j} q_{j,d} [write1 do^T]_{i,j} m_{i,j,d}
                 if not FLAT:
                     steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
-                    again = adds_steep(again, p5, q.to(tl.float32), steep_from, C)
+                    again = adds_steep(again, reads2, q.to(tl.float32), steep_from, C)
                     i_new = i_ok & ((i >= steep_from) | (again > 0))
                 w_a_end = over_block(
                     tl.load(w_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
@@ -1909,110 +1931,112 @@ def backward_read_1_others(
                     else tl.full([1], 0, tl.int32)
                 )
                 since = span(w_a_end[None, :], w_n_end[None, :], w_a, w_n)
-                p7 = tl.dot(write1.to(DT), s.to(DT), input_precision="tf32x3")  # write1 dS^T
-                apart = (since * p7) + p3 + p6
-                y = (p3 + p6) + (since * p7)  # (46) (write1 dS^T) . since + intra1
+                write1_dS = tl.dot(write1.to(DT), dS.to(DT), input_precision="tf32x3")  # write1 dS^T
+                apart = (since * write1_dS) + decayed + decayed2
+                db = (decayed + decayed2) + (since * write1_dS)  # (46) (write1 dS^T) . since + intra1
                 v = tl.load(
                     v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
                 )
-                p8 = tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # v do^T
-                p9 = p8
-                p10 = decayed_sum(
-                    p9, q.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None,
-                    w_a, w_n, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, True, FLAT,
-                    EXACT, DT,
+                v_do = tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # v do^T
+                reads3 = v_do
+                decayed3 = decayed_sum(
+                    reads3, q.to(tl.float32), w_sums + step * D,
+                    w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last, H * D,
+                    C, CHUNK, LEVELS, False, True, FLAT, EXACT, DT,
                 )  # sum_{j} q_{j,d} [v do^T]_{i,j} m_{i,j,d}
                 if not FLAT:
                     steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
-                    again = adds_steep(again, p9, q.to(tl.float32), steep_from, C)
+                    again = adds_steep(again, reads3, q.to(tl.float32), steep_from, C)
                     i_new = i_ok & ((i >= steep_from) | (again > 0))
-                p11 = tl.dot(v.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # v write2^T
-                p12 = p11
-                p13 = decayed_sum(
-                    p12, a.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None,
-                    w_a_before, w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False,
-                    False, FLAT, EXACT, DT,
+                v_write2 = tl.dot(v.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # v write2^T
+                reads4 = v_write2
+                decayed4 = decayed_sum(
+                    reads4, a.to(tl.float32), w_sums + step * D,
+                    w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d,
+                    d_ok, last, H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
                 )  # sum_{j} a_{j,d} [v write2^T]_{i,j} m_{i,j,d}
                 if not FLAT:
                     steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
-                    again = adds_steep(again, p12, a.to(tl.float32), steep_from, C)
+                    again = adds_steep(again, reads4, a.to(tl.float32), steep_from, C)
                     i_new = i_ok & ((i >= steep_from) | (again > 0))
-                p14 = tl.dot(v.to(DT), s.to(DT), input_precision="tf32x3")  # v dS^T
-                apart2 = p10 + (p14 * since) + p13
-                y2 = (p10 + p13) + (p14 * since)  # (49) (v dS^T) . since + intra2
-                terms = y2  # (49) dk
+                v_dS = tl.dot(v.to(DT), dS.to(DT), input_precision="tf32x3")  # v dS^T
+                apart2 = decayed3 + (v_dS * since) + decayed4
+                dk = (decayed3 + decayed4) + (v_dS * since)  # (49) (v dS^T) . since + intra2
+                dk2 = dk  # (49) dk
                 tl.store(
-                    dk_out + step * D + i[:, None] * (H * D) + d[None, :], y2, mask=i_new[:, None] & d_ok[None, :]
+                    dk_out + step * D + i[:, None] * (H * D) + d[None, :], dk, mask=i_new[:, None] & d_ok[None, :]
                 )  # (49) dk
-                terms2 = y  # (46) db
+                db2 = db  # (46) db
                 tl.store(
-                    db_out + step * D + i[:, None] * (H * D) + d[None, :], y, mask=i_new[:, None] & d_ok[None, :]
+                    db_out + step * D + i[:, None] * (H * D) + d[None, :], db, mask=i_new[:, None] & d_ok[None, :]
                 )  # (46) db
-                s2 = tl.load(
+                S = tl.load(
                     S_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
                     mask=d_ok[None, :] & e_ok[:, None], other=0.0,
                 )  # S
-                p15 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do write1^T
-                p16 = p15
+                do_write1 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do write1^T
+                reads5 = do_write1
                 b_ = tl.load(
                     b__p + t0 * b__t + i[:, None] * b__t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
                 )
-                p17 = decayed_sum(
-                    p16, b_.to(tl.float32), w_sums + step * D,
+                decayed5 = decayed_sum(
+                    reads5, b_.to(tl.float32), w_sums + step * D,
                     w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last, H * D,
                     C, CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
                 )  # sum_{j} b_{j,d} [do write1^T]_{i,j} m_{i,j,d}
                 if not FLAT:
                     steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
                     i_new = i_ok & ((i >= steep_from) | (again > 0))
-                p18 = tl.dot(do.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # do v^T
-                p19 = p18
+                do_v = tl.dot(do.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # do v^T
+                reads6 = do_v
                 k = tl.load(
                     k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
                 )
-                p20 = decayed_sum(
-                    p19, k.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None,
-                    w_a, w_n, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, True, FLAT,
-                    EXACT, DT,
+                decayed6 = decayed_sum(
+                    reads6, k.to(tl.float32), w_sums + step * D,
+                    w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last, H * D,
+                    C, CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
                 )  # sum_{j} k_{j,d} [do v^T]_{i,j} m_{i,j,d}
                 if not FLAT:
                     steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
                     i_new = i_ok & ((i >= steep_from) | (again > 0))
                 since2 = span(w_a, w_n, 0.0, 0)
-                p21 = tl.dot(do.to(DT), s2.to(DT), input_precision="tf32x3")  # do S^T
-                apart3 = p17 + p20 + (since2 * p21)
-                y3 = (p17 + p20) + (since2 * p21)  # (52) (do S^T) . since + intra3
-                p22 = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # write2 write1^T
-                p23 = p22
-                p24 = decayed_sum(
-                    p23, b_.to(tl.float32), w_sums + step * D,
+                do_S = tl.dot(do.to(DT), S.to(DT), input_precision="tf32x3")  # do S^T
+                apart3 = decayed5 + decayed6 + (since2 * do_S)
+                dq = (decayed5 + decayed6) + (since2 * do_S)  # (52) (do S^T) . since + intra3
+                write2_write1 = tl.dot(
+                    write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3"
+                )  # write2 write1^T
+                reads7 = write2_write1
+                decayed7 = decayed_sum(
+                    reads7, b_.to(tl.float32), w_sums + step * D,
                     w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d,
                     d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
                 )  # sum_{j} b_{j,d} [write2 write1^T]_{i,j} m_{i,j,d}
                 if not FLAT:
                     steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
                     i_new = i_ok & ((i >= steep_from) | (again > 0))
-                p25 = tl.dot(write2.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # write2 v^T
-                p26 = p25
-                p27 = decayed_sum(
-                    p26, k.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None,
-                    w_a_before, w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True,
-                    False, FLAT, EXACT, DT,
+                write2_v = tl.dot(write2.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # write2 v^T
+                reads8 = write2_v
+                decayed8 = decayed_sum(
+                    reads8, k.to(tl.float32), w_sums + step * D,
+                    w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d,
+                    d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
                 )  # sum_{j} k_{j,d} [write2 v^T]_{i,j} m_{i,j,d}
                 if not FLAT:
                     steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
                     i_new = i_ok & ((i >= steep_from) | (again > 0))
-                p28 = tl.dot(write2.to(DT), s2.to(DT), input_precision="tf32x3")  # write2 S^T
+                write2_S = tl.dot(write2.to(DT), S.to(DT), input_precision="tf32x3")  # write2 S^T
                 since3 = span(w_a_before, w_n_before, 0.0, 0)
-                apart4 = (p28 * since3) + p24 + p27
-                y4 = (p24 + p27) + (p28 * since3)  # (55) (write2 S^T) . since + intra4
-                terms3 = y3  # (52) dq
+                apart4 = (write2_S * since3) + decayed7 + decayed8
+                da = (decayed7 + decayed8) + (write2_S * since3)  # (55) (write2 S^T) . since + intra4
+                dq2 = dq  # (52) dq
                 tl.store(
-                    dq_out + step * D + i[:, None] * (H * D) + d[None, :], y3, mask=i_new[:, None] & d_ok[None, :]
+                    dq_out + step * D + i[:, None] * (H * D) + d[None, :], dq, mask=i_new[:, None] & d_ok[None, :]
                 )  # (52) dq
-                terms4 = y4  # (55) da
+                da2 = da  # (55) da
                 tl.store(
-                    da_out + step * D + i[:, None] * (H * D) + d[None, :], y4, mask=i_new[:, None] & d_ok[None, :]
+                    da_out + step * D + i[:, None] * (H * D) + d[None, :], da, mask=i_new[:, None] & d_ok[None, :]
                 )  # (55) da
 
 
@@ -2067,21 +2091,21 @@ def backward_unroll_1(
         else tl.full([1], 0, tl.int32)
     )
     kept = span(w_a_end, w_n_end, 0.0, 0)
-    s = tl.load(
+    S = tl.load(
         S_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
         mask=d_ok[None, :] & e_ok[:, None], other=0.0,
     )  # S
-    s2 = tl.load(
+    dS = tl.load(
         dS_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
         mask=d_ok[None, :] & e_ok[:, None], other=0.0,
     )  # dS
-    s3 = tl.sum((s.to(tl.float32) * s2.to(tl.float32)), axis=0)  # (S . dS) 1
+    S_dS = tl.sum((S.to(tl.float32) * dS.to(tl.float32)), axis=0)  # (S . dS) 1
     k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
     write2 = tl.load(
         write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
     )
-    p = tl.dot(v.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # (v) (write2)^T
+    v_write2 = tl.dot(v.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # (v) (write2)^T
     a = tl.load(a_p + t0 * a_t + i[:, None] * a_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     w_a_before = over_block(
         tl.load(
@@ -2115,15 +2139,15 @@ def backward_unroll_1(
         if EXACT
         else 0
     )
-    p2 = decayed_sum(
-        (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * p), a.to(tl.float32), w_sums + step * D,
-        w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d, d_ok, last,
-        H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
+    decayed = decayed_sum(
+        (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * v_write2), a.to(tl.float32),
+        w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n,
+        d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
     )  # sum_{j} [i <= j - 2]_{i,j} (a)_{j,d} m_{i,j,d} [(v) (write2)^T]_{i,j}
     if not FLAT:
         steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
         again = adds_steep(
-            again, (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * p), a.to(tl.float32), steep_from, C
+            again, (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * v_write2), a.to(tl.float32), steep_from, C
         )
         i_new = i_ok & ((i >= steep_from) | (again > 0))
     b_ = tl.load(b__p + t0 * b__t + i[:, None] * b__t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
@@ -2131,95 +2155,95 @@ def backward_unroll_1(
         write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
     )
     do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-    p3 = tl.dot(write1.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # (write1) (do)^T
+    write1_do = tl.dot(write1.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # (write1) (do)^T
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    p4 = decayed_sum(
-        p3, q.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a, w_n,
-        w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
+    decayed2 = decayed_sum(
+        write1_do, q.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a,
+        w_n, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
     )  # sum_{j} m_{i,j,d} (q)_{j,d} [(write1) (do)^T]_{i,j}
     if not FLAT:
         steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
-        again = adds_steep(again, p3, q.to(tl.float32), steep_from, C)
+        again = adds_steep(again, write1_do, q.to(tl.float32), steep_from, C)
         i_new = i_ok & ((i >= steep_from) | (again > 0))
-    p5 = tl.dot(write1.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # (write1) (write2)^T
-    p6 = decayed_sum(
-        (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * p5), a.to(tl.float32),
+    write1_write2 = tl.dot(write1.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # (write1) (write2)^T
+    decayed3 = decayed_sum(
+        (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * write1_write2), a.to(tl.float32),
         w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n,
         d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
     )  # sum_{j} [i <= j - 2]_{i,j} (a)_{j,d} m_{i,j,d} [(write1) (write2)^T]_{i,j}
     if not FLAT:
         steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
         again = adds_steep(
-            again, (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * p5), a.to(tl.float32), steep_from, C
+            again, (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * write1_write2), a.to(tl.float32), steep_from, C
         )
         i_new = i_ok & ((i >= steep_from) | (again > 0))
     since = span(w_a, w_n, 0.0, 0)
-    p7 = tl.dot(do.to(DT), s.to(DT), input_precision="tf32x3")  # (do) S^T
-    p8 = tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # (v) (do)^T
-    p9 = decayed_sum(
-        p8, q.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a, w_n,
+    do_S = tl.dot(do.to(DT), S.to(DT), input_precision="tf32x3")  # (do) S^T
+    v_do = tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # (v) (do)^T
+    decayed4 = decayed_sum(
+        v_do, q.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a, w_n,
         w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
     )  # sum_{j} m_{i,j,d} (q)_{j,d} [(v) (do)^T]_{i,j}
     if not FLAT:
         steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
-        again = adds_steep(again, p8, q.to(tl.float32), steep_from, C)
+        again = adds_steep(again, v_do, q.to(tl.float32), steep_from, C)
         i_new = i_ok & ((i >= steep_from) | (again > 0))
-    p10 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # (do) (write1)^T
-    p11 = decayed_sum(
-        p10, b_.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a, w_n,
-        w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
+    do_write1 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # (do) (write1)^T
+    decayed5 = decayed_sum(
+        do_write1, b_.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a,
+        w_n, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
     )  # sum_{j} (b)_{j,d} m_{i,j,d} [(do) (write1)^T]_{i,j}
     if not FLAT:
         steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
         i_new = i_ok & ((i >= steep_from) | (again > 0))
-    p12 = tl.dot(do.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # (do) (v)^T
-    p13 = decayed_sum(
-        p12, k.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a, w_n,
+    do_v = tl.dot(do.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # (do) (v)^T
+    decayed6 = decayed_sum(
+        do_v, k.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a, w_n,
         w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
     )  # sum_{j} m_{i,j,d} (k)_{j,d} [(do) (v)^T]_{i,j}
     if not FLAT:
         steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
         i_new = i_ok & ((i >= steep_from) | (again > 0))
-    w = (
-        (-(k.to(tl.float32) * p2))
-        + (-(b_.to(tl.float32) * p4))
-        + (-(p6 * b_.to(tl.float32)))
-        + (since * q.to(tl.float32) * p7)
-        + (-(k.to(tl.float32) * p9))
-        + (p11 * q.to(tl.float32))
-        + (q.to(tl.float32) * p13)
+    known = (
+        (-(k.to(tl.float32) * decayed))
+        + (-(b_.to(tl.float32) * decayed2))
+        + (-(decayed3 * b_.to(tl.float32)))
+        + (since * q.to(tl.float32) * do_S)
+        + (-(k.to(tl.float32) * decayed4))
+        + (decayed5 * q.to(tl.float32))
+        + (q.to(tl.float32) * decayed6)
     )
-    sums = summed(w, C, False, True, DT)  # [i <= j] w
-    p14 = tl.dot(write2.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # (write2) (v)^T
-    p15 = decayed_sum(
-        (p14 * tl.where(i[:, None] >= i[None, :] + 2, 1.0, 0.0)), k.to(tl.float32),
+    sums = summed(known, C, False, True, DT)  # [i <= j] w
+    write2_v = tl.dot(write2.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # (write2) (v)^T
+    decayed7 = decayed_sum(
+        (write2_v * tl.where(i[:, None] >= i[None, :] + 2, 1.0, 0.0)), k.to(tl.float32),
         w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n,
         d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
     )  # sum_{j} [i >= j + 2]_{i,j} (k)_{j,d} m_{i,j,d} [(write2) (v)^T]_{i,j}
     if not FLAT:
         steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
         i_new = i_ok & ((i >= steep_from) | (again > 0))
-    p16 = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # (write2) (write1)^T
-    p17 = decayed_sum(
-        (tl.where(i[:, None] >= i[None, :] + 2, 1.0, 0.0) * p16), b_.to(tl.float32),
+    write2_write1 = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # (write2) (write1)^T
+    decayed8 = decayed_sum(
+        (tl.where(i[:, None] >= i[None, :] + 2, 1.0, 0.0) * write2_write1), b_.to(tl.float32),
         w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n,
         d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
     )  # sum_{j} [i >= j + 2]_{i,j} (b)_{j,d} m_{i,j,d} [(write2) (write1)^T]_{i,j}
     if not FLAT:
         steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
         i_new = i_ok & ((i >= steep_from) | (again > 0))
-    p18 = tl.dot(write2.to(DT), s.to(DT), input_precision="tf32x3")  # (write2) S^T
+    write2_S = tl.dot(write2.to(DT), S.to(DT), input_precision="tf32x3")  # (write2) S^T
     since2 = span(w_a_before, w_n_before, 0.0, 0)
-    w2 = (p15 * a.to(tl.float32)) + (p17 * a.to(tl.float32)) + (p18 * since2 * a.to(tl.float32))
-    sums2 = summed(w2, C, False, False, DT)  # [i < j] w
+    known2 = (decayed7 * a.to(tl.float32)) + (decayed8 * a.to(tl.float32)) + (write2_S * since2 * a.to(tl.float32))
+    sums2 = summed(known2, C, False, False, DT)  # [i < j] w
     since3 = span(w_a_end[None, :], w_n_end[None, :], w_a, w_n)
-    p19 = tl.dot(v.to(DT), s2.to(DT), input_precision="tf32x3")  # (v) dS^T
-    p20 = tl.dot(write1.to(DT), s2.to(DT), input_precision="tf32x3")  # (write1) dS^T
-    w3 = (k.to(tl.float32) * since3 * p19) + (b_.to(tl.float32) * since3 * p20)
-    sums3 = summed(w3, C, True, False, DT)  # [i > j] w
+    v_dS = tl.dot(v.to(DT), dS.to(DT), input_precision="tf32x3")  # (v) dS^T
+    write1_dS = tl.dot(write1.to(DT), dS.to(DT), input_precision="tf32x3")  # (write1) dS^T
+    known3 = (k.to(tl.float32) * since3 * v_dS) + (b_.to(tl.float32) * since3 * write1_dS)
+    sums3 = summed(known3, C, True, False, DT)  # [i > j] w
     tl.store(
         S__out + step * D + i[:, None] * (H * D) + d[None, :],
-        ((kept * s3)[None, :] + sums + sums2 + sums3), mask=i_new[:, None] & d_ok[None, :],
+        ((kept * S_dS)[None, :] + sums + sums2 + sums3), mask=i_new[:, None] & d_ok[None, :],
     )  # S
 
 
@@ -2285,15 +2309,15 @@ def backward_unroll_1_others(
                     else tl.full([1], 0, tl.int32)
                 )
                 kept = span(w_a_end, w_n_end, 0.0, 0)
-                s = tl.load(
+                S = tl.load(
                     S_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
                     mask=d_ok[None, :] & e_ok[:, None], other=0.0,
                 )  # S
-                s2 = tl.load(
+                dS = tl.load(
                     dS_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
                     mask=d_ok[None, :] & e_ok[:, None], other=0.0,
                 )  # dS
-                s3 = tl.sum((s.to(tl.float32) * s2.to(tl.float32)), axis=0)  # (S . dS) 1
+                S_dS = tl.sum((S.to(tl.float32) * dS.to(tl.float32)), axis=0)  # (S . dS) 1
                 k = tl.load(
                     k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
                 )
@@ -2304,7 +2328,7 @@ def backward_unroll_1_others(
                     write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :],
                     mask=i_ok[:, None] & e_ok[None, :], other=0.0,
                 )
-                p = tl.dot(v.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # (v) (write2)^T
+                v_write2 = tl.dot(v.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # (v) (write2)^T
                 a = tl.load(
                     a_p + t0 * a_t + i[:, None] * a_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
                 )
@@ -2344,8 +2368,8 @@ def backward_unroll_1_others(
                     if EXACT
                     else 0
                 )
-                p2 = decayed_sum(
-                    (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * p), a.to(tl.float32),
+                decayed = decayed_sum(
+                    (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * v_write2), a.to(tl.float32),
                     w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before,
                     w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False,
                     FLAT, EXACT, DT,
@@ -2353,7 +2377,8 @@ def backward_unroll_1_others(
                 if not FLAT:
                     steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
                     again = adds_steep(
-                        again, (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * p), a.to(tl.float32), steep_from, C
+                        again, (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * v_write2),
+                        a.to(tl.float32), steep_from, C,
                     )
                     i_new = i_ok & ((i >= steep_from) | (again > 0))
                 b_ = tl.load(
@@ -2366,75 +2391,78 @@ def backward_unroll_1_others(
                 do = tl.load(
                     do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
                 )
-                p3 = tl.dot(write1.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # (write1) (do)^T
+                write1_do = tl.dot(write1.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # (write1) (do)^T
                 q = tl.load(
                     q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
                 )
-                p4 = decayed_sum(
-                    p3, q.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None,
-                    w_a, w_n, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, FLAT,
-                    EXACT, DT,
+                decayed2 = decayed_sum(
+                    write1_do, q.to(tl.float32), w_sums + step * D,
+                    w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last, H * D,
+                    C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
                 )  # sum_{j} m_{i,j,d} (q)_{j,d} [(write1) (do)^T]_{i,j}
                 if not FLAT:
                     steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
-                    again = adds_steep(again, p3, q.to(tl.float32), steep_from, C)
+                    again = adds_steep(again, write1_do, q.to(tl.float32), steep_from, C)
                     i_new = i_ok & ((i >= steep_from) | (again > 0))
-                p5 = tl.dot(write1.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # (write1) (write2)^T
-                p6 = decayed_sum(
-                    (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * p5), a.to(tl.float32),
-                    w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before,
-                    w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False,
-                    FLAT, EXACT, DT,
+                write1_write2 = tl.dot(
+                    write1.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3"
+                )  # (write1) (write2)^T
+                decayed3 = decayed_sum(
+                    (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * write1_write2),
+                    a.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None,
+                    w_a_before, w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False,
+                    False, FLAT, EXACT, DT,
                 )  # sum_{j} [i <= j - 2]_{i,j} (a)_{j,d} m_{i,j,d} [(write1) (write2)^T]_{i,j}
                 if not FLAT:
                     steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
                     again = adds_steep(
-                        again, (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * p5), a.to(tl.float32), steep_from, C
+                        again, (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * write1_write2),
+                        a.to(tl.float32), steep_from, C,
                     )
                     i_new = i_ok & ((i >= steep_from) | (again > 0))
                 since = span(w_a, w_n, 0.0, 0)
-                p7 = tl.dot(do.to(DT), s.to(DT), input_precision="tf32x3")  # (do) S^T
-                p8 = tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # (v) (do)^T
-                p9 = decayed_sum(
-                    p8, q.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None,
-                    w_a, w_n, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, FLAT,
-                    EXACT, DT,
+                do_S = tl.dot(do.to(DT), S.to(DT), input_precision="tf32x3")  # (do) S^T
+                v_do = tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # (v) (do)^T
+                decayed4 = decayed_sum(
+                    v_do, q.to(tl.float32), w_sums + step * D,
+                    w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last, H * D,
+                    C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
                 )  # sum_{j} m_{i,j,d} (q)_{j,d} [(v) (do)^T]_{i,j}
                 if not FLAT:
                     steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
-                    again = adds_steep(again, p8, q.to(tl.float32), steep_from, C)
+                    again = adds_steep(again, v_do, q.to(tl.float32), steep_from, C)
                     i_new = i_ok & ((i >= steep_from) | (again > 0))
-                p10 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # (do) (write1)^T
-                p11 = decayed_sum(
-                    p10, b_.to(tl.float32), w_sums + step * D,
+                do_write1 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # (do) (write1)^T
+                decayed5 = decayed_sum(
+                    do_write1, b_.to(tl.float32), w_sums + step * D,
                     w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last, H * D,
                     C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
                 )  # sum_{j} (b)_{j,d} m_{i,j,d} [(do) (write1)^T]_{i,j}
                 if not FLAT:
                     steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
                     i_new = i_ok & ((i >= steep_from) | (again > 0))
-                p12 = tl.dot(do.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # (do) (v)^T
-                p13 = decayed_sum(
-                    p12, k.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None,
-                    w_a, w_n, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT,
-                    EXACT, DT,
+                do_v = tl.dot(do.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # (do) (v)^T
+                decayed6 = decayed_sum(
+                    do_v, k.to(tl.float32), w_sums + step * D,
+                    w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last, H * D,
+                    C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
                 )  # sum_{j} m_{i,j,d} (k)_{j,d} [(do) (v)^T]_{i,j}
                 if not FLAT:
                     steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
                     i_new = i_ok & ((i >= steep_from) | (again > 0))
-                w = (
-                    (-(k.to(tl.float32) * p2))
-                    + (-(b_.to(tl.float32) * p4))
-                    + (-(p6 * b_.to(tl.float32)))
-                    + (since * q.to(tl.float32) * p7)
-                    + (-(k.to(tl.float32) * p9))
-                    + (p11 * q.to(tl.float32))
-                    + (q.to(tl.float32) * p13)
+                known = (
+                    (-(k.to(tl.float32) * decayed))
+                    + (-(b_.to(tl.float32) * decayed2))
+                    + (-(decayed3 * b_.to(tl.float32)))
+                    + (since * q.to(tl.float32) * do_S)
+                    + (-(k.to(tl.float32) * decayed4))
+                    + (decayed5 * q.to(tl.float32))
+                    + (q.to(tl.float32) * decayed6)
                 )
-                sums = summed(w, C, False, True, DT)  # [i <= j] w
-                p14 = tl.dot(write2.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # (write2) (v)^T
-                p15 = decayed_sum(
-                    (p14 * tl.where(i[:, None] >= i[None, :] + 2, 1.0, 0.0)), k.to(tl.float32),
+                sums = summed(known, C, False, True, DT)  # [i <= j] w
+                write2_v = tl.dot(write2.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # (write2) (v)^T
+                decayed7 = decayed_sum(
+                    (write2_v * tl.where(i[:, None] >= i[None, :] + 2, 1.0, 0.0)), k.to(tl.float32),
                     w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before,
                     w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT,
                     EXACT, DT,
@@ -2442,28 +2470,34 @@ def backward_unroll_1_others(
                 if not FLAT:
                     steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
                     i_new = i_ok & ((i >= steep_from) | (again > 0))
-                p16 = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # (write2) (write1)^T
-                p17 = decayed_sum(
-                    (tl.where(i[:, None] >= i[None, :] + 2, 1.0, 0.0) * p16), b_.to(tl.float32),
-                    w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before,
-                    w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT,
-                    EXACT, DT,
+                write2_write1 = tl.dot(
+                    write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3"
+                )  # (write2) (write1)^T
+                decayed8 = decayed_sum(
+                    (tl.where(i[:, None] >= i[None, :] + 2, 1.0, 0.0) * write2_write1),
+                    b_.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None,
+                    w_a_before, w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True,
+                    False, FLAT, EXACT, DT,
                 )  # sum_{j} [i >= j + 2]_{i,j} (b)_{j,d} m_{i,j,d} [(write2) (write1)^T]_{i,j}
                 if not FLAT:
                     steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
                     i_new = i_ok & ((i >= steep_from) | (again > 0))
-                p18 = tl.dot(write2.to(DT), s.to(DT), input_precision="tf32x3")  # (write2) S^T
+                write2_S = tl.dot(write2.to(DT), S.to(DT), input_precision="tf32x3")  # (write2) S^T
                 since2 = span(w_a_before, w_n_before, 0.0, 0)
-                w2 = (p15 * a.to(tl.float32)) + (p17 * a.to(tl.float32)) + (p18 * since2 * a.to(tl.float32))
-                sums2 = summed(w2, C, False, False, DT)  # [i < j] w
+                known2 = (
+                    (decayed7 * a.to(tl.float32))
+                    + (decayed8 * a.to(tl.float32))
+                    + (write2_S * since2 * a.to(tl.float32))
+                )
+                sums2 = summed(known2, C, False, False, DT)  # [i < j] w
                 since3 = span(w_a_end[None, :], w_n_end[None, :], w_a, w_n)
-                p19 = tl.dot(v.to(DT), s2.to(DT), input_precision="tf32x3")  # (v) dS^T
-                p20 = tl.dot(write1.to(DT), s2.to(DT), input_precision="tf32x3")  # (write1) dS^T
-                w3 = (k.to(tl.float32) * since3 * p19) + (b_.to(tl.float32) * since3 * p20)
-                sums3 = summed(w3, C, True, False, DT)  # [i > j] w
+                v_dS = tl.dot(v.to(DT), dS.to(DT), input_precision="tf32x3")  # (v) dS^T
+                write1_dS = tl.dot(write1.to(DT), dS.to(DT), input_precision="tf32x3")  # (write1) dS^T
+                known3 = (k.to(tl.float32) * since3 * v_dS) + (b_.to(tl.float32) * since3 * write1_dS)
+                sums3 = summed(known3, C, True, False, DT)  # [i > j] w
                 tl.store(
                     S__out + step * D + i[:, None] * (H * D) + d[None, :],
-                    ((kept * s3)[None, :] + sums + sums2 + sums3),
+                    ((kept * S_dS)[None, :] + sums + sums2 + sums3),
                     mask=i_new[:, None] & d_ok[None, :],
                 )  # S
 
@@ -2481,7 +2515,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], a.shape[2], b_.shape[2], v.shape[2], w.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "f177058179c424bb")
+    config = choose(some.dtype, (D, E), "8f4c114ce84c496e")
     lay = places(packed, (B, T, H), config.chunk)
     blocks = places(packed, (B, T, H), BLOCK)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
@@ -2655,11 +2689,11 @@ def torch_step(given, states, constants, outputs, following):
     v = given["v"].to(dtype)
     w = given["w"].to(dtype).exp()
     S = states["S"].to(dtype)
-    t1 = (a[..., :, None] * S).sum(-2)
-    t2 = w[..., :, None] * S + k[..., :, None] * v[..., None, :] + b[..., :, None] * t1[..., None, :]
-    t3 = (q[..., :, None] * t2).sum(-2)
-    next_S = t2
-    outputs["o"][...] = t3
+    S_a = (a[..., :, None] * S).sum(-2)
+    t1 = w[..., :, None] * S + k[..., :, None] * v[..., None, :] + b[..., :, None] * S_a[..., None, :]
+    t2 = (q[..., :, None] * t1).sum(-2)
+    next_S = t1
+    outputs["o"][...] = t2
     following["S"][...] = next_S
 
 
@@ -2726,11 +2760,11 @@ def step_kernel(
         b = b.to(tl.float32)
         v = v.to(tl.float32)
         w = tl.exp(w.to(tl.float32))
-        t1 = tl.sum(a[:, None] * S, axis=0)
-        t2 = w[:, None] * S + k[:, None] * v[None, :] + b[:, None] * t1[None, :]
-        tl.store(next_S_at + at_d_e, t2, mask=in_d_e)
-        t3 = tl.sum(q[:, None] * t2, axis=0)
-        tl.store(o_at + at_e, t3, mask=in_e)
+        S_a = tl.sum(a[:, None] * S, axis=0)
+        t1 = w[:, None] * S + k[:, None] * v[None, :] + b[:, None] * S_a[None, :]
+        tl.store(next_S_at + at_d_e, t1, mask=in_d_e)
+        t2 = tl.sum(q[:, None] * t1, axis=0)
+        tl.store(o_at + at_e, t2, mask=in_e)
 
 
 @triton.jit(do_not_specialize=["heads", "steps"])
@@ -2812,12 +2846,12 @@ def steps_kernel(
             v_ahead = tl.load(v_at + then * v_stride1 + wide_e * v_stride3, mask=in_e, other=0.0)
             w = tl.exp(w_ahead.to(tl.float32))
             w_ahead = tl.load(w_at + then * w_stride1 + wide_d * w_stride3, mask=in_d, other=0.0)
-            t1 = tl.sum(a[:, None] * S, axis=0)
-            t2 = w[:, None] * S + k[:, None] * v[None, :] + b[:, None] * t1[None, :]
-            t3 = tl.sum(q[:, None] * t2, axis=0)
+            S_a = tl.sum(a[:, None] * S, axis=0)
+            t1 = w[:, None] * S + k[:, None] * v[None, :] + b[:, None] * S_a[None, :]
+            t2 = tl.sum(q[:, None] * t1, axis=0)
             if yields:
-                tl.store(o_at + now * o_stride1 + at_e, t3, mask=in_e)
-            next_S = (t2).to(S_at.dtype.element_ty)
+                tl.store(o_at + now * o_stride1 + at_e, t2, mask=in_e)
+            next_S = (t1).to(S_at.dtype.element_ty)
             if keeps:
                 if each_at is not None:
                     kept_row = tl.cast(tl.load(each_at + batch * steps + now), tl.int64)

@@ -799,20 +799,20 @@ def forward_prepare_1(
             log2 = log2 + (g_n[:, None] - g_n[None, :])
         m = power(log2, seen)  # decays from write to read
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(k.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k k^T
+        k_k = tl.dot(k.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k k^T
         b_ = tl.load(b__by_head + at + i, mask=i_ok, other=0.0)
-        w = -b_[None, :] * (m * p)
-        x = inverse(w, C, LEVELS, DT)  # (I - T)^-1
-        tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x)  # x
+        system = -b_[None, :] * (m * k_k)
+        solved = inverse(system, C, LEVELS, DT)  # (I - T)^-1
+        tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], solved)  # solved
         seen2 = i[:, None] >= i[None, :]
         log22 = g_a[:, None] - g_a[None, :]
         if EXACT:
             log22 = log22 + (g_n[:, None] - g_n[None, :])
         m2 = power(log22, seen2)  # decays from write to read
         q1 = tl.load(q1_p + t0 * q1_t + i[:, None] * q1_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p2 = tl.dot(q1.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q1 k^T
+        q1_k = tl.dot(q1.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q1 k^T
         tl.store(
-            matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (b_[None, :] * (m2 * p2))
+            matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (b_[None, :] * (m2 * q1_k))
         )  # ((q1 k^T) . m) diag(b)
 
 
@@ -888,19 +888,19 @@ def forward_sweep_1(
         g_n = tl.load(g_rests + at + row) if EXACT else 0
         g_a_end = tl.load(g_sums + at + last)
         g_n_end = tl.load(g_rests + at + last) if EXACT else 0
-        p = tl.zeros([block_e, C], tl.float32)
-        p3 = tl.zeros([block_e, C], tl.float32)
+        k_S = tl.zeros([block_e, C], tl.float32)
+        q1_S = tl.zeros([block_e, C], tl.float32)
         k = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
             k_slice = tl.load(
                 k_p + t0 * k_t + i[:, None] * k_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
-            p = tl.dot(S[n_d].to(DT), tl.trans(k_slice.to(DT)), p, input_precision="tf32x3")  # k S
+            k_S = tl.dot(S[n_d].to(DT), tl.trans(k_slice.to(DT)), k_S, input_precision="tf32x3")  # k S
             q1 = tl.load(
                 q1_p + t0 * q1_t + i[:, None] * q1_t + d[n_d][None, :],
                 mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
-            p3 = tl.dot(S[n_d].to(DT), tl.trans(q1.to(DT)), p3, input_precision="tf32x3")  # q1 S
+            q1_S = tl.dot(S[n_d].to(DT), tl.trans(q1.to(DT)), q1_S, input_precision="tf32x3")  # q1 S
             k = k + (k_slice,)
         since = span(g_a, g_n, 0.0, 0)
         v = tl.load(v_p + t0 * v_t + i[None, :] * v_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
@@ -909,28 +909,31 @@ def forward_sweep_1(
             if PRODUCTS and v.dtype == DT
             else tl.where(e_ok[:, None] & i_ok[None, :], v, 0.0)
         )
-        w = (-since[None, :] * p) + v_each.to(tl.float32)
-        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p2 = tl.dot(w.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix1 w
-        t2 = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p4 = tl.dot(p2.to(DT), tl.trans(t2.to(DT)), (since[None, :] * p3), input_precision="tf32x3")  # ... + matrix2 p2
+        known = (-since[None, :] * k_S) + v_each.to(tl.float32)
+        matrix1_tile = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        write1 = tl.dot(known.to(DT), tl.trans(matrix1_tile.to(DT)), input_precision="tf32x3")  # matrix1 known
+        matrix2_tile = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        o1 = tl.dot(
+            write1.to(DT), tl.trans(matrix2_tile.to(DT)), (since[None, :] * q1_S), input_precision="tf32x3"
+        )  # ... + matrix2 write1
         if YIELD:
             if write1_out is not None:
                 tl.store(
-                    write1_out + step * E + i[None, :] * (H * E) + e[:, None], p2, mask=e_ok[:, None] & i_ok[None, :]
+                    write1_out + step * E + i[None, :] * (H * E) + e[:, None], write1,
+                    mask=e_ok[:, None] & i_ok[None, :],
                 )
             tl.store(
-                o1_out + step * E + i[None, :] * (H * E) + e[:, None], p4, mask=e_ok[:, None] & i_ok[None, :]
+                o1_out + step * E + i[None, :] * (H * E) + e[:, None], o1, mask=e_ok[:, None] & i_ok[None, :]
             )  # o1
         kept = span(g_a_end, g_n_end, 0.0, 0)
         until = span(g_a_end, g_n_end, g_a, g_n)
         b_ = tl.load(b__by_head + at + i, mask=i_ok, other=0.0)
         S_next = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
-            p5 = tl.dot(
-                ((until * b_)[None, :] * p2).to(DT), k[n_d].to(DT), (kept * S[n_d]), input_precision="tf32x3"
-            )  # ... + k^T diag(b . until) p2
-            S_slice2 = p5  # kept S + k^T diag(b . until) p2
+            S_after = tl.dot(
+                ((until * b_)[None, :] * write1).to(DT), k[n_d].to(DT), (kept * S[n_d]), input_precision="tf32x3"
+            )  # ... + k^T diag(b . until) write1
+            S_slice2 = S_after  # kept S + k^T diag(b . until) write1
             S_next = S_next + (S_slice2,)
         S = S_next
     for n_d in tl.static_range((D + block_d - 1) // block_d):
@@ -980,7 +983,7 @@ def substep_forward(given, states, constants, packed=None, exchange=None, needs_
     H = max(k.shape[2], v.shape[2], b_.shape[2], g.shape[2], q1.shape[2], 0)
     D = k.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "ab115a07f9effcf1")
+    config = choose(some.dtype, (D, E), "8ff84c92fe3066a7")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -1108,30 +1111,30 @@ def backward_prepare_1(
         m = power(log2, seen)  # decays from write to read
         q1 = tl.load(q1_p + t0 * q1_t + i[:, None] * q1_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(q1.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q1 k^T
-        tl.store(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m * p))  # (q1 k^T) . m
-        p2 = tl.dot(k.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k k^T
+        q1_k = tl.dot(q1.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q1 k^T
+        tl.store(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m * q1_k))  # (q1 k^T) . m
+        k_k = tl.dot(k.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k k^T
         seen2 = i[:, None] < i[None, :]
         log22 = g_a[None, :] - g_a[:, None]
         if EXACT:
             log22 = log22 + (g_n[None, :] - g_n[:, None])
         m2 = power(log22, seen2)  # decays from write to read
         b_ = tl.load(b__by_head + at + i, mask=i_ok, other=0.0)
-        w = -b_[None, :] * (p2 * m2)
-        x = inverse(w, C, LEVELS, DT)  # (I - T)^-1
-        tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x)  # x
+        system = -b_[None, :] * (k_k * m2)
+        solved = inverse(system, C, LEVELS, DT)  # (I - T)^-1
+        tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], solved)  # solved
         do1 = tl.load(
             do1_p + t0 * do1_t + i[:, None] * do1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
         write1 = tl.load(
             write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
-        p3 = tl.dot(do1.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do1 write1^T
+        do1_write1 = tl.dot(do1.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do1 write1^T
         tl.store(
-            matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (b_[None, :] * (m * p3))
+            matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (b_[None, :] * (m * do1_write1))
         )  # ((do1 write1^T) . m) diag(b)
         pairs = b_[None, :] * (
-            m * tl.where(i[:, None] > i[None, :], 1.0, 0.0) * p * p3
+            m * tl.where(i[:, None] > i[None, :], 1.0, 0.0) * q1_k * do1_write1
         )  # ([i > j] . (q1 k^T) . (do1 write1^T) . m) diag(b)
         sums = tl.sum(pairs, axis=1)
         sums2 = tl.sum(tl.reshape(pairs, [2, C // 2, C]), axis=1)
@@ -1205,13 +1208,13 @@ def backward_sweep_1(
             if PRODUCTS and write1.dtype == DT
             else tl.where(e_ok[:, None] & i_ok[None, :], write1, 0.0)
         )
-        p = tl.zeros([block_e, C], tl.float32)
+        k_dS = tl.zeros([block_e, C], tl.float32)
         k = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
             k_slice = tl.load(
                 k_p + t0 * k_t + i[:, None] * k_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
-            p = tl.dot(dS[n_d].to(DT), tl.trans(k_slice.to(DT)), p, input_precision="tf32x3")  # k dS
+            k_dS = tl.dot(dS[n_d].to(DT), tl.trans(k_slice.to(DT)), k_dS, input_precision="tf32x3")  # k dS
             k = k + (k_slice,)
         since = span(g_a_end, g_n_end, g_a, g_n)
         do1 = tl.load(
@@ -1222,13 +1225,15 @@ def backward_sweep_1(
             if PRODUCTS and do1.dtype == DT
             else tl.where(e_ok[:, None] & i_ok[None, :], do1, 0.0)
         )
-        t = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p2 = tl.dot(do1.to(DT), t.to(DT), (since[None, :] * p), input_precision="tf32x3")  # ... + matrix2 do1
-        t2 = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p3 = tl.dot(p2.to(DT), tl.trans(t2.to(DT)), input_precision="tf32x3")  # matrix1 p2
+        matrix2_tile = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        added = tl.dot(
+            do1.to(DT), matrix2_tile.to(DT), (since[None, :] * k_dS), input_precision="tf32x3"
+        )  # ... + matrix2 do1
+        matrix1_tile = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        write = tl.dot(added.to(DT), tl.trans(matrix1_tile.to(DT)), input_precision="tf32x3")  # matrix1 added
         if YIELD:
             tl.store(
-                dv_out + step * E + i[None, :] * (H * E) + e[:, None], (b_[None, :] * p3),
+                dv_out + step * E + i[None, :] * (H * E) + e[:, None], (b_[None, :] * write),
                 mask=e_ok[:, None] & i_ok[None, :],
             )  # dv
             tl.store(
@@ -1238,7 +1243,7 @@ def backward_sweep_1(
                 + i[None, :],
                 tl.sum(
                     tl.reshape(
-                        tl.where(e_ok[:, None], (p3 * write1_each.to(tl.float32)), 0.0), [WARPS, block_e // WARPS, C]
+                        tl.where(e_ok[:, None], (write * write1_each.to(tl.float32)), 0.0), [WARPS, block_e // WARPS, C]
                     ),
                     axis=1,
                 ),
@@ -1248,17 +1253,17 @@ def backward_sweep_1(
         until = span(g_a, g_n, 0.0, 0)
         dS_next = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
-            p4 = tl.dot(
-                (-(until * b_)[None, :] * p3).to(DT), k[n_d].to(DT), (kept * dS[n_d]), input_precision="tf32x3"
-            )  # ... + -k^T diag(b . until) p3
+            dS_after = tl.dot(
+                (-(until * b_)[None, :] * write).to(DT), k[n_d].to(DT), (kept * dS[n_d]), input_precision="tf32x3"
+            )  # ... + -k^T diag(b . until) write
             q1 = tl.load(
                 q1_p + t0 * q1_t + i[:, None] * q1_t + d[n_d][None, :],
                 mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
-            p5 = tl.dot(
-                (until[None, :] * do1_each.to(tl.float32)).to(DT), q1.to(DT), p4, input_precision="tf32x3"
+            dS_after2 = tl.dot(
+                (until[None, :] * do1_each.to(tl.float32)).to(DT), q1.to(DT), dS_after, input_precision="tf32x3"
             )  # ... + q1^T diag(until) do1
-            dS_slice2 = p5  # kept dS + q1^T diag(until) do1 - k^T diag(b . until) p3
+            dS_slice2 = dS_after2  # kept dS + q1^T diag(until) do1 - k^T diag(b . until) write
             dS_next = dS_next + (dS_slice2,)
         dS = dS_next
     for n_d in tl.static_range((D + block_d - 1) // block_d):
@@ -1319,15 +1324,15 @@ def backward_prepare_2(
         write1 = tl.load(
             write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
-        p = tl.dot(dv.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # dv write1^T
+        dv_write1 = tl.dot(dv.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # dv write1^T
         b_ = tl.load(b__by_head + at + i, mask=i_ok, other=0.0)
         tl.store(
-            matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (b_[None, :] * (m * p))
+            matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (b_[None, :] * (m * dv_write1))
         )  # ((dv write1^T) . m) diag(b)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p2 = tl.dot(k.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k k^T
+        k_k = tl.dot(k.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k k^T
         pairs = -b_[None, :] * (
-            m * p2 * tl.where(i[:, None] > i[None, :], 1.0, 0.0) * p
+            m * k_k * tl.where(i[:, None] > i[None, :], 1.0, 0.0) * dv_write1
         )  # -([i > j] . (k k^T) . (dv write1^T) . m) diag(b)
         sums = tl.sum(pairs, axis=1)
         sums2 = tl.sum(tl.reshape(pairs, [2, C // 2, C]), axis=1)
@@ -1401,7 +1406,7 @@ def backward_sweep_2(
         )
         since = span(g_a_end, g_n_end, g_a, g_n)
         b_ = tl.load(b__by_head + at + i, mask=i_ok, other=0.0)
-        p = tl.zeros([block_d, C], tl.float32)
+        write1_dS = tl.zeros([block_d, C], tl.float32)
         q1 = tl.load(q1_p + t0 * q1_t + i[None, :] * q1_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         q1_each = (
             tl.dot(q1.to(DT), identity)
@@ -1417,41 +1422,45 @@ def backward_sweep_2(
                 mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
             rounded, rest = rounded_and_rest(dS[n_e], DT)
-            p = tl.dot(rounded.to(DT), tl.trans(write1.to(DT)), p, input_precision="tf32x3")  # write1 dS^T
+            write1_dS = tl.dot(
+                rounded.to(DT), tl.trans(write1.to(DT)), write1_dS, input_precision="tf32x3"
+            )  # write1 dS^T
             if not EXACT:
-                p = tl.dot(rest.to(DT), tl.trans(write1.to(DT)), p)
+                write1_dS = tl.dot(rest.to(DT), tl.trans(write1.to(DT)), write1_dS)
             do1 = tl.load(
                 do1_p + t0 * do1_t + i[:, None] * do1_t + e[n_e][None, :],
                 mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
-            p4 = tl.dot(
+            dS_after = tl.dot(
                 (until[None, :] * q1_each.to(tl.float32)).to(DT), do1.to(DT), (kept * dS[n_e]), input_precision="tf32x3"
             )  # ... + q1^T diag(until) do1
             dv = tl.load(
                 dv_p + t0 * dv_t + i[:, None] * dv_t + e[n_e][None, :],
                 mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
-            p5 = tl.dot(
-                (-until[None, :] * k_each.to(tl.float32)).to(DT), dv.to(DT), p4, input_precision="tf32x3"
+            dS_after2 = tl.dot(
+                (-until[None, :] * k_each.to(tl.float32)).to(DT), dv.to(DT), dS_after, input_precision="tf32x3"
             )  # ... + -k^T diag(until) dv
-            dS_slice2 = p5  # kept dS + q1^T diag(until) do1 - k^T diag(until) dv
+            dS_slice2 = dS_after2  # kept dS + q1^T diag(until) do1 - k^T diag(until) dv
             dS_next = dS_next + (dS_slice2,)
         dS = dS_next
         sums = tl.sum(
             tl.reshape(
-                rounded_to((-(since * b_)[None, :] * k_each.to(tl.float32)), DT) * p, [WARPS, block_d // WARPS, C]
+                rounded_to((-(since * b_)[None, :] * k_each.to(tl.float32)), DT) * write1_dS,
+                [WARPS, block_d // WARPS, C],
             ),
             axis=1,
         )
-        t = tl.load(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p2 = tl.dot(k.to(DT), t.to(DT), input_precision="tf32x3")  # matrix4 k
-        t2 = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p3 = tl.dot(
-            q1.to(DT), t2.to(DT), ((-p2) + ((since * b_)[None, :] * p)), input_precision="tf32x3"
+        matrix4_tile = tl.load(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        matrix4_k = tl.dot(k.to(DT), matrix4_tile.to(DT), input_precision="tf32x3")  # matrix4 k
+        matrix3_tile = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        dk_1 = tl.dot(
+            q1.to(DT), matrix3_tile.to(DT), ((-matrix4_k) + ((since * b_)[None, :] * write1_dS)),
+            input_precision="tf32x3",
         )  # ... + matrix3 q1
         if YIELD:
             tl.store(
-                dk_1_out + step * D + i[None, :] * (H * D) + d[:, None], p3, mask=d_ok[:, None] & i_ok[None, :]
+                dk_1_out + step * D + i[None, :] * (H * D) + d[:, None], dk_1, mask=d_ok[:, None] & i_ok[None, :]
             )  # dk
             tl.store(
                 S_out_late__out
@@ -1533,8 +1542,8 @@ def backward_sweep_3(
             else tl.where(d_ok[:, None] & i_ok[None, :], q1, 0.0)
         )
         since = span(g_a, g_n, 0.0, 0)
-        p = tl.zeros([block_d, C], tl.float32)
-        p2 = tl.zeros([block_d, C], tl.float32)
+        do1_S = tl.zeros([block_d, C], tl.float32)
+        dv_S = tl.zeros([block_d, C], tl.float32)
         k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         k_each = (
             tl.dot(k.to(DT), identity)
@@ -1551,46 +1560,52 @@ def backward_sweep_3(
                 mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
             rounded, rest = rounded_and_rest(S[n_e], DT)
-            p = tl.dot(rounded.to(DT), tl.trans(do1.to(DT)), p, input_precision="tf32x3")  # do1 S^T
+            do1_S = tl.dot(rounded.to(DT), tl.trans(do1.to(DT)), do1_S, input_precision="tf32x3")  # do1 S^T
             if not EXACT:
-                p = tl.dot(rest.to(DT), tl.trans(do1.to(DT)), p)
+                do1_S = tl.dot(rest.to(DT), tl.trans(do1.to(DT)), do1_S)
             dv = tl.load(
                 dv_p + t0 * dv_t + i[:, None] * dv_t + e[n_e][None, :],
                 mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
-            p2 = tl.dot(rounded.to(DT), tl.trans(dv.to(DT)), p2, input_precision="tf32x3")  # dv S^T
+            dv_S = tl.dot(rounded.to(DT), tl.trans(dv.to(DT)), dv_S, input_precision="tf32x3")  # dv S^T
             if not EXACT:
-                p2 = tl.dot(rest.to(DT), tl.trans(dv.to(DT)), p2)
+                dv_S = tl.dot(rest.to(DT), tl.trans(dv.to(DT)), dv_S)
             write1 = tl.load(
                 write1_p + t0 * write1_t + i[:, None] * write1_t + e[n_e][None, :],
                 mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
-            p5 = tl.dot(
+            S_after = tl.dot(
                 ((until * b_)[None, :] * k_each.to(tl.float32)).to(DT), write1.to(DT),
                 (kept * S[n_e]), input_precision="tf32x3",
             )  # ... + k^T diag(b . until) write1
-            S_slice2 = p5  # kept S + k^T diag(b . until) write1
+            S_slice2 = S_after  # kept S + k^T diag(b . until) write1
             S_next = S_next + (S_slice2,)
         S = S_next
         if READ == 0 or READ == 1:
             sums = tl.sum(
-                tl.reshape(rounded_to((since[None, :] * q1_each.to(tl.float32)), DT) * p, [WARPS, block_d // WARPS, C]),
+                tl.reshape(
+                    rounded_to((since[None, :] * q1_each.to(tl.float32)), DT) * do1_S, [WARPS, block_d // WARPS, C]
+                ),
                 axis=1,
             )
         if READ == 0 or READ == 2:
             sums2 = tl.sum(
                 tl.reshape(
-                    rounded_to((-since[None, :] * k_each.to(tl.float32)), DT) * p2, [WARPS, block_d // WARPS, C]
+                    rounded_to((-since[None, :] * k_each.to(tl.float32)), DT) * dv_S, [WARPS, block_d // WARPS, C]
                 ),
                 axis=1,
             )
-        t = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p3 = tl.dot(k.to(DT), tl.trans(t.to(DT)), (since[None, :] * p), input_precision="tf32x3")  # ... + matrix3 k
-        t2 = tl.load(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p4 = tl.dot(k.to(DT), tl.trans(t2.to(DT)), (since[None, :] * p2), input_precision="tf32x3")  # ... + matrix4 k
+        matrix3_tile = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        dq1 = tl.dot(
+            k.to(DT), tl.trans(matrix3_tile.to(DT)), (since[None, :] * do1_S), input_precision="tf32x3"
+        )  # ... + matrix3 k
+        matrix4_tile = tl.load(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        read = tl.dot(
+            k.to(DT), tl.trans(matrix4_tile.to(DT)), (since[None, :] * dv_S), input_precision="tf32x3"
+        )  # ... + matrix4 k
         if YIELD and (READ == 0 or READ == 1):
             tl.store(
-                dq1_out + step * D + i[None, :] * (H * D) + d[:, None], p3, mask=d_ok[:, None] & i_ok[None, :]
+                dq1_out + step * D + i[None, :] * (H * D) + d[:, None], dq1, mask=d_ok[:, None] & i_ok[None, :]
             )  # dq1
             tl.store(
                 S_in_late__out
@@ -1601,7 +1616,7 @@ def backward_sweep_3(
         if YIELD and (READ == 0 or READ == 2):
             tl.store(
                 dk_out + step * D + i[None, :] * (H * D) + d[:, None],
-                ((-p4) + dk_1_each.to(tl.float32)), mask=d_ok[:, None] & i_ok[None, :],
+                ((-read) + dk_1_each.to(tl.float32)), mask=d_ok[:, None] & i_ok[None, :],
             )  # dk
             tl.store(
                 S_in_early__out
@@ -1628,7 +1643,7 @@ def substep_backward(given, states, constants, saved, cotangents, final_cotangen
     H = max(k.shape[2], v.shape[2], b_.shape[2], g.shape[2], q1.shape[2], 0)
     D = k.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "ab115a07f9effcf1")
+    config = choose(some.dtype, (D, E), "8ff84c92fe3066a7")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -2068,7 +2083,7 @@ def substep_streams(given):
     )
     D = q.shape[-1]
     E = v1.shape[-1]
-    config = choose(some.dtype, (D, E), "ab115a07f9effcf1")
+    config = choose(some.dtype, (D, E), "8ff84c92fe3066a7")
     k = some.new_empty((B, 2 * T, H, D), dtype=some.dtype)
     v = some.new_empty((B, 2 * T, H, E), dtype=some.dtype)
     b__ = some.new_empty((B, 2 * T, H), dtype=torch.float32)
@@ -2103,7 +2118,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     )
     D = q.shape[-1]
     E = v1.shape[-1]
-    config = choose(some.dtype, (D, E), "ab115a07f9effcf1")
+    config = choose(some.dtype, (D, E), "8ff84c92fe3066a7")
     outputs, finals, saved = substep_forward(
         substep_streams(given), states, constants, packed_in(packed, 2), exchange=exchange,
         needs_backward=needs_backward, finals=finals,
@@ -2136,7 +2151,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     )
     D = q.shape[-1]
     E = v1.shape[-1]
-    config = choose(some.dtype, (D, E), "ab115a07f9effcf1")
+    config = choose(some.dtype, (D, E), "8ff84c92fe3066a7")
     wanted = frozenset(
         x
         for x, users in {
@@ -2226,16 +2241,17 @@ def torch_step(given, states, constants, outputs, following):
     faded = g[..., None, None] * S
     t1 = a.square().sum(-1)
     t2 = (1e-06 + t1).rsqrt()
-    t3 = (a[..., :, None] * S).sum(-2)
-    t4 = ((t2 * beta1)[..., None] * a)[..., :, None] * (v1 - (g * t2)[..., None] * t3)[..., None, :]
-    t5 = b.square().sum(-1)
-    t6 = (1e-06 + t5).rsqrt()
-    half = faded + t4
-    t7 = (b[..., :, None] * half).sum(-2)
-    t8 = faded + t4 + ((t6 * beta2)[..., None] * b)[..., :, None] * (v2 - t6[..., None] * t7)[..., None, :]
-    t9 = (q[..., :, None] * t8).sum(-2)
-    next_S = t8
-    outputs["o"][...] = t9
+    S_a = (a[..., :, None] * S).sum(-2)
+    t3 = ((t2 * beta1)[..., None] * a)[..., :, None] * (v1 - (g * t2)[..., None] * S_a)[..., None, :]
+    t4 = b.square().sum(-1)
+    t5 = (1e-06 + t4).rsqrt()
+    half = faded + t3
+    b_half = (b[..., :, None] * half).sum(-2)
+    t6 = ((t5 * beta2)[..., None] * b)[..., :, None] * (v2 - t5[..., None] * b_half)[..., None, :]
+    t7 = faded + t3 + t6
+    t8 = (q[..., :, None] * t7).sum(-2)
+    next_S = t7
+    outputs["o"][...] = t8
     following["S"][...] = next_S
 
 
@@ -2313,17 +2329,17 @@ def step_kernel(
         t1 = tl.sum(a * a, axis=0)
         t2 = 1e-06 + t1
         t3 = 1.0 / tl.sqrt(t2)
-        t4 = tl.sum(a[:, None] * S, axis=0)
-        t5 = (t3 * beta1 * a)[:, None] * (v1 - g * t3 * t4)[None, :]
-        t6 = tl.sum(b * b, axis=0)
-        t7 = 1e-06 + t6
-        t8 = 1.0 / tl.sqrt(t7)
-        half = faded + t5
-        t9 = tl.sum(b[:, None] * half, axis=0)
-        t10 = faded + t5 + (t8 * beta2 * b)[:, None] * (v2 - t8 * t9)[None, :]
-        tl.store(next_S_at + at_d_e, t10, mask=in_d_e)
-        t11 = tl.sum(q[:, None] * t10, axis=0)
-        tl.store(o_at + at_e, t11, mask=in_e)
+        S_a = tl.sum(a[:, None] * S, axis=0)
+        t4 = (t3 * beta1 * a)[:, None] * (v1 - g * t3 * S_a)[None, :]
+        t5 = tl.sum(b * b, axis=0)
+        t6 = 1e-06 + t5
+        t7 = 1.0 / tl.sqrt(t6)
+        half = faded + t4
+        b_half = tl.sum(b[:, None] * half, axis=0)
+        t8 = faded + t4 + (t7 * beta2 * b)[:, None] * (v2 - t7 * b_half)[None, :]
+        tl.store(next_S_at + at_d_e, t8, mask=in_d_e)
+        t9 = tl.sum(q[:, None] * t8, axis=0)
+        tl.store(o_at + at_e, t9, mask=in_e)
 
 
 @triton.jit(do_not_specialize=["heads", "steps"])
@@ -2418,18 +2434,18 @@ def steps_kernel(
             t1 = tl.sum(a * a, axis=0)
             t2 = 1e-06 + t1
             t3 = 1.0 / tl.sqrt(t2)
-            t4 = tl.sum(a[:, None] * S, axis=0)
-            t5 = (t3 * beta1 * a)[:, None] * (v1 - g * t3 * t4)[None, :]
-            t6 = tl.sum(b * b, axis=0)
-            t7 = 1e-06 + t6
-            t8 = 1.0 / tl.sqrt(t7)
-            half = faded + t5
-            t9 = tl.sum(b[:, None] * half, axis=0)
-            t10 = faded + t5 + (t8 * beta2 * b)[:, None] * (v2 - t8 * t9)[None, :]
-            t11 = tl.sum(q[:, None] * t10, axis=0)
+            S_a = tl.sum(a[:, None] * S, axis=0)
+            t4 = (t3 * beta1 * a)[:, None] * (v1 - g * t3 * S_a)[None, :]
+            t5 = tl.sum(b * b, axis=0)
+            t6 = 1e-06 + t5
+            t7 = 1.0 / tl.sqrt(t6)
+            half = faded + t4
+            b_half = tl.sum(b[:, None] * half, axis=0)
+            t8 = faded + t4 + (t7 * beta2 * b)[:, None] * (v2 - t7 * b_half)[None, :]
+            t9 = tl.sum(q[:, None] * t8, axis=0)
             if yields:
-                tl.store(o_at + now * o_stride1 + at_e, t11, mask=in_e)
-            next_S = (t10).to(S_at.dtype.element_ty)
+                tl.store(o_at + now * o_stride1 + at_e, t9, mask=in_e)
+            next_S = (t8).to(S_at.dtype.element_ty)
             if keeps:
                 if each_at is not None:
                     kept_row = tl.cast(tl.load(each_at + batch * steps + now), tl.int64)

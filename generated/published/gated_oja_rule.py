@@ -485,7 +485,7 @@ def forward_prepare_1(
     i_new = i_ok
     if not FLAT:
         steep_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
-    t = tl.zeros([C, C], tl.float32)
+    products = tl.zeros([C, C], tl.float32)
     for e_start in range(0, E, part_e):
         e = e_start + tl.arange(0, part_e)
         e_ok = e < E
@@ -504,8 +504,8 @@ def forward_prepare_1(
             if EXACT
             else 0
         )
-        t = decayed_product(
-            t, v.to(tl.float32), v.to(tl.float32), g_sums + step * E,
+        products = decayed_product(
+            products, v.to(tl.float32), v.to(tl.float32), g_sums + step * E,
             g_rests + step * E if EXACT else None, g_a, g_n, g_a, g_n, e, e_ok, last, H * E, C,
             CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
         )
@@ -535,12 +535,12 @@ def forward_prepare_1(
             mask=i_new[:, None] & e_ok[None, :],
         )  # v . until
     beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
-    w = -beta[None, :] * t
-    x = inverse(w, C, LEVELS, DT)  # (I - T)^-1
+    system = -beta[None, :] * products
+    solved = inverse(system, C, LEVELS, DT)  # (I - T)^-1
     tl.store(
-        matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x,
+        matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], solved,
         mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
-    )  # x
+    )  # solved
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
@@ -571,7 +571,7 @@ def forward_prepare_1_others(
             extent = reach(g_extents + at, last, C, CHUNK)
             if not is_flat(extent, DT):
                 steep_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
-                t = tl.zeros([C, C], tl.float32)
+                products = tl.zeros([C, C], tl.float32)
                 for e_start in range(0, E, part_e):
                     e = e_start + tl.arange(0, part_e)
                     e_ok = e < E
@@ -598,8 +598,8 @@ def forward_prepare_1_others(
                         if EXACT
                         else 0
                     )
-                    t = decayed_product(
-                        t, v.to(tl.float32), v.to(tl.float32), g_sums + step * E,
+                    products = decayed_product(
+                        products, v.to(tl.float32), v.to(tl.float32), g_sums + step * E,
                         g_rests + step * E if EXACT else None, g_a, g_n, g_a, g_n, e, e_ok, last,
                         H * E, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
                     )
@@ -629,12 +629,12 @@ def forward_prepare_1_others(
                         (until * v.to(tl.float32)), mask=i_new[:, None] & e_ok[None, :],
                     )  # v . until
                 beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
-                w = -beta[None, :] * t
-                x = inverse(w, C, LEVELS, DT)  # (I - T)^-1
+                system = -beta[None, :] * products
+                solved = inverse(system, C, LEVELS, DT)  # (I - T)^-1
                 tl.store(
-                    matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x,
+                    matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], solved,
                     mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
-                )  # x
+                )  # solved
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -703,7 +703,7 @@ def forward_sweep_1(
         row = i if EVEN else tl.minimum(i, last)
         at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
-        p = tl.zeros([block_d, C], tl.float32)
+        scaled1_S = tl.zeros([block_d, C], tl.float32)
         kept = ()
         scaled2 = ()
         for n_e in tl.static_range((E + block_e - 1) // block_e):
@@ -725,7 +725,9 @@ def forward_sweep_1(
                 scaled1_p + at * E + i[:, None] * E + e[n_e][None, :],
                 mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
-            p = tl.dot(S[n_e].to(DT), tl.trans(scaled1.to(DT)), p, input_precision="tf32x3")  # scaled1 S^T
+            scaled1_S = tl.dot(
+                S[n_e].to(DT), tl.trans(scaled1.to(DT)), scaled1_S, input_precision="tf32x3"
+            )  # scaled1 S^T
             kept_slice = span(g_a_end, g_n_end, 0.0, 0)
             scaled2_slice = tl.load(
                 scaled2_p + at * E + i[:, None] * E + e[n_e][None, :],
@@ -739,19 +741,21 @@ def forward_sweep_1(
             if PRODUCTS and k.dtype == DT
             else tl.where(d_ok[:, None] & i_ok[None, :], k, 0.0)
         )
-        w = (-p) + k_each.to(tl.float32)
-        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p2 = tl.dot(w.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix1 w
+        known = (-scaled1_S) + k_each.to(tl.float32)
+        matrix1_tile = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        write1 = tl.dot(known.to(DT), tl.trans(matrix1_tile.to(DT)), input_precision="tf32x3")  # matrix1 known
         if YIELD:
-            tl.store(write1_out + step * D + i[None, :] * (H * D) + d[:, None], p2, mask=d_ok[:, None] & i_ok[None, :])
+            tl.store(
+                write1_out + step * D + i[None, :] * (H * D) + d[:, None], write1, mask=d_ok[:, None] & i_ok[None, :]
+            )
         beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
         S_next = ()
         for n_e in tl.static_range((E + block_e - 1) // block_e):
-            p3 = tl.dot(
-                (beta[None, :] * p2).to(DT), scaled2[n_e].to(DT), (kept[n_e][None, :] * S[n_e]),
+            S_after = tl.dot(
+                (beta[None, :] * write1).to(DT), scaled2[n_e].to(DT), (kept[n_e][None, :] * S[n_e]),
                 input_precision="tf32x3",
-            )  # ... + p2^T diag(beta) scaled2
-            S_slice2 = p3  # (32) S diag(kept) + p2^T diag(beta) scaled2
+            )  # ... + write1^T diag(beta) scaled2
+            S_slice2 = S_after  # (32) S diag(kept) + write1^T diag(beta) scaled2
             S_next = S_next + (S_slice2,)
         S = S_next
     for n_e in tl.static_range((E + block_e - 1) // block_e):
@@ -821,8 +825,8 @@ def forward_prepare_2(
     write1 = tl.load(
         write1_p + t0 * write1_t + i[:, None] * write1_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
     )
-    p = tl.dot(q.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # q write1^T
-    p2 = p
+    q_write1 = tl.dot(q.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # q write1^T
+    reads = q_write1
     for e_start in range(0, E, part_e):
         e = e_start + tl.arange(0, part_e)
         e_ok = e < E
@@ -841,15 +845,15 @@ def forward_prepare_2(
             if EXACT
             else 0
         )
-        p3 = decayed_sum(
-            p2, (beta[:, None] * v.to(tl.float32)), g_sums + step * E,
+        decayed = decayed_sum(
+            reads, (beta[:, None] * v.to(tl.float32)), g_sums + step * E,
             g_rests + step * E if EXACT else None, g_a, g_n, g_a, g_n, e, e_ok, last, H * E, C,
             CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
         )  # sum_{j} v_{j,e} [q write1^T]_{i,j} beta_j m_{i,j,e}
         if not FLAT:
             steep_from = first_steep(steep_from, g_a, g_n, e_ok, C, DT)
             i_new = i_ok & ((i >= steep_from) | (again > 0))
-        tl.store(intra1_p + at * E + i[:, None] * E + e[None, :], p3, mask=i_new[:, None] & e_ok[None, :])
+        tl.store(intra1_p + at * E + i[:, None] * E + e[None, :], decayed, mask=i_new[:, None] & e_ok[None, :])
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
@@ -893,8 +897,8 @@ def forward_prepare_2_others(
                     write1_p + t0 * write1_t + i[:, None] * write1_t + d[None, :],
                     mask=i_ok[:, None] & d_ok[None, :], other=0.0,
                 )
-                p = tl.dot(q.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # q write1^T
-                p2 = p
+                q_write1 = tl.dot(q.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # q write1^T
+                reads = q_write1
                 for e_start in range(0, E, part_e):
                     e = e_start + tl.arange(0, part_e)
                     e_ok = e < E
@@ -921,15 +925,17 @@ def forward_prepare_2_others(
                         if EXACT
                         else 0
                     )
-                    p3 = decayed_sum(
-                        p2, (beta[:, None] * v.to(tl.float32)), g_sums + step * E,
+                    decayed = decayed_sum(
+                        reads, (beta[:, None] * v.to(tl.float32)), g_sums + step * E,
                         g_rests + step * E if EXACT else None, g_a, g_n, g_a, g_n, e, e_ok, last,
                         H * E, C, CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
                     )  # sum_{j} v_{j,e} [q write1^T]_{i,j} beta_j m_{i,j,e}
                     if not FLAT:
                         steep_from = first_steep(steep_from, g_a, g_n, e_ok, C, DT)
                         i_new = i_ok & ((i >= steep_from) | (again > 0))
-                    tl.store(intra1_p + at * E + i[:, None] * E + e[None, :], p3, mask=i_new[:, None] & e_ok[None, :])
+                    tl.store(
+                        intra1_p + at * E + i[:, None] * E + e[None, :], decayed, mask=i_new[:, None] & e_ok[None, :]
+                    )
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -1000,7 +1006,7 @@ def forward_sweep_2(
             else 0
         )
         since = span(g_a, g_n, 0.0, 0)
-        p = tl.zeros([block_e, C], tl.float32)
+        q_S = tl.zeros([block_e, C], tl.float32)
         kept = span(g_a_end, g_n_end, 0.0, 0)
         scaled2 = tl.load(
             scaled2_p + at * E + i[None, :] * E + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0
@@ -1016,22 +1022,22 @@ def forward_sweep_2(
             q = tl.load(
                 q_p + t0 * q_t + i[:, None] * q_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
-            p = tl.dot(S[n_d].to(DT), tl.trans(q.to(DT)), p, input_precision="tf32x3")  # q S
+            q_S = tl.dot(S[n_d].to(DT), tl.trans(q.to(DT)), q_S, input_precision="tf32x3")  # q S
             write1 = tl.load(
                 write1_p + t0 * write1_t + i[:, None] * write1_t + d[n_d][None, :],
                 mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
-            p2 = tl.dot(
+            S_after = tl.dot(
                 (beta[None, :] * scaled2_each.to(tl.float32)).to(DT), write1.to(DT),
                 (kept[:, None] * S[n_d]), input_precision="tf32x3",
             )  # ... + write1^T diag(beta) scaled2
-            S_slice2 = p2  # (32) S diag(kept) + write1^T diag(beta) scaled2
+            S_slice2 = S_after  # (32) S diag(kept) + write1^T diag(beta) scaled2
             S_next = S_next + (S_slice2,)
         S = S_next
-        y = intra1_each.to(tl.float32) + (since * p)  # (34) (q S) . since + intra1
+        o = intra1_each.to(tl.float32) + (since * q_S)  # (34) (q S) . since + intra1
         if YIELD:
             tl.store(
-                o_out + step * E + i[None, :] * (H * E) + e[:, None], y, mask=e_ok[:, None] & i_ok[None, :]
+                o_out + step * E + i[None, :] * (H * E) + e[:, None], o, mask=e_ok[:, None] & i_ok[None, :]
             )  # (34) o
 
 
@@ -1047,7 +1053,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], g.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "9b45fbdd4d0e8e9f")
+    config = choose(some.dtype, (D, E), "3b37357c13e5b8d0")
     lay = places(packed, (B, T, H), config.chunk)
     blocks = places(packed, (B, T, H), BLOCK)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
@@ -1200,8 +1206,8 @@ def backward_prepare_1(
     i_new = i_ok
     if not FLAT:
         steep_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
-    t = tl.zeros([C, C], tl.float32)
-    t2 = tl.zeros([C, C], tl.float32)
+    products = tl.zeros([C, C], tl.float32)
+    products2 = tl.zeros([C, C], tl.float32)
     for e_start in range(0, E, part_e):
         e = e_start + tl.arange(0, part_e)
         e_ok = e < E
@@ -1221,8 +1227,8 @@ def backward_prepare_1(
             if EXACT
             else 0
         )
-        t = decayed_product(
-            t, v.to(tl.float32), do.to(tl.float32), g_sums + step * E,
+        products = decayed_product(
+            products, v.to(tl.float32), do.to(tl.float32), g_sums + step * E,
             g_rests + step * E if EXACT else None, g_a, g_n, g_a, g_n, e, e_ok, last, H * E, C,
             CHUNK, LEVELS, False, True, FLAT, EXACT, DT,
         )
@@ -1230,8 +1236,8 @@ def backward_prepare_1(
             steep_from = first_steep(steep_from, g_a, g_n, e_ok, C, DT)
             i_new = i_ok & ((i >= steep_from) | (again > 0))
         # sum_{e} v_{j,e} v_{i,e} m_{i,j,e}
-        t2 = decayed_product(
-            t2, v.to(tl.float32), v.to(tl.float32), g_sums + step * E,
+        products2 = decayed_product(
+            products2, v.to(tl.float32), v.to(tl.float32), g_sums + step * E,
             g_rests + step * E if EXACT else None, g_a, g_n, g_a, g_n, e, e_ok, last, H * E, C,
             CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
         )
@@ -1265,16 +1271,16 @@ def backward_prepare_1(
             mask=i_new[:, None] & e_ok[None, :],
         )  # v . until
     tl.store(
-        matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t,
+        matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products,
         mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
-    )  # t
+    )  # products
     beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
-    w = -beta[None, :] * t2
-    x = inverse(w, C, LEVELS, DT)  # (I - T)^-1
+    system = -beta[None, :] * products2
+    solved = inverse(system, C, LEVELS, DT)  # (I - T)^-1
     tl.store(
-        matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x,
+        matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], solved,
         mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
-    )  # x
+    )  # solved
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
@@ -1307,8 +1313,8 @@ def backward_prepare_1_others(
             extent = reach(g_extents + at, last, C, CHUNK)
             if not is_flat(extent, DT):
                 steep_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
-                t = tl.zeros([C, C], tl.float32)
-                t2 = tl.zeros([C, C], tl.float32)
+                products = tl.zeros([C, C], tl.float32)
+                products2 = tl.zeros([C, C], tl.float32)
                 for e_start in range(0, E, part_e):
                     e = e_start + tl.arange(0, part_e)
                     e_ok = e < E
@@ -1338,8 +1344,8 @@ def backward_prepare_1_others(
                         if EXACT
                         else 0
                     )
-                    t = decayed_product(
-                        t, v.to(tl.float32), do.to(tl.float32), g_sums + step * E,
+                    products = decayed_product(
+                        products, v.to(tl.float32), do.to(tl.float32), g_sums + step * E,
                         g_rests + step * E if EXACT else None, g_a, g_n, g_a, g_n, e, e_ok, last,
                         H * E, C, CHUNK, LEVELS, False, True, FLAT, EXACT, DT,
                     )
@@ -1347,8 +1353,8 @@ def backward_prepare_1_others(
                         steep_from = first_steep(steep_from, g_a, g_n, e_ok, C, DT)
                         i_new = i_ok & ((i >= steep_from) | (again > 0))
                     # sum_{e} v_{j,e} v_{i,e} m_{i,j,e}
-                    t2 = decayed_product(
-                        t2, v.to(tl.float32), v.to(tl.float32), g_sums + step * E,
+                    products2 = decayed_product(
+                        products2, v.to(tl.float32), v.to(tl.float32), g_sums + step * E,
                         g_rests + step * E if EXACT else None, g_a, g_n, g_a, g_n, e, e_ok, last,
                         H * E, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
                     )
@@ -1382,16 +1388,16 @@ def backward_prepare_1_others(
                         (until * v.to(tl.float32)), mask=i_new[:, None] & e_ok[None, :],
                     )  # v . until
                 tl.store(
-                    matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t,
+                    matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products,
                     mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
-                )  # t
+                )  # products
                 beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
-                w = -beta[None, :] * t2
-                x = inverse(w, C, LEVELS, DT)  # (I - T)^-1
+                system = -beta[None, :] * products2
+                solved = inverse(system, C, LEVELS, DT)  # (I - T)^-1
                 tl.store(
-                    matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x,
+                    matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], solved,
                     mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
-                )  # x
+                )  # solved
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -1441,7 +1447,7 @@ def backward_sweep_1(
         at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
         beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
-        p = tl.zeros([block_d, C], tl.float32)
+        scaled1_dS = tl.zeros([block_d, C], tl.float32)
         kept = ()
         scaled2 = ()
         for n_e in tl.static_range((E + block_e - 1) // block_e):
@@ -1463,7 +1469,9 @@ def backward_sweep_1(
                 scaled1_p + at * E + i[:, None] * E + e[n_e][None, :],
                 mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
-            p = tl.dot(dS[n_e].to(DT), tl.trans(scaled1.to(DT)), p, input_precision="tf32x3")  # scaled1 dS^T
+            scaled1_dS = tl.dot(
+                dS[n_e].to(DT), tl.trans(scaled1.to(DT)), scaled1_dS, input_precision="tf32x3"
+            )  # scaled1 dS^T
             kept_slice = span(g_a_end, g_n_end, 0.0, 0)
             scaled2_slice = tl.load(
                 scaled2_p + at * E + i[:, None] * E + e[n_e][None, :],
@@ -1472,30 +1480,30 @@ def backward_sweep_1(
             kept = kept + (kept_slice,)
             scaled2 = scaled2 + (scaled2_slice,)
         q = tl.load(q_p + t0 * q_t + i[None, :] * q_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
-        t = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        rounded, rest = rounded_and_rest(t, DT)
-        p2 = tl.dot(q.to(DT), tl.trans(rounded.to(DT)), p, input_precision="tf32x3")  # ... + matrix2 q
+        matrix2_tile = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        rounded, rest = rounded_and_rest(matrix2_tile, DT)
+        added = tl.dot(q.to(DT), tl.trans(rounded.to(DT)), scaled1_dS, input_precision="tf32x3")  # ... + matrix2 q
         if not EXACT:
-            p2 = tl.dot(q.to(DT), tl.trans(rest.to(DT)), p2)
-        t2 = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p3 = tl.dot(p2.to(DT), tl.trans(t2.to(DT)), input_precision="tf32x3")  # matrix1 p2
+            added = tl.dot(q.to(DT), tl.trans(rest.to(DT)), added)
+        matrix1_tile = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        write = tl.dot(added.to(DT), tl.trans(matrix1_tile.to(DT)), input_precision="tf32x3")  # matrix1 added
         if YIELD:
             tl.store(
-                dk_out + step * D + i[None, :] * (H * D) + d[:, None], (beta[None, :] * p3),
+                dk_out + step * D + i[None, :] * (H * D) + d[:, None], (beta[None, :] * write),
                 mask=d_ok[:, None] & i_ok[None, :],
             )  # dk
         dS_next = ()
         for n_e in tl.static_range((E + block_e - 1) // block_e):
-            p4 = tl.dot(
-                (-beta[None, :] * p3).to(DT), scaled2[n_e].to(DT), (kept[n_e][None, :] * dS[n_e]),
-                input_precision="tf32x3",
-            )  # ... + -p3^T diag(beta) scaled2
+            dS_after = tl.dot(
+                (-beta[None, :] * write).to(DT), scaled2[n_e].to(DT),
+                (kept[n_e][None, :] * dS[n_e]), input_precision="tf32x3",
+            )  # ... + -write^T diag(beta) scaled2
             scaled3 = tl.load(
                 scaled3_p + at * E + i[:, None] * E + e[n_e][None, :],
                 mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
-            p5 = tl.dot(q.to(DT), scaled3.to(DT), p4, input_precision="tf32x3")  # ... + q^T scaled3
-            dS_slice2 = p5  # (41) dS diag(kept) + q^T scaled3 - p3^T diag(beta) scaled2
+            dS_after2 = tl.dot(q.to(DT), scaled3.to(DT), dS_after, input_precision="tf32x3")  # ... + q^T scaled3
+            dS_slice2 = dS_after2  # (41) dS diag(kept) + q^T scaled3 - write^T diag(beta) scaled2
             dS_next = dS_next + (dS_slice2,)
         dS = dS_next
     for n_e in tl.static_range((E + block_e - 1) // block_e):
@@ -1538,7 +1546,7 @@ def backward_prepare_read_1(
     i_new = i_ok
     if not FLAT:
         steep_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
-    t = tl.zeros([C, C], tl.float32)
+    products = tl.zeros([C, C], tl.float32)
     for e_start in range(0, E, part_e):
         e = e_start + tl.arange(0, part_e)
         e_ok = e < E
@@ -1558,8 +1566,8 @@ def backward_prepare_read_1(
             if EXACT
             else 0
         )
-        t = decayed_product(
-            t, do.to(tl.float32), v.to(tl.float32), g_sums + step * E,
+        products = decayed_product(
+            products, do.to(tl.float32), v.to(tl.float32), g_sums + step * E,
             g_rests + step * E if EXACT else None, g_a, g_n, g_a, g_n, e, e_ok, last, H * E, C,
             CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
         )
@@ -1573,9 +1581,10 @@ def backward_prepare_read_1(
         )  # do . since
     beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
     tl.store(
-        matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (beta[None, :] * t),
+        matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
+        (beta[None, :] * products),
         mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
-    )  # t diag(beta)
+    )  # products diag(beta)
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
@@ -1608,7 +1617,7 @@ def backward_prepare_read_1_others(
             extent = reach(g_extents + at, last, C, CHUNK)
             if not is_flat(extent, DT):
                 steep_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
-                t = tl.zeros([C, C], tl.float32)
+                products = tl.zeros([C, C], tl.float32)
                 for e_start in range(0, E, part_e):
                     e = e_start + tl.arange(0, part_e)
                     e_ok = e < E
@@ -1638,8 +1647,8 @@ def backward_prepare_read_1_others(
                         if EXACT
                         else 0
                     )
-                    t = decayed_product(
-                        t, do.to(tl.float32), v.to(tl.float32), g_sums + step * E,
+                    products = decayed_product(
+                        products, do.to(tl.float32), v.to(tl.float32), g_sums + step * E,
                         g_rests + step * E if EXACT else None, g_a, g_n, g_a, g_n, e, e_ok, last,
                         H * E, C, CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
                     )
@@ -1654,9 +1663,9 @@ def backward_prepare_read_1_others(
                 beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
                 tl.store(
                     matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-                    (beta[None, :] * t),
+                    (beta[None, :] * products),
                     mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
-                )  # t diag(beta)
+                )  # products diag(beta)
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
@@ -1684,19 +1693,19 @@ def backward_read_1(
     at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
     step = (b * T + t0) * H + h
     write1_p += b * write1_b + h // write1_g * write1_h
-    s = tl.load(
+    S = tl.load(
         S_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
         mask=d_ok[None, :] & e_ok[:, None], other=0.0,
     )  # S
     scaled4 = tl.load(scaled4_p + at * E + i[:, None] * E + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-    p = tl.dot(scaled4.to(DT), s.to(DT), input_precision="tf32x3")  # scaled4 S^T
-    t = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+    scaled4_S = tl.dot(scaled4.to(DT), S.to(DT), input_precision="tf32x3")  # scaled4 S^T
+    matrix3_tile = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
     write1 = tl.load(
         write1_p + t0 * write1_t + i[:, None] * write1_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
     )
-    p2 = tl.dot(t.to(DT), write1.to(DT), p, input_precision="tf32x3")  # ... + matrix3 write1
-    terms = p2  # (36) dq
-    tl.store(dq_out + step * D + i[:, None] * (H * D) + d[None, :], p2, mask=i_ok[:, None] & d_ok[None, :])  # (36) dq
+    dq = tl.dot(matrix3_tile.to(DT), write1.to(DT), scaled4_S, input_precision="tf32x3")  # ... + matrix3 write1
+    dq2 = dq  # (36) dq
+    tl.store(dq_out + step * D + i[:, None] * (H * D) + d[None, :], dq, mask=i_ok[:, None] & d_ok[None, :])  # (36) dq
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
@@ -1735,11 +1744,11 @@ def backward_read_2(
     i_new = i_ok
     if not FLAT:
         steep_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
-    s = tl.load(
+    S = tl.load(
         S_borders + (bh * chunks + c) * D * E + d[:, None] * E + e[None, :],
         mask=d_ok[:, None] & e_ok[None, :], other=0.0,
     )  # S
-    s2 = tl.load(
+    dS = tl.load(
         dS_borders + (bh * chunks + c) * D * E + d[:, None] * E + e[None, :],
         mask=d_ok[:, None] & e_ok[None, :], other=0.0,
     )  # dS
@@ -1756,13 +1765,13 @@ def backward_read_2(
         else tl.full([1], 0, tl.int32)
     )
     kept = span(g_a_end, g_n_end, 0.0, 0)
-    spans = kept * tl.sum(s.to(tl.float32) * s2.to(tl.float32), axis=0)  # the decays of the interval times <S, dS>
+    spans = kept * tl.sum(S.to(tl.float32) * dS.to(tl.float32), axis=0)  # the decays of the interval times <S, dS>
     write1 = tl.load(
         write1_p + t0 * write1_t + i[:, None] * write1_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
     )
     dk = tl.load(dk_p + t0 * dk_t + i[:, None] * dk_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    p = tl.dot(write1.to(DT), tl.trans(dk.to(DT)), input_precision="tf32x3")  # write1 dk^T
-    p2 = p
+    write1_dk = tl.dot(write1.to(DT), tl.trans(dk.to(DT)), input_precision="tf32x3")  # write1 dk^T
+    reads = write1_dk
     v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
     g_a = over_block(
         tl.load(g_sums + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0),
@@ -1776,61 +1785,63 @@ def backward_read_2(
         if EXACT
         else 0
     )
-    p3 = decayed_sum(
-        p2, v.to(tl.float32), g_sums + step * E, g_rests + step * E if EXACT else None, g_a, g_n,
+    decayed = decayed_sum(
+        reads, v.to(tl.float32), g_sums + step * E, g_rests + step * E if EXACT else None, g_a, g_n,
         g_a, g_n, e, e_ok, last, H * E, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
     )  # sum_{j} v_{j,e} [write1 dk^T]_{i,j} m_{i,j,e}
     if not FLAT:
         steep_from = first_steep(steep_from, g_a, g_n, e_ok, C, DT)
-        again = adds_steep(again, p2, v.to(tl.float32), steep_from, C)
+        again = adds_steep(again, reads, v.to(tl.float32), steep_from, C)
         i_new = i_ok & ((i >= steep_from) | (again > 0))
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    p4 = tl.dot(write1.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # write1 q^T
-    p5 = p4
+    write1_q = tl.dot(write1.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # write1 q^T
+    reads2 = write1_q
     do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-    own = diagonal(p5, C)
-    p6 = decayed_sum(
-        p5, do.to(tl.float32), g_sums + step * E, g_rests + step * E if EXACT else None, g_a, g_n,
-        g_a, g_n, e, e_ok, last, H * E, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
+    own = diagonal(reads2, C)
+    decayed2 = decayed_sum(
+        reads2, do.to(tl.float32), g_sums + step * E, g_rests + step * E if EXACT else None, g_a,
+        g_n, g_a, g_n, e, e_ok, last, H * E, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
     )  # sum_{j} [write1 q^T]_{i,j} do_{j,e} m_{i,j,e}
-    p7 = p6 + own[:, None] * do.to(tl.float32)  # with each step's own
+    decayed3 = decayed2 + own[:, None] * do.to(tl.float32)  # with each step's own
     if not FLAT:
         steep_from = first_steep(steep_from, g_a, g_n, e_ok, C, DT)
-        again = adds_steep(again, p5, do.to(tl.float32), steep_from, C)
+        again = adds_steep(again, reads2, do.to(tl.float32), steep_from, C)
         i_new = i_ok & ((i >= steep_from) | (again > 0))
-    p8 = tl.dot(write1.to(DT), s2.to(DT), input_precision="tf32x3")  # write1 dS
+    write1_dS = tl.dot(write1.to(DT), dS.to(DT), input_precision="tf32x3")  # write1 dS
     since = span(g_a_end[None, :], g_n_end[None, :], g_a, g_n)
-    apart = (-p3) + p6 + tl.where((i < last)[:, None], (p8 * since), 0.0)
-    y = ((-p3) + p7) + (p8 * since)  # (44) (write1 dS) . since + intra1
+    apart = (-decayed) + decayed2 + tl.where((i < last)[:, None], (write1_dS * since), 0.0)
+    read = ((-decayed) + decayed3) + (write1_dS * since)  # (44) (write1 dS) . since + intra1
     beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
     sums = tl.sum(
         tl.where(
-            i_ok[:, None], tl.where((i < last)[:, None], (-beta[:, None] * (p8 * since * v.to(tl.float32))), 0.0), 0.0
+            i_ok[:, None],
+            tl.where((i < last)[:, None], (-beta[:, None] * (write1_dS * since * v.to(tl.float32))), 0.0),
+            0.0,
         ),
         axis=0,
     )  # out
     tl.store(
         dbeta_2_out + (bh * tl.cdiv(E, block_e) + tile) * T + t0 + i,
-        tl.sum(tl.where(e_ok[None, :], (y * v.to(tl.float32)), 0.0), axis=1), mask=i_new,
+        tl.sum(tl.where(e_ok[None, :], (read * v.to(tl.float32)), 0.0), axis=1), mask=i_new,
     )  # dbeta
-    p9 = tl.dot(q.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # q write1^T
-    p10 = p9
-    own2 = diagonal(p10, C)
-    p11 = decayed_sum(
-        p10, (beta[:, None] * v.to(tl.float32)), g_sums + step * E,
+    q_write1 = tl.dot(q.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # q write1^T
+    reads3 = q_write1
+    own2 = diagonal(reads3, C)
+    decayed4 = decayed_sum(
+        reads3, (beta[:, None] * v.to(tl.float32)), g_sums + step * E,
         g_rests + step * E if EXACT else None, g_a, g_n, g_a, g_n, e, e_ok, last, H * E, C, CHUNK,
         LEVELS, True, False, FLAT, EXACT, DT,
     )  # sum_{j} v_{j,e} [q write1^T]_{i,j} beta_j m_{i,j,e}
-    p12 = p11 + own2[:, None] * (beta[:, None] * v.to(tl.float32))  # with each step's own
+    decayed5 = decayed4 + own2[:, None] * (beta[:, None] * v.to(tl.float32))  # with each step's own
     if not FLAT:
         steep_from = first_steep(steep_from, g_a, g_n, e_ok, C, DT)
         i_new = i_ok & ((i >= steep_from) | (again > 0))
     since2 = span(g_a, g_n, 0.0, 0)
-    p13 = tl.dot(q.to(DT), s.to(DT), input_precision="tf32x3")  # q S
-    apart2 = p11 + (since2 * p13)
-    y2 = p12 + (since2 * p13)  # (34) (q S) . since + intra2
-    p14 = tl.dot(dk.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # dk write1^T
-    p15 = p14
+    q_S = tl.dot(q.to(DT), S.to(DT), input_precision="tf32x3")  # q S
+    apart2 = decayed4 + (since2 * q_S)
+    read2 = decayed5 + (since2 * q_S)  # (34) (q S) . since + intra2
+    dk_write1 = tl.dot(dk.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # dk write1^T
+    reads4 = dk_write1
     g_a_before = over_block(
         tl.load(
             g_sums + step * E + (tl.minimum(i - 1, last))[:, None] * (H * E) + e[None, :],
@@ -1851,8 +1862,8 @@ def backward_read_2(
         if EXACT
         else 0
     )
-    p16 = decayed_sum(
-        p15, (beta[:, None] * v.to(tl.float32)), g_sums + step * E,
+    decayed6 = decayed_sum(
+        reads4, (beta[:, None] * v.to(tl.float32)), g_sums + step * E,
         g_rests + step * E if EXACT else None, g_a_before, g_n_before, g_a, g_n, e, e_ok, last,
         H * E, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
     )  # sum_{j} v_{j,e} [dk write1^T]_{i,j} beta_j m_{i,j,e}
@@ -1860,9 +1871,9 @@ def backward_read_2(
         steep_from = first_steep(steep_from, g_a_before, g_n_before, e_ok, C, DT)
         i_new = i_ok & ((i >= steep_from) | (again > 0))
     since3 = span(g_a_before, g_n_before, 0.0, 0)
-    p17 = tl.dot(dk.to(DT), s.to(DT), input_precision="tf32x3")  # dk S
-    apart3 = p16 + (since3 * p17)
-    y3 = p16 + (since3 * p17)  # (47) (dk S) . since + intra3
+    dk_S = tl.dot(dk.to(DT), S.to(DT), input_precision="tf32x3")  # dk S
+    apart3 = decayed6 + (since3 * dk_S)
+    read3 = decayed6 + (since3 * dk_S)  # (47) (dk S) . since + intra3
     g = (
         tl.exp(
             tl.load(g_p + t0 * g_t + i[:, None] * g_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0).to(
@@ -1872,10 +1883,10 @@ def backward_read_2(
         if EXACT
         else span(g_a, g_n, g_a_before, g_n_before)
     )
-    terms = (beta[:, None] * y) + (-(y3 * g))  # dv
+    dv = (beta[:, None] * read) + (-(read3 * g))  # dv
     tl.store(
-        dv_out + step * E + i[:, None] * (H * E) + e[None, :], ((beta[:, None] * y) + (-(y3 * g))),
-        mask=i_new[:, None] & e_ok[None, :],
+        dv_out + step * E + i[:, None] * (H * E) + e[None, :],
+        ((beta[:, None] * read) + (-(read3 * g))), mask=i_new[:, None] & e_ok[None, :],
     )  # dv
     end = spans - sums
     total = end[None, :] + later_sums(
@@ -1940,11 +1951,11 @@ def backward_read_2_others(
             extent = reach(g_extents + at, last, C, CHUNK)
             if not is_flat(extent, DT):
                 steep_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
-                s = tl.load(
+                S = tl.load(
                     S_borders + (bh * chunks + c) * D * E + d[:, None] * E + e[None, :],
                     mask=d_ok[:, None] & e_ok[None, :], other=0.0,
                 )  # S
-                s2 = tl.load(
+                dS = tl.load(
                     dS_borders + (bh * chunks + c) * D * E + d[:, None] * E + e[None, :],
                     mask=d_ok[:, None] & e_ok[None, :], other=0.0,
                 )  # dS
@@ -1962,7 +1973,7 @@ def backward_read_2_others(
                 )
                 kept = span(g_a_end, g_n_end, 0.0, 0)
                 spans = kept * tl.sum(
-                    s.to(tl.float32) * s2.to(tl.float32), axis=0
+                    S.to(tl.float32) * dS.to(tl.float32), axis=0
                 )  # the decays of the interval times <S, dS>
                 write1 = tl.load(
                     write1_p + t0 * write1_t + i[:, None] * write1_t + d[None, :],
@@ -1971,8 +1982,8 @@ def backward_read_2_others(
                 dk = tl.load(
                     dk_p + t0 * dk_t + i[:, None] * dk_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
                 )
-                p = tl.dot(write1.to(DT), tl.trans(dk.to(DT)), input_precision="tf32x3")  # write1 dk^T
-                p2 = p
+                write1_dk = tl.dot(write1.to(DT), tl.trans(dk.to(DT)), input_precision="tf32x3")  # write1 dk^T
+                reads = write1_dk
                 v = tl.load(
                     v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
                 )
@@ -1992,70 +2003,70 @@ def backward_read_2_others(
                     if EXACT
                     else 0
                 )
-                p3 = decayed_sum(
-                    p2, v.to(tl.float32), g_sums + step * E, g_rests + step * E if EXACT else None,
-                    g_a, g_n, g_a, g_n, e, e_ok, last, H * E, C, CHUNK, LEVELS, False, False, FLAT,
-                    EXACT, DT,
+                decayed = decayed_sum(
+                    reads, v.to(tl.float32), g_sums + step * E,
+                    g_rests + step * E if EXACT else None, g_a, g_n, g_a, g_n, e, e_ok, last, H * E,
+                    C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
                 )  # sum_{j} v_{j,e} [write1 dk^T]_{i,j} m_{i,j,e}
                 if not FLAT:
                     steep_from = first_steep(steep_from, g_a, g_n, e_ok, C, DT)
-                    again = adds_steep(again, p2, v.to(tl.float32), steep_from, C)
+                    again = adds_steep(again, reads, v.to(tl.float32), steep_from, C)
                     i_new = i_ok & ((i >= steep_from) | (again > 0))
                 q = tl.load(
                     q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
                 )
-                p4 = tl.dot(write1.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # write1 q^T
-                p5 = p4
+                write1_q = tl.dot(write1.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # write1 q^T
+                reads2 = write1_q
                 do = tl.load(
                     do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
                 )
-                own = diagonal(p5, C)
-                p6 = decayed_sum(
-                    p5, do.to(tl.float32), g_sums + step * E, g_rests + step * E if EXACT else None,
-                    g_a, g_n, g_a, g_n, e, e_ok, last, H * E, C, CHUNK, LEVELS, False, False, FLAT,
-                    EXACT, DT,
+                own = diagonal(reads2, C)
+                decayed2 = decayed_sum(
+                    reads2, do.to(tl.float32), g_sums + step * E,
+                    g_rests + step * E if EXACT else None, g_a, g_n, g_a, g_n, e, e_ok, last, H * E,
+                    C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
                 )  # sum_{j} [write1 q^T]_{i,j} do_{j,e} m_{i,j,e}
-                p7 = p6 + own[:, None] * do.to(tl.float32)  # with each step's own
+                decayed3 = decayed2 + own[:, None] * do.to(tl.float32)  # with each step's own
                 if not FLAT:
                     steep_from = first_steep(steep_from, g_a, g_n, e_ok, C, DT)
-                    again = adds_steep(again, p5, do.to(tl.float32), steep_from, C)
+                    again = adds_steep(again, reads2, do.to(tl.float32), steep_from, C)
                     i_new = i_ok & ((i >= steep_from) | (again > 0))
-                p8 = tl.dot(write1.to(DT), s2.to(DT), input_precision="tf32x3")  # write1 dS
+                write1_dS = tl.dot(write1.to(DT), dS.to(DT), input_precision="tf32x3")  # write1 dS
                 since = span(g_a_end[None, :], g_n_end[None, :], g_a, g_n)
-                apart = (-p3) + p6 + tl.where((i < last)[:, None], (p8 * since), 0.0)
-                y = ((-p3) + p7) + (p8 * since)  # (44) (write1 dS) . since + intra1
+                apart = (-decayed) + decayed2 + tl.where((i < last)[:, None], (write1_dS * since), 0.0)
+                read = ((-decayed) + decayed3) + (write1_dS * since)  # (44) (write1 dS) . since + intra1
                 beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
                 sums = tl.sum(
                     tl.where(
                         i_ok[:, None],
-                        tl.where((i < last)[:, None], (-beta[:, None] * (p8 * since * v.to(tl.float32))), 0.0),
+                        tl.where((i < last)[:, None], (-beta[:, None] * (write1_dS * since * v.to(tl.float32))), 0.0),
                         0.0,
                     ),
                     axis=0,
                 )  # out
                 tl.store(
                     dbeta_2_out + (bh * tl.cdiv(E, block_e) + tile) * T + t0 + i,
-                    tl.sum(tl.where(e_ok[None, :], (y * v.to(tl.float32)), 0.0), axis=1),
+                    tl.sum(tl.where(e_ok[None, :], (read * v.to(tl.float32)), 0.0), axis=1),
                     mask=i_new,
                 )  # dbeta
-                p9 = tl.dot(q.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # q write1^T
-                p10 = p9
-                own2 = diagonal(p10, C)
-                p11 = decayed_sum(
-                    p10, (beta[:, None] * v.to(tl.float32)), g_sums + step * E,
+                q_write1 = tl.dot(q.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # q write1^T
+                reads3 = q_write1
+                own2 = diagonal(reads3, C)
+                decayed4 = decayed_sum(
+                    reads3, (beta[:, None] * v.to(tl.float32)), g_sums + step * E,
                     g_rests + step * E if EXACT else None, g_a, g_n, g_a, g_n, e, e_ok, last, H * E,
                     C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
                 )  # sum_{j} v_{j,e} [q write1^T]_{i,j} beta_j m_{i,j,e}
-                p12 = p11 + own2[:, None] * (beta[:, None] * v.to(tl.float32))  # with each step's own
+                decayed5 = decayed4 + own2[:, None] * (beta[:, None] * v.to(tl.float32))  # with each step's own
                 if not FLAT:
                     steep_from = first_steep(steep_from, g_a, g_n, e_ok, C, DT)
                     i_new = i_ok & ((i >= steep_from) | (again > 0))
                 since2 = span(g_a, g_n, 0.0, 0)
-                p13 = tl.dot(q.to(DT), s.to(DT), input_precision="tf32x3")  # q S
-                apart2 = p11 + (since2 * p13)
-                y2 = p12 + (since2 * p13)  # (34) (q S) . since + intra2
-                p14 = tl.dot(dk.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # dk write1^T
-                p15 = p14
+                q_S = tl.dot(q.to(DT), S.to(DT), input_precision="tf32x3")  # q S
+                apart2 = decayed4 + (since2 * q_S)
+                read2 = decayed5 + (since2 * q_S)  # (34) (q S) . since + intra2
+                dk_write1 = tl.dot(dk.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # dk write1^T
+                reads4 = dk_write1
                 g_a_before = over_block(
                     tl.load(
                         g_sums + step * E + (tl.minimum(i - 1, last))[:, None] * (H * E) + e[None, :],
@@ -2076,8 +2087,8 @@ def backward_read_2_others(
                     if EXACT
                     else 0
                 )
-                p16 = decayed_sum(
-                    p15, (beta[:, None] * v.to(tl.float32)), g_sums + step * E,
+                decayed6 = decayed_sum(
+                    reads4, (beta[:, None] * v.to(tl.float32)), g_sums + step * E,
                     g_rests + step * E if EXACT else None, g_a_before, g_n_before, g_a, g_n, e,
                     e_ok, last, H * E, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
                 )  # sum_{j} v_{j,e} [dk write1^T]_{i,j} beta_j m_{i,j,e}
@@ -2085,9 +2096,9 @@ def backward_read_2_others(
                     steep_from = first_steep(steep_from, g_a_before, g_n_before, e_ok, C, DT)
                     i_new = i_ok & ((i >= steep_from) | (again > 0))
                 since3 = span(g_a_before, g_n_before, 0.0, 0)
-                p17 = tl.dot(dk.to(DT), s.to(DT), input_precision="tf32x3")  # dk S
-                apart3 = p16 + (since3 * p17)
-                y3 = p16 + (since3 * p17)  # (47) (dk S) . since + intra3
+                dk_S = tl.dot(dk.to(DT), S.to(DT), input_precision="tf32x3")  # dk S
+                apart3 = decayed6 + (since3 * dk_S)
+                read3 = decayed6 + (since3 * dk_S)  # (47) (dk S) . since + intra3
                 g = (
                     tl.exp(
                         tl.load(
@@ -2098,10 +2109,10 @@ def backward_read_2_others(
                     if EXACT
                     else span(g_a, g_n, g_a_before, g_n_before)
                 )
-                terms = (beta[:, None] * y) + (-(y3 * g))  # dv
+                dv = (beta[:, None] * read) + (-(read3 * g))  # dv
                 tl.store(
                     dv_out + step * E + i[:, None] * (H * E) + e[None, :],
-                    ((beta[:, None] * y) + (-(y3 * g))), mask=i_new[:, None] & e_ok[None, :],
+                    ((beta[:, None] * read) + (-(read3 * g))), mask=i_new[:, None] & e_ok[None, :],
                 )  # dv
                 end = spans - sums
                 total = end[None, :] + later_sums(
@@ -2134,7 +2145,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], g.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "9b45fbdd4d0e8e9f")
+    config = choose(some.dtype, (D, E), "3b37357c13e5b8d0")
     lay = places(packed, (B, T, H), config.chunk)
     blocks = places(packed, (B, T, H), BLOCK)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))

@@ -449,8 +449,8 @@ def forward_prepare_1(
     i_new = i_ok
     if not FLAT:
         steep_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
-    t = tl.zeros([C, C], tl.float32)
-    t2 = tl.zeros([C, C], tl.float32)
+    products = tl.zeros([C, C], tl.float32)
+    products2 = tl.zeros([C, C], tl.float32)
     for d_start in range(0, D, part_d):
         d = d_start + tl.arange(0, part_d)
         d_ok = d < D
@@ -470,8 +470,8 @@ def forward_prepare_1(
             if EXACT
             else 0
         )
-        t = decayed_product(
-            t, q.to(tl.float32), k.to(tl.float32), g_sums + step * D,
+        products = decayed_product(
+            products, q.to(tl.float32), k.to(tl.float32), g_sums + step * D,
             g_rests + step * D if EXACT else None, g_a, g_n, g_a, g_n, d, d_ok, last, H * D, C,
             CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
         )
@@ -479,18 +479,19 @@ def forward_prepare_1(
             steep_from = first_steep(steep_from, g_a, g_n, d_ok, C, DT)
             i_new = i_ok & ((i >= steep_from) | (again > 0))
         b_ = tl.load(b__p + t0 * b__t + i[:, None] * b__t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        x = tl.where(i_ok[:, None] & d_ok[None, :], (b_.to(tl.float32) * k.to(tl.float32)), 0.0)  # k . b
+        stepwise = tl.where(i_ok[:, None] & d_ok[None, :], (b_.to(tl.float32) * k.to(tl.float32)), 0.0)  # k . b
         # sum_{d} k_{j,d} (k . b)_{i,d} m_{i,j,d}
-        t2 = decayed_product(
-            t2, x, k.to(tl.float32), g_sums + step * D, g_rests + step * D if EXACT else None, g_a,
-            g_n, g_a, g_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
+        products2 = decayed_product(
+            products2, stepwise, k.to(tl.float32), g_sums + step * D,
+            g_rests + step * D if EXACT else None, g_a, g_n, g_a, g_n, d, d_ok, last, H * D, C,
+            CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
         )
         if not FLAT:
             steep_from = first_steep(steep_from, g_a, g_n, d_ok, C, DT)
             i_new = i_ok & ((i >= steep_from) | (again > 0))
         since = span(g_a, g_n, 0.0, 0)
         tl.store(
-            scaled1_p + at * D + i[:, None] * D + d[None, :], (x * since), mask=i_new[:, None] & d_ok[None, :]
+            scaled1_p + at * D + i[:, None] * D + d[None, :], (stepwise * since), mask=i_new[:, None] & d_ok[None, :]
         )  # (k . b) . since
         tl.store(
             scaled2_p + at * D + i[:, None] * D + d[None, :], (since * q.to(tl.float32)),
@@ -513,16 +514,16 @@ def forward_prepare_1(
             scaled3_p + at * D + i[:, None] * D + d[None, :], (until * k.to(tl.float32)),
             mask=i_new[:, None] & d_ok[None, :],
         )  # k . until
-    w = -t2
-    x2 = inverse(w, C, LEVELS, DT)  # (I - T)^-1
+    system = -products2
+    solved = inverse(system, C, LEVELS, DT)  # (I - T)^-1
     tl.store(
-        matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x2,
+        matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], solved,
         mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
-    )  # x2
+    )  # solved
     tl.store(
-        matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t,
+        matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products,
         mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
-    )  # t
+    )  # products
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
@@ -557,8 +558,8 @@ def forward_prepare_1_others(
             extent = reach(g_extents + at, last, C, CHUNK)
             if not is_flat(extent, DT):
                 steep_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
-                t = tl.zeros([C, C], tl.float32)
-                t2 = tl.zeros([C, C], tl.float32)
+                products = tl.zeros([C, C], tl.float32)
+                products2 = tl.zeros([C, C], tl.float32)
                 for d_start in range(0, D, part_d):
                     d = d_start + tl.arange(0, part_d)
                     d_ok = d < D
@@ -588,8 +589,8 @@ def forward_prepare_1_others(
                         if EXACT
                         else 0
                     )
-                    t = decayed_product(
-                        t, q.to(tl.float32), k.to(tl.float32), g_sums + step * D,
+                    products = decayed_product(
+                        products, q.to(tl.float32), k.to(tl.float32), g_sums + step * D,
                         g_rests + step * D if EXACT else None, g_a, g_n, g_a, g_n, d, d_ok, last,
                         H * D, C, CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
                     )
@@ -599,10 +600,12 @@ def forward_prepare_1_others(
                     b_ = tl.load(
                         b__p + t0 * b__t + i[:, None] * b__t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
                     )
-                    x = tl.where(i_ok[:, None] & d_ok[None, :], (b_.to(tl.float32) * k.to(tl.float32)), 0.0)  # k . b
+                    stepwise = tl.where(
+                        i_ok[:, None] & d_ok[None, :], (b_.to(tl.float32) * k.to(tl.float32)), 0.0
+                    )  # k . b
                     # sum_{d} k_{j,d} (k . b)_{i,d} m_{i,j,d}
-                    t2 = decayed_product(
-                        t2, x, k.to(tl.float32), g_sums + step * D,
+                    products2 = decayed_product(
+                        products2, stepwise, k.to(tl.float32), g_sums + step * D,
                         g_rests + step * D if EXACT else None, g_a, g_n, g_a, g_n, d, d_ok, last,
                         H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
                     )
@@ -611,7 +614,7 @@ def forward_prepare_1_others(
                         i_new = i_ok & ((i >= steep_from) | (again > 0))
                     since = span(g_a, g_n, 0.0, 0)
                     tl.store(
-                        scaled1_p + at * D + i[:, None] * D + d[None, :], (x * since),
+                        scaled1_p + at * D + i[:, None] * D + d[None, :], (stepwise * since),
                         mask=i_new[:, None] & d_ok[None, :],
                     )  # (k . b) . since
                     tl.store(
@@ -635,16 +638,16 @@ def forward_prepare_1_others(
                         scaled3_p + at * D + i[:, None] * D + d[None, :],
                         (until * k.to(tl.float32)), mask=i_new[:, None] & d_ok[None, :],
                     )  # k . until
-                w = -t2
-                x2 = inverse(w, C, LEVELS, DT)  # (I - T)^-1
+                system = -products2
+                solved = inverse(system, C, LEVELS, DT)  # (I - T)^-1
                 tl.store(
-                    matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x2,
+                    matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], solved,
                     mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
-                )  # x2
+                )  # solved
                 tl.store(
-                    matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t,
+                    matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products,
                     mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
-                )  # t
+                )  # products
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -715,8 +718,8 @@ def forward_sweep_1(
         row = i if EVEN else tl.minimum(i, last)
         at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
-        p = tl.zeros([block_e, C], tl.float32)
-        p3 = tl.zeros([block_e, C], tl.float32)
+        scaled1_S = tl.zeros([block_e, C], tl.float32)
+        scaled2_S = tl.zeros([block_e, C], tl.float32)
         kept = ()
         scaled3 = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
@@ -738,12 +741,16 @@ def forward_sweep_1(
                 scaled1_p + at * D + i[:, None] * D + d[n_d][None, :],
                 mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
-            p = tl.dot(S[n_d].to(DT), tl.trans(scaled1.to(DT)), p, input_precision="tf32x3")  # scaled1 S
+            scaled1_S = tl.dot(
+                S[n_d].to(DT), tl.trans(scaled1.to(DT)), scaled1_S, input_precision="tf32x3"
+            )  # scaled1 S
             scaled2 = tl.load(
                 scaled2_p + at * D + i[:, None] * D + d[n_d][None, :],
                 mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
-            p3 = tl.dot(S[n_d].to(DT), tl.trans(scaled2.to(DT)), p3, input_precision="tf32x3")  # scaled2 S
+            scaled2_S = tl.dot(
+                S[n_d].to(DT), tl.trans(scaled2.to(DT)), scaled2_S, input_precision="tf32x3"
+            )  # scaled2 S
             kept_slice = span(g_a_end, g_n_end, 0.0, 0)
             scaled3_slice = tl.load(
                 scaled3_p + at * D + i[:, None] * D + d[n_d][None, :],
@@ -763,29 +770,32 @@ def forward_sweep_1(
             if PRODUCTS and v.dtype == DT
             else tl.where(e_ok[:, None] & i_ok[None, :], v, 0.0)
         )
-        x = tl.where(e_ok[:, None] & i_ok[None, :], (w_each.to(tl.float32) * v_each.to(tl.float32)), 0.0)  # v . w
-        w2 = (-p) + x
-        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p2 = tl.dot(w2.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix1 w2
-        t2 = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        rounded, rest = rounded_and_rest(t2, DT)
-        p4 = tl.dot(p2.to(DT), tl.trans(rounded.to(DT)), p3, input_precision="tf32x3")  # ... + matrix2 p2
+        stepwise = tl.where(
+            e_ok[:, None] & i_ok[None, :], (w_each.to(tl.float32) * v_each.to(tl.float32)), 0.0
+        )  # v . w
+        known = (-scaled1_S) + stepwise
+        matrix1_tile = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        write1 = tl.dot(known.to(DT), tl.trans(matrix1_tile.to(DT)), input_precision="tf32x3")  # matrix1 known
+        matrix2_tile = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        rounded, rest = rounded_and_rest(matrix2_tile, DT)
+        o = tl.dot(write1.to(DT), tl.trans(rounded.to(DT)), scaled2_S, input_precision="tf32x3")  # ... + matrix2 write1
         if not EXACT:
-            p4 = tl.dot(p2.to(DT), tl.trans(rest.to(DT)), p4)
+            o = tl.dot(write1.to(DT), tl.trans(rest.to(DT)), o)
         if YIELD:
             if write1_out is not None:
                 tl.store(
-                    write1_out + step * E + i[None, :] * (H * E) + e[:, None], p2, mask=e_ok[:, None] & i_ok[None, :]
+                    write1_out + step * E + i[None, :] * (H * E) + e[:, None], write1,
+                    mask=e_ok[:, None] & i_ok[None, :],
                 )
             tl.store(
-                o_out + step * E + i[None, :] * (H * E) + e[:, None], p4, mask=e_ok[:, None] & i_ok[None, :]
+                o_out + step * E + i[None, :] * (H * E) + e[:, None], o, mask=e_ok[:, None] & i_ok[None, :]
             )  # (35) o
         S_next = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
-            p5 = tl.dot(
-                p2.to(DT), scaled3[n_d].to(DT), (kept[n_d][None, :] * S[n_d]), input_precision="tf32x3"
-            )  # ... + scaled3^T p2
-            S_slice2 = p5  # (36) diag(kept) S + scaled3^T p2
+            S_after = tl.dot(
+                write1.to(DT), scaled3[n_d].to(DT), (kept[n_d][None, :] * S[n_d]), input_precision="tf32x3"
+            )  # ... + scaled3^T write1
+            S_slice2 = S_after  # (36) diag(kept) S + scaled3^T write1
             S_next = S_next + (S_slice2,)
         S = S_next
     for n_d in tl.static_range((D + block_d - 1) // block_d):
@@ -836,7 +846,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], b_.shape[2], v.shape[2], w.shape[2], g.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "5e24f3b56669a09f")
+    config = choose(some.dtype, (D, E), "32cba7447d1d878b")
     lay = places(packed, (B, T, H), config.chunk)
     blocks = places(packed, (B, T, H), BLOCK)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
@@ -955,8 +965,8 @@ def backward_prepare_1(
     i_new = i_ok
     if not FLAT:
         steep_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
-    t = tl.zeros([C, C], tl.float32)
-    t2 = tl.zeros([C, C], tl.float32)
+    products = tl.zeros([C, C], tl.float32)
+    products2 = tl.zeros([C, C], tl.float32)
     for d_start in range(0, D, part_d):
         d = d_start + tl.arange(0, part_d)
         d_ok = d < D
@@ -976,8 +986,8 @@ def backward_prepare_1(
             if EXACT
             else 0
         )
-        t = decayed_product(
-            t, k.to(tl.float32), q.to(tl.float32), g_sums + step * D,
+        products = decayed_product(
+            products, k.to(tl.float32), q.to(tl.float32), g_sums + step * D,
             g_rests + step * D if EXACT else None, g_a, g_n, g_a, g_n, d, d_ok, last, H * D, C,
             CHUNK, LEVELS, False, True, FLAT, EXACT, DT,
         )
@@ -985,11 +995,12 @@ def backward_prepare_1(
             steep_from = first_steep(steep_from, g_a, g_n, d_ok, C, DT)
             i_new = i_ok & ((i >= steep_from) | (again > 0))
         b_ = tl.load(b__p + t0 * b__t + i[:, None] * b__t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        x = tl.where(i_ok[:, None] & d_ok[None, :], (b_.to(tl.float32) * k.to(tl.float32)), 0.0)  # k . b
+        stepwise = tl.where(i_ok[:, None] & d_ok[None, :], (b_.to(tl.float32) * k.to(tl.float32)), 0.0)  # k . b
         # sum_{d} k_{i,d} (k . b)_{j,d} m_{i,j,d}
-        t2 = decayed_product(
-            t2, k.to(tl.float32), x, g_sums + step * D, g_rests + step * D if EXACT else None, g_a,
-            g_n, g_a, g_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
+        products2 = decayed_product(
+            products2, k.to(tl.float32), stepwise, g_sums + step * D,
+            g_rests + step * D if EXACT else None, g_a, g_n, g_a, g_n, d, d_ok, last, H * D, C,
+            CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
         )
         if not FLAT:
             steep_from = first_steep(steep_from, g_a, g_n, d_ok, C, DT)
@@ -1017,18 +1028,18 @@ def backward_prepare_1(
             mask=i_new[:, None] & d_ok[None, :],
         )  # q . until
         tl.store(
-            scaled2_p + at * D + i[:, None] * D + d[None, :], (x * until), mask=i_new[:, None] & d_ok[None, :]
+            scaled2_p + at * D + i[:, None] * D + d[None, :], (stepwise * until), mask=i_new[:, None] & d_ok[None, :]
         )  # (k . b) . until
     tl.store(
-        matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t,
+        matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products,
         mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
-    )  # t
-    w = -t2
-    x2 = inverse(w, C, LEVELS, DT)  # (I - T)^-1
+    )  # products
+    system = -products2
+    solved = inverse(system, C, LEVELS, DT)  # (I - T)^-1
     tl.store(
-        matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x2,
+        matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], solved,
         mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
-    )  # x2
+    )  # solved
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
@@ -1063,8 +1074,8 @@ def backward_prepare_1_others(
             extent = reach(g_extents + at, last, C, CHUNK)
             if not is_flat(extent, DT):
                 steep_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
-                t = tl.zeros([C, C], tl.float32)
-                t2 = tl.zeros([C, C], tl.float32)
+                products = tl.zeros([C, C], tl.float32)
+                products2 = tl.zeros([C, C], tl.float32)
                 for d_start in range(0, D, part_d):
                     d = d_start + tl.arange(0, part_d)
                     d_ok = d < D
@@ -1094,8 +1105,8 @@ def backward_prepare_1_others(
                         if EXACT
                         else 0
                     )
-                    t = decayed_product(
-                        t, k.to(tl.float32), q.to(tl.float32), g_sums + step * D,
+                    products = decayed_product(
+                        products, k.to(tl.float32), q.to(tl.float32), g_sums + step * D,
                         g_rests + step * D if EXACT else None, g_a, g_n, g_a, g_n, d, d_ok, last,
                         H * D, C, CHUNK, LEVELS, False, True, FLAT, EXACT, DT,
                     )
@@ -1105,10 +1116,12 @@ def backward_prepare_1_others(
                     b_ = tl.load(
                         b__p + t0 * b__t + i[:, None] * b__t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
                     )
-                    x = tl.where(i_ok[:, None] & d_ok[None, :], (b_.to(tl.float32) * k.to(tl.float32)), 0.0)  # k . b
+                    stepwise = tl.where(
+                        i_ok[:, None] & d_ok[None, :], (b_.to(tl.float32) * k.to(tl.float32)), 0.0
+                    )  # k . b
                     # sum_{d} k_{i,d} (k . b)_{j,d} m_{i,j,d}
-                    t2 = decayed_product(
-                        t2, k.to(tl.float32), x, g_sums + step * D,
+                    products2 = decayed_product(
+                        products2, k.to(tl.float32), stepwise, g_sums + step * D,
                         g_rests + step * D if EXACT else None, g_a, g_n, g_a, g_n, d, d_ok, last,
                         H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
                     )
@@ -1138,19 +1151,19 @@ def backward_prepare_1_others(
                         (until * q.to(tl.float32)), mask=i_new[:, None] & d_ok[None, :],
                     )  # q . until
                     tl.store(
-                        scaled2_p + at * D + i[:, None] * D + d[None, :], (x * until),
+                        scaled2_p + at * D + i[:, None] * D + d[None, :], (stepwise * until),
                         mask=i_new[:, None] & d_ok[None, :],
                     )  # (k . b) . until
                 tl.store(
-                    matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t,
+                    matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products,
                     mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
-                )  # t
-                w = -t2
-                x2 = inverse(w, C, LEVELS, DT)  # (I - T)^-1
+                )  # products
+                system = -products2
+                solved = inverse(system, C, LEVELS, DT)  # (I - T)^-1
                 tl.store(
-                    matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x2,
+                    matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], solved,
                     mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
-                )  # x2
+                )  # solved
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -1215,7 +1228,7 @@ def backward_sweep_1(
             if PRODUCTS and v.dtype == DT
             else tl.where(e_ok[:, None] & i_ok[None, :], v, 0.0)
         )
-        p = tl.zeros([block_e, C], tl.float32)
+        scaled1_dS = tl.zeros([block_e, C], tl.float32)
         kept = ()
         scaled2 = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
@@ -1237,7 +1250,9 @@ def backward_sweep_1(
                 scaled1_p + at * D + i[:, None] * D + d[n_d][None, :],
                 mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
-            p = tl.dot(dS[n_d].to(DT), tl.trans(scaled1.to(DT)), p, input_precision="tf32x3")  # scaled1 dS
+            scaled1_dS = tl.dot(
+                dS[n_d].to(DT), tl.trans(scaled1.to(DT)), scaled1_dS, input_precision="tf32x3"
+            )  # scaled1 dS
             kept_slice = span(g_a_end, g_n_end, 0.0, 0)
             scaled2_slice = tl.load(
                 scaled2_p + at * D + i[:, None] * D + d[n_d][None, :],
@@ -1246,34 +1261,37 @@ def backward_sweep_1(
             kept = kept + (kept_slice,)
             scaled2 = scaled2 + (scaled2_slice,)
         do = tl.load(do_p + t0 * do_t + i[None, :] * do_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
-        t = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        rounded, rest = rounded_and_rest(t, DT)
-        p2 = tl.dot(do.to(DT), tl.trans(rounded.to(DT)), p, input_precision="tf32x3")  # ... + matrix2 do
+        matrix2_tile = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        rounded, rest = rounded_and_rest(matrix2_tile, DT)
+        added = tl.dot(do.to(DT), tl.trans(rounded.to(DT)), scaled1_dS, input_precision="tf32x3")  # ... + matrix2 do
         if not EXACT:
-            p2 = tl.dot(do.to(DT), tl.trans(rest.to(DT)), p2)
-        t2 = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p3 = tl.dot(p2.to(DT), tl.trans(t2.to(DT)), input_precision="tf32x3")  # matrix1 p2
+            added = tl.dot(do.to(DT), tl.trans(rest.to(DT)), added)
+        matrix1_tile = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        write2 = tl.dot(added.to(DT), tl.trans(matrix1_tile.to(DT)), input_precision="tf32x3")  # matrix1 added
         if YIELD:
-            tl.store(write2_out + step * E + i[None, :] * (H * E) + e[:, None], p3, mask=e_ok[:, None] & i_ok[None, :])
             tl.store(
-                dv_out + step * E + i[None, :] * (H * E) + e[:, None], (w_each.to(tl.float32) * p3),
-                mask=e_ok[:, None] & i_ok[None, :],
+                write2_out + step * E + i[None, :] * (H * E) + e[:, None], write2, mask=e_ok[:, None] & i_ok[None, :]
+            )
+            tl.store(
+                dv_out + step * E + i[None, :] * (H * E) + e[:, None],
+                (w_each.to(tl.float32) * write2), mask=e_ok[:, None] & i_ok[None, :],
             )  # dv
             tl.store(
-                dw_out + step * E + i[None, :] * (H * E) + e[:, None], (p3 * v_each.to(tl.float32)),
-                mask=e_ok[:, None] & i_ok[None, :],
+                dw_out + step * E + i[None, :] * (H * E) + e[:, None],
+                (write2 * v_each.to(tl.float32)), mask=e_ok[:, None] & i_ok[None, :],
             )  # dw
         dS_next = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
-            p4 = tl.dot(p3.to(DT), scaled2[n_d].to(DT), input_precision="tf32x3")  # scaled2^T p3
+            scaled2_write2 = tl.dot(write2.to(DT), scaled2[n_d].to(DT), input_precision="tf32x3")  # scaled2^T write2
             scaled3 = tl.load(
                 scaled3_p + at * D + i[:, None] * D + d[n_d][None, :],
                 mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
-            p5 = tl.dot(
-                do.to(DT), scaled3.to(DT), ((kept[n_d][None, :] * dS[n_d]) + (-p4)), input_precision="tf32x3"
+            dS_after = tl.dot(
+                do.to(DT), scaled3.to(DT), ((kept[n_d][None, :] * dS[n_d]) + (-scaled2_write2)),
+                input_precision="tf32x3",
             )  # ... + scaled3^T do
-            dS_slice2 = p5  # (41) diag(kept) dS + scaled3^T do - scaled2^T p3
+            dS_slice2 = dS_after  # (41) diag(kept) dS + scaled3^T do - scaled2^T write2
             dS_next = dS_next + (dS_slice2,)
         dS = dS_next
     for n_d in tl.static_range((D + block_d - 1) // block_d):
@@ -1328,11 +1346,11 @@ def backward_read_1(
     i_new = i_ok
     if not FLAT:
         steep_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
-    s = tl.load(
+    S = tl.load(
         S_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
         mask=d_ok[None, :] & e_ok[:, None], other=0.0,
     )  # S
-    s2 = tl.load(
+    dS = tl.load(
         dS_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
         mask=d_ok[None, :] & e_ok[:, None], other=0.0,
     )  # dS
@@ -1349,18 +1367,18 @@ def backward_read_1(
         else tl.full([1], 0, tl.int32)
     )
     kept = span(g_a_end, g_n_end, 0.0, 0)
-    spans = kept * tl.sum(s.to(tl.float32) * s2.to(tl.float32), axis=0)  # the decays of the interval times <S, dS>
+    spans = kept * tl.sum(S.to(tl.float32) * dS.to(tl.float32), axis=0)  # the decays of the interval times <S, dS>
     write1 = tl.load(
         write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
     )
     write2 = tl.load(
         write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
     )
-    p = tl.dot(write1.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # write1 write2^T
-    p2 = p
+    write1_write2 = tl.dot(write1.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # write1 write2^T
+    reads = write1_write2
     b_ = tl.load(b__p + t0 * b__t + i[:, None] * b__t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    x = tl.where(i_ok[:, None] & d_ok[None, :], (b_.to(tl.float32) * k.to(tl.float32)), 0.0)  # k . b
+    stepwise = tl.where(i_ok[:, None] & d_ok[None, :], (b_.to(tl.float32) * k.to(tl.float32)), 0.0)  # k . b
     g_a = over_block(
         tl.load(g_sums + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
         g_sums + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
@@ -1373,52 +1391,53 @@ def backward_read_1(
         if EXACT
         else 0
     )
-    p3 = decayed_sum(
-        p2, x, g_sums + step * D, g_rests + step * D if EXACT else None, g_a, g_n, g_a, g_n, d,
-        d_ok, last, H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
+    decayed = decayed_sum(
+        reads, stepwise, g_sums + step * D, g_rests + step * D if EXACT else None, g_a, g_n, g_a,
+        g_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
     )  # sum_{j} [write1 write2^T]_{i,j} (k . b)_{j,d} m_{i,j,d}
     if not FLAT:
         steep_from = first_steep(steep_from, g_a, g_n, d_ok, C, DT)
-        again = adds_steep(again, p2, x, steep_from, C)
+        again = adds_steep(again, reads, stepwise, steep_from, C)
         i_new = i_ok & ((i >= steep_from) | (again > 0))
     do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-    p4 = tl.dot(write1.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # write1 do^T
-    p5 = p4
+    write1_do = tl.dot(write1.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # write1 do^T
+    reads2 = write1_do
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    own = diagonal(p5, C)
-    p6 = decayed_sum(
-        p5, q.to(tl.float32), g_sums + step * D, g_rests + step * D if EXACT else None, g_a, g_n,
-        g_a, g_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
+    own = diagonal(reads2, C)
+    decayed2 = decayed_sum(
+        reads2, q.to(tl.float32), g_sums + step * D, g_rests + step * D if EXACT else None, g_a,
+        g_n, g_a, g_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
     )  # sum_{j} q_{j,d} [write1 do^T]_{i,j} m_{i,j,d}
-    p7 = p6 + own[:, None] * q.to(tl.float32)  # with each step's own
+    decayed3 = decayed2 + own[:, None] * q.to(tl.float32)  # with each step's own
     if not FLAT:
         steep_from = first_steep(steep_from, g_a, g_n, d_ok, C, DT)
-        again = adds_steep(again, p5, q.to(tl.float32), steep_from, C)
+        again = adds_steep(again, reads2, q.to(tl.float32), steep_from, C)
         i_new = i_ok & ((i >= steep_from) | (again > 0))
-    p8 = tl.dot(write1.to(DT), s2.to(DT), input_precision="tf32x3")  # write1 dS^T
+    write1_dS = tl.dot(write1.to(DT), dS.to(DT), input_precision="tf32x3")  # write1 dS^T
     since = span(g_a_end[None, :], g_n_end[None, :], g_a, g_n)
-    apart = tl.where((i < last)[:, None], (p8 * since), 0.0) + p6 + (-p3)
-    y = ((-p3) + p7) + (p8 * since)  # (44) (write1 dS^T) . since + intra1
+    apart = tl.where((i < last)[:, None], (write1_dS * since), 0.0) + decayed2 + (-decayed)
+    dk_1 = ((-decayed) + decayed3) + (write1_dS * since)  # (44) (write1 dS^T) . since + intra1
     sums = tl.sum(
-        tl.where(i_ok[:, None], tl.where((i < last)[:, None], (-(p8 * since * k.to(tl.float32))), 0.0), 0.0), axis=0
+        tl.where(i_ok[:, None], tl.where((i < last)[:, None], (-(write1_dS * since * k.to(tl.float32))), 0.0), 0.0),
+        axis=0,
     )  # out
-    p9 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do write1^T
-    p10 = p9
-    own2 = diagonal(p10, C)
-    p11 = decayed_sum(
-        p10, k.to(tl.float32), g_sums + step * D, g_rests + step * D if EXACT else None, g_a, g_n,
-        g_a, g_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
+    do_write1 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do write1^T
+    reads3 = do_write1
+    own2 = diagonal(reads3, C)
+    decayed4 = decayed_sum(
+        reads3, k.to(tl.float32), g_sums + step * D, g_rests + step * D if EXACT else None, g_a,
+        g_n, g_a, g_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
     )  # sum_{j} k_{j,d} [do write1^T]_{i,j} m_{i,j,d}
-    p12 = p11 + own2[:, None] * k.to(tl.float32)  # with each step's own
+    decayed5 = decayed4 + own2[:, None] * k.to(tl.float32)  # with each step's own
     if not FLAT:
         steep_from = first_steep(steep_from, g_a, g_n, d_ok, C, DT)
         i_new = i_ok & ((i >= steep_from) | (again > 0))
     since2 = span(g_a, g_n, 0.0, 0)
-    p13 = tl.dot(do.to(DT), s.to(DT), input_precision="tf32x3")  # do S^T
-    apart2 = (since2 * p13) + p11
-    y2 = p12 + (since2 * p13)  # (46) (do S^T) . since + intra2
-    p14 = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # write2 write1^T
-    p15 = p14
+    do_S = tl.dot(do.to(DT), S.to(DT), input_precision="tf32x3")  # do S^T
+    apart2 = (since2 * do_S) + decayed4
+    dq = decayed5 + (since2 * do_S)  # (46) (do S^T) . since + intra2
+    write2_write1 = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # write2 write1^T
+    reads4 = write2_write1
     g_a_before = over_block(
         tl.load(
             g_sums + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
@@ -1439,17 +1458,18 @@ def backward_read_1(
         if EXACT
         else 0
     )
-    p16 = decayed_sum(
-        p15, k.to(tl.float32), g_sums + step * D, g_rests + step * D if EXACT else None, g_a_before,
-        g_n_before, g_a, g_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
+    decayed6 = decayed_sum(
+        reads4, k.to(tl.float32), g_sums + step * D, g_rests + step * D if EXACT else None,
+        g_a_before, g_n_before, g_a, g_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT,
+        EXACT, DT,
     )  # sum_{j} k_{j,d} [write2 write1^T]_{i,j} m_{i,j,d}
     if not FLAT:
         steep_from = first_steep(steep_from, g_a_before, g_n_before, d_ok, C, DT)
         i_new = i_ok & ((i >= steep_from) | (again > 0))
     since3 = span(g_a_before, g_n_before, 0.0, 0)
-    p17 = tl.dot(write2.to(DT), s.to(DT), input_precision="tf32x3")  # write2 S^T
-    apart3 = p16 + (since3 * p17)
-    y3 = p16 + (since3 * p17)  # (48) (write2 S^T) . since + intra3
+    write2_S = tl.dot(write2.to(DT), S.to(DT), input_precision="tf32x3")  # write2 S^T
+    apart3 = decayed6 + (since3 * write2_S)
+    read = decayed6 + (since3 * write2_S)  # (48) (write2 S^T) . since + intra3
     g = (
         tl.exp(
             tl.load(g_p + t0 * g_t + i[:, None] * g_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0).to(
@@ -1459,16 +1479,16 @@ def backward_read_1(
         if EXACT
         else span(g_a, g_n, g_a_before, g_n_before)
     )
-    terms = y2  # (46) dq
-    tl.store(dq_out + step * D + i[:, None] * (H * D) + d[None, :], y2, mask=i_new[:, None] & d_ok[None, :])  # (46) dq
-    terms2 = (-(b_.to(tl.float32) * y3 * g)) + y  # dk
+    dq2 = dq  # (46) dq
+    tl.store(dq_out + step * D + i[:, None] * (H * D) + d[None, :], dq, mask=i_new[:, None] & d_ok[None, :])  # (46) dq
+    dk = (-(b_.to(tl.float32) * read * g)) + dk_1  # dk
     tl.store(
         dk_out + step * D + i[:, None] * (H * D) + d[None, :],
-        ((-(b_.to(tl.float32) * y3 * g)) + y), mask=i_new[:, None] & d_ok[None, :],
+        ((-(b_.to(tl.float32) * read * g)) + dk_1), mask=i_new[:, None] & d_ok[None, :],
     )  # dk
-    terms3 = -(y3 * g * k.to(tl.float32))  # db
+    db = -(read * g * k.to(tl.float32))  # db
     tl.store(
-        db_out + step * D + i[:, None] * (H * D) + d[None, :], (-(y3 * g * k.to(tl.float32))),
+        db_out + step * D + i[:, None] * (H * D) + d[None, :], (-(read * g * k.to(tl.float32))),
         mask=i_new[:, None] & d_ok[None, :],
     )  # db
     end = spans - sums
@@ -1536,11 +1556,11 @@ def backward_read_1_others(
             extent = reach(g_extents + at, last, C, CHUNK)
             if not is_flat(extent, DT):
                 steep_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
-                s = tl.load(
+                S = tl.load(
                     S_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
                     mask=d_ok[None, :] & e_ok[:, None], other=0.0,
                 )  # S
-                s2 = tl.load(
+                dS = tl.load(
                     dS_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
                     mask=d_ok[None, :] & e_ok[:, None], other=0.0,
                 )  # dS
@@ -1558,7 +1578,7 @@ def backward_read_1_others(
                 )
                 kept = span(g_a_end, g_n_end, 0.0, 0)
                 spans = kept * tl.sum(
-                    s.to(tl.float32) * s2.to(tl.float32), axis=0
+                    S.to(tl.float32) * dS.to(tl.float32), axis=0
                 )  # the decays of the interval times <S, dS>
                 write1 = tl.load(
                     write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :],
@@ -1568,15 +1588,17 @@ def backward_read_1_others(
                     write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :],
                     mask=i_ok[:, None] & e_ok[None, :], other=0.0,
                 )
-                p = tl.dot(write1.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # write1 write2^T
-                p2 = p
+                write1_write2 = tl.dot(
+                    write1.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3"
+                )  # write1 write2^T
+                reads = write1_write2
                 b_ = tl.load(
                     b__p + t0 * b__t + i[:, None] * b__t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
                 )
                 k = tl.load(
                     k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
                 )
-                x = tl.where(i_ok[:, None] & d_ok[None, :], (b_.to(tl.float32) * k.to(tl.float32)), 0.0)  # k . b
+                stepwise = tl.where(i_ok[:, None] & d_ok[None, :], (b_.to(tl.float32) * k.to(tl.float32)), 0.0)  # k . b
                 g_a = over_block(
                     tl.load(g_sums + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
                     g_sums + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C,
@@ -1593,61 +1615,66 @@ def backward_read_1_others(
                     if EXACT
                     else 0
                 )
-                p3 = decayed_sum(
-                    p2, x, g_sums + step * D, g_rests + step * D if EXACT else None, g_a, g_n, g_a,
-                    g_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
+                decayed = decayed_sum(
+                    reads, stepwise, g_sums + step * D, g_rests + step * D if EXACT else None, g_a,
+                    g_n, g_a, g_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, FLAT,
+                    EXACT, DT,
                 )  # sum_{j} [write1 write2^T]_{i,j} (k . b)_{j,d} m_{i,j,d}
                 if not FLAT:
                     steep_from = first_steep(steep_from, g_a, g_n, d_ok, C, DT)
-                    again = adds_steep(again, p2, x, steep_from, C)
+                    again = adds_steep(again, reads, stepwise, steep_from, C)
                     i_new = i_ok & ((i >= steep_from) | (again > 0))
                 do = tl.load(
                     do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
                 )
-                p4 = tl.dot(write1.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # write1 do^T
-                p5 = p4
+                write1_do = tl.dot(write1.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # write1 do^T
+                reads2 = write1_do
                 q = tl.load(
                     q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
                 )
-                own = diagonal(p5, C)
-                p6 = decayed_sum(
-                    p5, q.to(tl.float32), g_sums + step * D, g_rests + step * D if EXACT else None,
-                    g_a, g_n, g_a, g_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, FLAT,
-                    EXACT, DT,
+                own = diagonal(reads2, C)
+                decayed2 = decayed_sum(
+                    reads2, q.to(tl.float32), g_sums + step * D,
+                    g_rests + step * D if EXACT else None, g_a, g_n, g_a, g_n, d, d_ok, last, H * D,
+                    C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
                 )  # sum_{j} q_{j,d} [write1 do^T]_{i,j} m_{i,j,d}
-                p7 = p6 + own[:, None] * q.to(tl.float32)  # with each step's own
+                decayed3 = decayed2 + own[:, None] * q.to(tl.float32)  # with each step's own
                 if not FLAT:
                     steep_from = first_steep(steep_from, g_a, g_n, d_ok, C, DT)
-                    again = adds_steep(again, p5, q.to(tl.float32), steep_from, C)
+                    again = adds_steep(again, reads2, q.to(tl.float32), steep_from, C)
                     i_new = i_ok & ((i >= steep_from) | (again > 0))
-                p8 = tl.dot(write1.to(DT), s2.to(DT), input_precision="tf32x3")  # write1 dS^T
+                write1_dS = tl.dot(write1.to(DT), dS.to(DT), input_precision="tf32x3")  # write1 dS^T
                 since = span(g_a_end[None, :], g_n_end[None, :], g_a, g_n)
-                apart = tl.where((i < last)[:, None], (p8 * since), 0.0) + p6 + (-p3)
-                y = ((-p3) + p7) + (p8 * since)  # (44) (write1 dS^T) . since + intra1
+                apart = tl.where((i < last)[:, None], (write1_dS * since), 0.0) + decayed2 + (-decayed)
+                dk_1 = ((-decayed) + decayed3) + (write1_dS * since)  # (44) (write1 dS^T) . since + intra1
                 sums = tl.sum(
                     tl.where(
-                        i_ok[:, None], tl.where((i < last)[:, None], (-(p8 * since * k.to(tl.float32))), 0.0), 0.0
+                        i_ok[:, None],
+                        tl.where((i < last)[:, None], (-(write1_dS * since * k.to(tl.float32))), 0.0),
+                        0.0,
                     ),
                     axis=0,
                 )  # out
-                p9 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do write1^T
-                p10 = p9
-                own2 = diagonal(p10, C)
-                p11 = decayed_sum(
-                    p10, k.to(tl.float32), g_sums + step * D, g_rests + step * D if EXACT else None,
-                    g_a, g_n, g_a, g_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT,
-                    EXACT, DT,
+                do_write1 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do write1^T
+                reads3 = do_write1
+                own2 = diagonal(reads3, C)
+                decayed4 = decayed_sum(
+                    reads3, k.to(tl.float32), g_sums + step * D,
+                    g_rests + step * D if EXACT else None, g_a, g_n, g_a, g_n, d, d_ok, last, H * D,
+                    C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
                 )  # sum_{j} k_{j,d} [do write1^T]_{i,j} m_{i,j,d}
-                p12 = p11 + own2[:, None] * k.to(tl.float32)  # with each step's own
+                decayed5 = decayed4 + own2[:, None] * k.to(tl.float32)  # with each step's own
                 if not FLAT:
                     steep_from = first_steep(steep_from, g_a, g_n, d_ok, C, DT)
                     i_new = i_ok & ((i >= steep_from) | (again > 0))
                 since2 = span(g_a, g_n, 0.0, 0)
-                p13 = tl.dot(do.to(DT), s.to(DT), input_precision="tf32x3")  # do S^T
-                apart2 = (since2 * p13) + p11
-                y2 = p12 + (since2 * p13)  # (46) (do S^T) . since + intra2
-                p14 = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # write2 write1^T
-                p15 = p14
+                do_S = tl.dot(do.to(DT), S.to(DT), input_precision="tf32x3")  # do S^T
+                apart2 = (since2 * do_S) + decayed4
+                dq = decayed5 + (since2 * do_S)  # (46) (do S^T) . since + intra2
+                write2_write1 = tl.dot(
+                    write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3"
+                )  # write2 write1^T
+                reads4 = write2_write1
                 g_a_before = over_block(
                     tl.load(
                         g_sums + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
@@ -1668,18 +1695,18 @@ def backward_read_1_others(
                     if EXACT
                     else 0
                 )
-                p16 = decayed_sum(
-                    p15, k.to(tl.float32), g_sums + step * D, g_rests + step * D if EXACT else None,
-                    g_a_before, g_n_before, g_a, g_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True,
-                    False, FLAT, EXACT, DT,
+                decayed6 = decayed_sum(
+                    reads4, k.to(tl.float32), g_sums + step * D,
+                    g_rests + step * D if EXACT else None, g_a_before, g_n_before, g_a, g_n, d,
+                    d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
                 )  # sum_{j} k_{j,d} [write2 write1^T]_{i,j} m_{i,j,d}
                 if not FLAT:
                     steep_from = first_steep(steep_from, g_a_before, g_n_before, d_ok, C, DT)
                     i_new = i_ok & ((i >= steep_from) | (again > 0))
                 since3 = span(g_a_before, g_n_before, 0.0, 0)
-                p17 = tl.dot(write2.to(DT), s.to(DT), input_precision="tf32x3")  # write2 S^T
-                apart3 = p16 + (since3 * p17)
-                y3 = p16 + (since3 * p17)  # (48) (write2 S^T) . since + intra3
+                write2_S = tl.dot(write2.to(DT), S.to(DT), input_precision="tf32x3")  # write2 S^T
+                apart3 = decayed6 + (since3 * write2_S)
+                read = decayed6 + (since3 * write2_S)  # (48) (write2 S^T) . since + intra3
                 g = (
                     tl.exp(
                         tl.load(
@@ -1690,19 +1717,19 @@ def backward_read_1_others(
                     if EXACT
                     else span(g_a, g_n, g_a_before, g_n_before)
                 )
-                terms = y2  # (46) dq
+                dq2 = dq  # (46) dq
                 tl.store(
-                    dq_out + step * D + i[:, None] * (H * D) + d[None, :], y2, mask=i_new[:, None] & d_ok[None, :]
+                    dq_out + step * D + i[:, None] * (H * D) + d[None, :], dq, mask=i_new[:, None] & d_ok[None, :]
                 )  # (46) dq
-                terms2 = (-(b_.to(tl.float32) * y3 * g)) + y  # dk
+                dk = (-(b_.to(tl.float32) * read * g)) + dk_1  # dk
                 tl.store(
                     dk_out + step * D + i[:, None] * (H * D) + d[None, :],
-                    ((-(b_.to(tl.float32) * y3 * g)) + y), mask=i_new[:, None] & d_ok[None, :],
+                    ((-(b_.to(tl.float32) * read * g)) + dk_1), mask=i_new[:, None] & d_ok[None, :],
                 )  # dk
-                terms3 = -(y3 * g * k.to(tl.float32))  # db
+                db = -(read * g * k.to(tl.float32))  # db
                 tl.store(
                     db_out + step * D + i[:, None] * (H * D) + d[None, :],
-                    (-(y3 * g * k.to(tl.float32))), mask=i_new[:, None] & d_ok[None, :],
+                    (-(read * g * k.to(tl.float32))), mask=i_new[:, None] & d_ok[None, :],
                 )  # db
                 end = spans - sums
                 total = end[None, :] + later_sums(
@@ -1736,7 +1763,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], b_.shape[2], v.shape[2], w.shape[2], g.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "5e24f3b56669a09f")
+    config = choose(some.dtype, (D, E), "32cba7447d1d878b")
     lay = places(packed, (B, T, H), config.chunk)
     blocks = places(packed, (B, T, H), BLOCK)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))

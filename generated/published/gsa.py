@@ -751,8 +751,8 @@ def forward_prepare_1(
         )  # s . until
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    p = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
-    p2 = p
+    q_k = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
+    reads = q_k
     for m__start in range(0, M, part_m_):
         m_ = m__start + tl.arange(0, part_m_)
         m__ok = m_ < M
@@ -770,14 +770,15 @@ def forward_prepare_1(
             if EXACT
             else 0
         )
-        p3 = decayed_sum(
-            p2, s2.to(tl.float32), g_sums + step * M, g_rests + step * M if EXACT else None, g_a2,
-            g_n2, g_a2, g_n2, m_, m__ok, last, H * M, C, CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
+        decayed = decayed_sum(
+            reads, s2.to(tl.float32), g_sums + step * M, g_rests + step * M if EXACT else None,
+            g_a2, g_n2, g_a2, g_n2, m_, m__ok, last, H * M, C, CHUNK, LEVELS, True, True, FLAT,
+            EXACT, DT,
         )  # sum_{j} s_{j,m} [q k^T]_{i,j} m_{i,j,m}
         if not FLAT:
             steep_from = first_steep(steep_from, g_a2, g_n2, m__ok, C, DT)
             i_new = i_ok & ((i >= steep_from) | (again > 0))
-        tl.store(intra1_p + at * M + i[:, None] * M + m_[None, :], p3, mask=i_new[:, None] & m__ok[None, :])
+        tl.store(intra1_p + at * M + i[:, None] * M + m_[None, :], decayed, mask=i_new[:, None] & m__ok[None, :])
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
@@ -862,8 +863,8 @@ def forward_prepare_1_others(
                 k = tl.load(
                     k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
                 )
-                p = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
-                p2 = p
+                q_k = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
+                reads = q_k
                 for m__start in range(0, M, part_m_):
                     m_ = m__start + tl.arange(0, part_m_)
                     m__ok = m_ < M
@@ -889,15 +890,17 @@ def forward_prepare_1_others(
                         if EXACT
                         else 0
                     )
-                    p3 = decayed_sum(
-                        p2, s2.to(tl.float32), g_sums + step * M,
+                    decayed = decayed_sum(
+                        reads, s2.to(tl.float32), g_sums + step * M,
                         g_rests + step * M if EXACT else None, g_a2, g_n2, g_a2, g_n2, m_, m__ok,
                         last, H * M, C, CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
                     )  # sum_{j} s_{j,m} [q k^T]_{i,j} m_{i,j,m}
                     if not FLAT:
                         steep_from = first_steep(steep_from, g_a2, g_n2, m__ok, C, DT)
                         i_new = i_ok & ((i >= steep_from) | (again > 0))
-                    tl.store(intra1_p + at * M + i[:, None] * M + m_[None, :], p3, mask=i_new[:, None] & m__ok[None, :])
+                    tl.store(
+                        intra1_p + at * M + i[:, None] * M + m_[None, :], decayed, mask=i_new[:, None] & m__ok[None, :]
+                    )
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -978,7 +981,7 @@ def forward_sweep_1(
             else 0
         )
         since = span(g_a, g_n, 0.0, 0)
-        p = tl.zeros([block_m_, C], tl.float32)
+        q_K = tl.zeros([block_m_, C], tl.float32)
         kept = span(g_a_end, g_n_end, 0.0, 0)
         scaled1 = tl.load(
             scaled1_p + at * M + i[None, :] * M + m_[:, None], mask=m__ok[:, None] & i_ok[None, :], other=0.0
@@ -988,19 +991,21 @@ def forward_sweep_1(
             q = tl.load(
                 q_p + t0 * q_t + i[:, None] * q_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
-            p = tl.dot(K[n_d].to(DT), tl.trans(q.to(DT)), p, input_precision="tf32x3")  # q K
+            q_K = tl.dot(K[n_d].to(DT), tl.trans(q.to(DT)), q_K, input_precision="tf32x3")  # q K
             k = tl.load(
                 k_p + t0 * k_t + i[:, None] * k_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
-            p2 = tl.dot(
+            K_after = tl.dot(
                 scaled1.to(DT), k.to(DT), (kept[:, None] * K[n_d]), input_precision="tf32x3"
             )  # ... + k^T scaled1
-            K_slice2 = p2  # (36) K diag(kept) + k^T scaled1
+            K_slice2 = K_after  # (36) K diag(kept) + k^T scaled1
             K_next = K_next + (K_slice2,)
         K = K_next
-        y = intra1_each.to(tl.float32) + (since * p)  # (35) (q K) . since + intra1
+        read1 = intra1_each.to(tl.float32) + (since * q_K)  # (35) (q K) . since + intra1
         if YIELD:
-            tl.store(read1_out + step * M + i[None, :] * (H * M) + m_[:, None], y, mask=m__ok[:, None] & i_ok[None, :])
+            tl.store(
+                read1_out + step * M + i[None, :] * (H * M) + m_[:, None], read1, mask=m__ok[:, None] & i_ok[None, :]
+            )
     for n_d in tl.static_range((D + block_d - 1) // block_d):
         if YIELD:
             if K_last is not None:
@@ -1066,7 +1071,7 @@ def forward_prepare_2(
     i_new = i_ok
     if not FLAT:
         steep_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
-    t = tl.zeros([C, C], tl.float32)
+    products = tl.zeros([C, C], tl.float32)
     for m__start in range(0, M, part_m_):
         m_ = m__start + tl.arange(0, part_m_)
         m__ok = m_ < M
@@ -1089,8 +1094,8 @@ def forward_prepare_2(
             if EXACT
             else 0
         )
-        t = decayed_product(
-            t, ahead1.to(tl.float32), s.to(tl.float32), g_sums + step * M,
+        products = decayed_product(
+            products, ahead1.to(tl.float32), s.to(tl.float32), g_sums + step * M,
             g_rests + step * M if EXACT else None, g_a, g_n, g_a, g_n, m_, m__ok, last, H * M, C,
             CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
         )
@@ -1103,9 +1108,9 @@ def forward_prepare_2(
             mask=i_new[:, None] & m__ok[None, :],
         )  # (ahead1) . since
     tl.store(
-        matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t,
+        matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products,
         mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
-    )  # t
+    )  # products
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
@@ -1138,7 +1143,7 @@ def forward_prepare_2_others(
             extent = reach(g_extents + at, last, C, CHUNK)
             if not is_flat(extent, DT):
                 steep_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
-                t = tl.zeros([C, C], tl.float32)
+                products = tl.zeros([C, C], tl.float32)
                 for m__start in range(0, M, part_m_):
                     m_ = m__start + tl.arange(0, part_m_)
                     m__ok = m_ < M
@@ -1169,8 +1174,8 @@ def forward_prepare_2_others(
                         if EXACT
                         else 0
                     )
-                    t = decayed_product(
-                        t, ahead1.to(tl.float32), s.to(tl.float32), g_sums + step * M,
+                    products = decayed_product(
+                        products, ahead1.to(tl.float32), s.to(tl.float32), g_sums + step * M,
                         g_rests + step * M if EXACT else None, g_a, g_n, g_a, g_n, m_, m__ok, last,
                         H * M, C, CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
                     )
@@ -1183,9 +1188,9 @@ def forward_prepare_2_others(
                         (ahead1.to(tl.float32) * since), mask=i_new[:, None] & m__ok[None, :],
                     )  # (ahead1) . since
                 tl.store(
-                    matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t,
+                    matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products,
                     mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
-                )  # t
+                )  # products
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -1239,7 +1244,7 @@ def forward_sweep_2(
         row = i if EVEN else tl.minimum(i, last)
         at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
-        p = tl.zeros([block_e, C], tl.float32)
+        scaled2_V = tl.zeros([block_e, C], tl.float32)
         v = tl.load(v_p + t0 * v_t + i[None, :] * v_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
         V_next = ()
         for n_m_ in tl.static_range((M + block_m_ - 1) // block_m_):
@@ -1253,25 +1258,29 @@ def forward_sweep_2(
                 scaled2_p + at * M + i[:, None] * M + m_[n_m_][None, :],
                 mask=i_ok[:, None] & m__ok[n_m_][None, :], other=0.0,
             )
-            p = tl.dot(V[n_m_].to(DT), tl.trans(scaled2.to(DT)), p, input_precision="tf32x3")  # scaled2 V
+            scaled2_V = tl.dot(
+                V[n_m_].to(DT), tl.trans(scaled2.to(DT)), scaled2_V, input_precision="tf32x3"
+            )  # scaled2 V
             kept = span(g_a_end, g_n_end, 0.0, 0)
             scaled1 = tl.load(
                 scaled1_p + at * M + i[:, None] * M + m_[n_m_][None, :],
                 mask=i_ok[:, None] & m__ok[n_m_][None, :], other=0.0,
             )
-            p3 = tl.dot(
+            V_after = tl.dot(
                 v.to(DT), scaled1.to(DT), (kept[None, :] * V[n_m_]), input_precision="tf32x3"
             )  # ... + v^T scaled1
-            V_slice2 = p3  # (39) diag(kept) V + scaled1^T v
+            V_slice2 = V_after  # (39) diag(kept) V + scaled1^T v
             V_next = V_next + (V_slice2,)
         V = V_next
-        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        rounded, rest = rounded_and_rest(t, DT)
-        p2 = tl.dot(v.to(DT), tl.trans(rounded.to(DT)), p, input_precision="tf32x3")  # ... + matrix1 v
+        matrix1_tile = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        rounded, rest = rounded_and_rest(matrix1_tile, DT)
+        read2 = tl.dot(v.to(DT), tl.trans(rounded.to(DT)), scaled2_V, input_precision="tf32x3")  # ... + matrix1 v
         if not EXACT:
-            p2 = tl.dot(v.to(DT), tl.trans(rest.to(DT)), p2)
+            read2 = tl.dot(v.to(DT), tl.trans(rest.to(DT)), read2)
         if YIELD:
-            tl.store(read2_out + step * E + i[None, :] * (H * E) + e[:, None], p2, mask=e_ok[:, None] & i_ok[None, :])
+            tl.store(
+                read2_out + step * E + i[None, :] * (H * E) + e[:, None], read2, mask=e_ok[:, None] & i_ok[None, :]
+            )
     for n_m_ in tl.static_range((M + block_m_ - 1) // block_m_):
         if YIELD:
             if V_last is not None:
@@ -1332,7 +1341,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     D = q.shape[-1]
     E = v.shape[-1]
     M = s.shape[-1]
-    config = choose(some.dtype, (D, E, M), "02c9b403121bf403")
+    config = choose(some.dtype, (D, E, M), "ad29f1f1d29af460")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(M, min(config.tile, config.padded(M))))
     K_first = whole(states.get("K"))
@@ -1556,8 +1565,8 @@ def backward_prepare_1(
         )  # s . until
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    p = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
-    p2 = p
+    q_k = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
+    reads = q_k
     for m__start in range(0, M, part_m_):
         m_ = m__start + tl.arange(0, part_m_)
         m__ok = m_ < M
@@ -1575,14 +1584,15 @@ def backward_prepare_1(
             if EXACT
             else 0
         )
-        p3 = decayed_sum(
-            p2, s2.to(tl.float32), g_sums + step * M, g_rests + step * M if EXACT else None, g_a2,
-            g_n2, g_a2, g_n2, m_, m__ok, last, H * M, C, CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
+        decayed = decayed_sum(
+            reads, s2.to(tl.float32), g_sums + step * M, g_rests + step * M if EXACT else None,
+            g_a2, g_n2, g_a2, g_n2, m_, m__ok, last, H * M, C, CHUNK, LEVELS, True, True, FLAT,
+            EXACT, DT,
         )  # sum_{j} s_{j,m} [q k^T]_{i,j} m_{i,j,m}
         if not FLAT:
             steep_from = first_steep(steep_from, g_a2, g_n2, m__ok, C, DT)
             i_new = i_ok & ((i >= steep_from) | (again > 0))
-        tl.store(intra1_p + at * M + i[:, None] * M + m_[None, :], p3, mask=i_new[:, None] & m__ok[None, :])
+        tl.store(intra1_p + at * M + i[:, None] * M + m_[None, :], decayed, mask=i_new[:, None] & m__ok[None, :])
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
@@ -1667,8 +1677,8 @@ def backward_prepare_1_others(
                 k = tl.load(
                     k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
                 )
-                p = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
-                p2 = p
+                q_k = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
+                reads = q_k
                 for m__start in range(0, M, part_m_):
                     m_ = m__start + tl.arange(0, part_m_)
                     m__ok = m_ < M
@@ -1694,15 +1704,17 @@ def backward_prepare_1_others(
                         if EXACT
                         else 0
                     )
-                    p3 = decayed_sum(
-                        p2, s2.to(tl.float32), g_sums + step * M,
+                    decayed = decayed_sum(
+                        reads, s2.to(tl.float32), g_sums + step * M,
                         g_rests + step * M if EXACT else None, g_a2, g_n2, g_a2, g_n2, m_, m__ok,
                         last, H * M, C, CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
                     )  # sum_{j} s_{j,m} [q k^T]_{i,j} m_{i,j,m}
                     if not FLAT:
                         steep_from = first_steep(steep_from, g_a2, g_n2, m__ok, C, DT)
                         i_new = i_ok & ((i >= steep_from) | (again > 0))
-                    tl.store(intra1_p + at * M + i[:, None] * M + m_[None, :], p3, mask=i_new[:, None] & m__ok[None, :])
+                    tl.store(
+                        intra1_p + at * M + i[:, None] * M + m_[None, :], decayed, mask=i_new[:, None] & m__ok[None, :]
+                    )
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -1759,7 +1771,7 @@ def backward_sweep_1(
             if EXACT
             else tl.full([1], 0, tl.int32)
         )
-        p = tl.zeros([block_m_, C], tl.float32)
+        q_K = tl.zeros([block_m_, C], tl.float32)
         kept = span(g_a_end, g_n_end, 0.0, 0)
         scaled1 = tl.load(
             scaled1_p + at * M + i[None, :] * M + m_[:, None], mask=m__ok[:, None] & i_ok[None, :], other=0.0
@@ -1777,14 +1789,14 @@ def backward_sweep_1(
             q = tl.load(
                 q_p + t0 * q_t + i[:, None] * q_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
-            p = tl.dot(K[n_d].to(DT), tl.trans(q.to(DT)), p, input_precision="tf32x3")  # q K
+            q_K = tl.dot(K[n_d].to(DT), tl.trans(q.to(DT)), q_K, input_precision="tf32x3")  # q K
             k = tl.load(
                 k_p + t0 * k_t + i[:, None] * k_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
-            p2 = tl.dot(
+            K_after = tl.dot(
                 scaled1.to(DT), k.to(DT), (kept[:, None] * K[n_d]), input_precision="tf32x3"
             )  # ... + k^T scaled1
-            K_slice2 = p2  # (36) K diag(kept) + k^T scaled1
+            K_slice2 = K_after  # (36) K diag(kept) + k^T scaled1
             K_next = K_next + (K_slice2,)
         K = K_next
         intra1 = tl.load(
@@ -1806,9 +1818,11 @@ def backward_sweep_1(
             else 0
         )
         since = span(g_a, g_n, 0.0, 0)
-        y = intra1_each.to(tl.float32) + (since * p)  # (35) (q K) . since + intra1
+        read1 = intra1_each.to(tl.float32) + (since * q_K)  # (35) (q K) . since + intra1
         if YIELD:
-            tl.store(read1_out + step * M + i[None, :] * (H * M) + m_[:, None], y, mask=m__ok[:, None] & i_ok[None, :])
+            tl.store(
+                read1_out + step * M + i[None, :] * (H * M) + m_[:, None], read1, mask=m__ok[:, None] & i_ok[None, :]
+            )
 
 
 @triton.jit(do_not_specialize=["T", "count"])
@@ -1861,7 +1875,7 @@ def backward_prepare_2(
     i_new = i_ok
     if not FLAT:
         steep_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
-    t = tl.zeros([C, C], tl.float32)
+    products = tl.zeros([C, C], tl.float32)
     for m__start in range(0, M, part_m_):
         m_ = m__start + tl.arange(0, part_m_)
         m__ok = m_ < M
@@ -1884,8 +1898,8 @@ def backward_prepare_2(
             if EXACT
             else 0
         )
-        t = decayed_product(
-            t, ahead1.to(tl.float32), s.to(tl.float32), g_sums + step * M,
+        products = decayed_product(
+            products, ahead1.to(tl.float32), s.to(tl.float32), g_sums + step * M,
             g_rests + step * M if EXACT else None, g_a, g_n, g_a, g_n, m_, m__ok, last, H * M, C,
             CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
         )
@@ -1898,9 +1912,9 @@ def backward_prepare_2(
             mask=i_new[:, None] & m__ok[None, :],
         )  # (ahead1) . since
     tl.store(
-        matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t,
+        matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products,
         mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
-    )  # t
+    )  # products
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
@@ -1933,7 +1947,7 @@ def backward_prepare_2_others(
             extent = reach(g_extents + at, last, C, CHUNK)
             if not is_flat(extent, DT):
                 steep_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
-                t = tl.zeros([C, C], tl.float32)
+                products = tl.zeros([C, C], tl.float32)
                 for m__start in range(0, M, part_m_):
                     m_ = m__start + tl.arange(0, part_m_)
                     m__ok = m_ < M
@@ -1964,8 +1978,8 @@ def backward_prepare_2_others(
                         if EXACT
                         else 0
                     )
-                    t = decayed_product(
-                        t, ahead1.to(tl.float32), s.to(tl.float32), g_sums + step * M,
+                    products = decayed_product(
+                        products, ahead1.to(tl.float32), s.to(tl.float32), g_sums + step * M,
                         g_rests + step * M if EXACT else None, g_a, g_n, g_a, g_n, m_, m__ok, last,
                         H * M, C, CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
                     )
@@ -1978,9 +1992,9 @@ def backward_prepare_2_others(
                         (ahead1.to(tl.float32) * since), mask=i_new[:, None] & m__ok[None, :],
                     )  # (ahead1) . since
                 tl.store(
-                    matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t,
+                    matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products,
                     mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
-                )  # t
+                )  # products
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -2029,7 +2043,7 @@ def backward_sweep_2(
         row = i if EVEN else tl.minimum(i, last)
         at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
-        p = tl.zeros([block_e, C], tl.float32)
+        scaled2_V = tl.zeros([block_e, C], tl.float32)
         v = tl.load(v_p + t0 * v_t + i[None, :] * v_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
         V_next = ()
         for n_m_ in tl.static_range((M + block_m_ - 1) // block_m_):
@@ -2051,25 +2065,29 @@ def backward_sweep_2(
                 scaled2_p + at * M + i[:, None] * M + m_[n_m_][None, :],
                 mask=i_ok[:, None] & m__ok[n_m_][None, :], other=0.0,
             )
-            p = tl.dot(V[n_m_].to(DT), tl.trans(scaled2.to(DT)), p, input_precision="tf32x3")  # scaled2 V
+            scaled2_V = tl.dot(
+                V[n_m_].to(DT), tl.trans(scaled2.to(DT)), scaled2_V, input_precision="tf32x3"
+            )  # scaled2 V
             kept = span(g_a_end, g_n_end, 0.0, 0)
             scaled1 = tl.load(
                 scaled1_p + at * M + i[:, None] * M + m_[n_m_][None, :],
                 mask=i_ok[:, None] & m__ok[n_m_][None, :], other=0.0,
             )
-            p3 = tl.dot(
+            V_after = tl.dot(
                 v.to(DT), scaled1.to(DT), (kept[None, :] * V[n_m_]), input_precision="tf32x3"
             )  # ... + v^T scaled1
-            V_slice2 = p3  # (39) diag(kept) V + scaled1^T v
+            V_slice2 = V_after  # (39) diag(kept) V + scaled1^T v
             V_next = V_next + (V_slice2,)
         V = V_next
-        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        rounded, rest = rounded_and_rest(t, DT)
-        p2 = tl.dot(v.to(DT), tl.trans(rounded.to(DT)), p, input_precision="tf32x3")  # ... + matrix1 v
+        matrix1_tile = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        rounded, rest = rounded_and_rest(matrix1_tile, DT)
+        read2 = tl.dot(v.to(DT), tl.trans(rounded.to(DT)), scaled2_V, input_precision="tf32x3")  # ... + matrix1 v
         if not EXACT:
-            p2 = tl.dot(v.to(DT), tl.trans(rest.to(DT)), p2)
+            read2 = tl.dot(v.to(DT), tl.trans(rest.to(DT)), read2)
         if YIELD:
-            tl.store(read2_out + step * E + i[None, :] * (H * E) + e[:, None], p2, mask=e_ok[:, None] & i_ok[None, :])
+            tl.store(
+                read2_out + step * E + i[None, :] * (H * E) + e[:, None], read2, mask=e_ok[:, None] & i_ok[None, :]
+            )
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
@@ -2102,8 +2120,8 @@ def backward_prepare_3(
         steep_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
     do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
     v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-    p = tl.dot(do.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # do v^T
-    p2 = p
+    do_v = tl.dot(do.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # do v^T
+    reads = do_v
     for m__start in range(0, M, part_m_):
         m_ = m__start + tl.arange(0, part_m_)
         m__ok = m_ < M
@@ -2121,14 +2139,14 @@ def backward_prepare_3(
             if EXACT
             else 0
         )
-        p3 = decayed_sum(
-            p2, s.to(tl.float32), g_sums + step * M, g_rests + step * M if EXACT else None, g_a,
+        decayed = decayed_sum(
+            reads, s.to(tl.float32), g_sums + step * M, g_rests + step * M if EXACT else None, g_a,
             g_n, g_a, g_n, m_, m__ok, last, H * M, C, CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
         )  # sum_{j} s_{j,m} [do v^T]_{i,j} m_{i,j,m}
         if not FLAT:
             steep_from = first_steep(steep_from, g_a, g_n, m__ok, C, DT)
             i_new = i_ok & ((i >= steep_from) | (again > 0))
-        tl.store(intra2_p + at * M + i[:, None] * M + m_[None, :], p3, mask=i_new[:, None] & m__ok[None, :])
+        tl.store(intra2_p + at * M + i[:, None] * M + m_[None, :], decayed, mask=i_new[:, None] & m__ok[None, :])
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
@@ -2171,8 +2189,8 @@ def backward_prepare_3_others(
                 v = tl.load(
                     v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
                 )
-                p = tl.dot(do.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # do v^T
-                p2 = p
+                do_v = tl.dot(do.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # do v^T
+                reads = do_v
                 for m__start in range(0, M, part_m_):
                     m_ = m__start + tl.arange(0, part_m_)
                     m__ok = m_ < M
@@ -2198,15 +2216,17 @@ def backward_prepare_3_others(
                         if EXACT
                         else 0
                     )
-                    p3 = decayed_sum(
-                        p2, s.to(tl.float32), g_sums + step * M,
+                    decayed = decayed_sum(
+                        reads, s.to(tl.float32), g_sums + step * M,
                         g_rests + step * M if EXACT else None, g_a, g_n, g_a, g_n, m_, m__ok, last,
                         H * M, C, CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
                     )  # sum_{j} s_{j,m} [do v^T]_{i,j} m_{i,j,m}
                     if not FLAT:
                         steep_from = first_steep(steep_from, g_a, g_n, m__ok, C, DT)
                         i_new = i_ok & ((i >= steep_from) | (again > 0))
-                    tl.store(intra2_p + at * M + i[:, None] * M + m_[None, :], p3, mask=i_new[:, None] & m__ok[None, :])
+                    tl.store(
+                        intra2_p + at * M + i[:, None] * M + m_[None, :], decayed, mask=i_new[:, None] & m__ok[None, :]
+                    )
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -2270,7 +2290,7 @@ def backward_sweep_3(
             if PRODUCTS and intra2.dtype == DT
             else tl.where(m__ok[:, None] & i_ok[None, :], intra2, 0.0)
         )
-        p = tl.zeros([block_m_, C], tl.float32)
+        do_V = tl.zeros([block_m_, C], tl.float32)
         kept = span(g_a_end, g_n_end, 0.0, 0)
         scaled1 = tl.load(
             scaled1_p + at * M + i[None, :] * M + m_[:, None], mask=m__ok[:, None] & i_ok[None, :], other=0.0
@@ -2281,14 +2301,14 @@ def backward_sweep_3(
                 do_p + t0 * do_t + i[:, None] * do_t + e[n_e][None, :],
                 mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
-            p = tl.dot(V[n_e].to(DT), tl.trans(do.to(DT)), p, input_precision="tf32x3")  # do V^T
+            do_V = tl.dot(V[n_e].to(DT), tl.trans(do.to(DT)), do_V, input_precision="tf32x3")  # do V^T
             v = tl.load(
                 v_p + t0 * v_t + i[:, None] * v_t + e[n_e][None, :], mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0
             )
-            p2 = tl.dot(
+            V_after = tl.dot(
                 scaled1.to(DT), v.to(DT), (kept[:, None] * V[n_e]), input_precision="tf32x3"
             )  # ... + v^T scaled1
-            V_slice2 = p2  # (39) diag(kept) V + scaled1^T v
+            V_slice2 = V_after  # (39) diag(kept) V + scaled1^T v
             V_next = V_next + (V_slice2,)
         V = V_next
         g_a = tl.where(
@@ -2302,9 +2322,11 @@ def backward_sweep_3(
             else 0
         )
         since = span(g_a, g_n, 0.0, 0)
-        y = intra2_each.to(tl.float32) + (p * since)  # (44) (do V^T) . since + intra2
+        read3 = intra2_each.to(tl.float32) + (do_V * since)  # (44) (do V^T) . since + intra2
         if YIELD:
-            tl.store(read3_out + step * M + i[None, :] * (H * M) + m_[:, None], y, mask=m__ok[:, None] & i_ok[None, :])
+            tl.store(
+                read3_out + step * M + i[None, :] * (H * M) + m_[:, None], read3, mask=m__ok[:, None] & i_ok[None, :]
+            )
 
 
 @triton.jit(do_not_specialize=["T", "count"])
@@ -2346,10 +2368,10 @@ def backward_rows_2(
     t1 = tl.max(tl.where(m__ok[None, :], read1, float("-inf")), axis=1)
     t2 = tl.exp(read1 + (-t1)[:, None])
     t3 = tl.sum(tl.where(m__ok[None, :], t2, 0.0), axis=1)
-    t4 = tl.sum(do * read2, axis=1)
+    do_read2 = tl.sum(do * read2, axis=1)
     tl.store(
         ahead2_out + at[:, None] * M + m_[None, :],
-        t2 * ((-1.0 / (t3 * t3) * t4)[:, None] + (1.0 / t3)[:, None] * read3),
+        t2 * ((-1.0 / (t3 * t3) * do_read2)[:, None] + (1.0 / t3)[:, None] * read3),
         mask=i_ok[:, None] & m__ok[None, :],
     )
 
@@ -2409,8 +2431,8 @@ def backward_prepare_4(
         )  # until . (ahead2)
     k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    p = tl.dot(k.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # k q^T
-    p2 = p
+    k_q = tl.dot(k.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # k q^T
+    reads = k_q
     for m__start in range(0, M, part_m_):
         m_ = m__start + tl.arange(0, part_m_)
         m__ok = m_ < M
@@ -2431,16 +2453,16 @@ def backward_prepare_4(
             if EXACT
             else 0
         )
-        p3 = decayed_sum(
-            p2, ahead22.to(tl.float32), g_sums + step * M, g_rests + step * M if EXACT else None,
+        decayed = decayed_sum(
+            reads, ahead22.to(tl.float32), g_sums + step * M, g_rests + step * M if EXACT else None,
             g_a2, g_n2, g_a2, g_n2, m_, m__ok, last, H * M, C, CHUNK, LEVELS, False, True, FLAT,
             EXACT, DT,
         )  # sum_{j} [k q^T]_{i,j} (ahead2)_{j,m} m_{i,j,m}
         if not FLAT:
             steep_from = first_steep(steep_from, g_a2, g_n2, m__ok, C, DT)
-            again = adds_steep(again, p2, ahead22.to(tl.float32), steep_from, C)
+            again = adds_steep(again, reads, ahead22.to(tl.float32), steep_from, C)
             i_new = i_ok & ((i >= steep_from) | (again > 0))
-        tl.store(intra3_p + at * M + i[:, None] * M + m_[None, :], p3, mask=i_new[:, None] & m__ok[None, :])
+        tl.store(intra3_p + at * M + i[:, None] * M + m_[None, :], decayed, mask=i_new[:, None] & m__ok[None, :])
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
@@ -2514,8 +2536,8 @@ def backward_prepare_4_others(
                 q = tl.load(
                     q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
                 )
-                p = tl.dot(k.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # k q^T
-                p2 = p
+                k_q = tl.dot(k.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # k q^T
+                reads = k_q
                 for m__start in range(0, M, part_m_):
                     m_ = m__start + tl.arange(0, part_m_)
                     m__ok = m_ < M
@@ -2542,16 +2564,18 @@ def backward_prepare_4_others(
                         if EXACT
                         else 0
                     )
-                    p3 = decayed_sum(
-                        p2, ahead22.to(tl.float32), g_sums + step * M,
+                    decayed = decayed_sum(
+                        reads, ahead22.to(tl.float32), g_sums + step * M,
                         g_rests + step * M if EXACT else None, g_a2, g_n2, g_a2, g_n2, m_, m__ok,
                         last, H * M, C, CHUNK, LEVELS, False, True, FLAT, EXACT, DT,
                     )  # sum_{j} [k q^T]_{i,j} (ahead2)_{j,m} m_{i,j,m}
                     if not FLAT:
                         steep_from = first_steep(steep_from, g_a2, g_n2, m__ok, C, DT)
-                        again = adds_steep(again, p2, ahead22.to(tl.float32), steep_from, C)
+                        again = adds_steep(again, reads, ahead22.to(tl.float32), steep_from, C)
                         i_new = i_ok & ((i >= steep_from) | (again > 0))
-                    tl.store(intra3_p + at * M + i[:, None] * M + m_[None, :], p3, mask=i_new[:, None] & m__ok[None, :])
+                    tl.store(
+                        intra3_p + at * M + i[:, None] * M + m_[None, :], decayed, mask=i_new[:, None] & m__ok[None, :]
+                    )
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -2614,7 +2638,7 @@ def backward_sweep_4(
             if EXACT
             else tl.full([1], 0, tl.int32)
         )
-        p = tl.zeros([block_m_, C], tl.float32)
+        k_dK = tl.zeros([block_m_, C], tl.float32)
         kept = span(g_a_end, g_n_end, 0.0, 0)
         scaled3 = tl.load(
             scaled3_p + at * M + i[None, :] * M + m_[:, None], mask=m__ok[:, None] & i_ok[None, :], other=0.0
@@ -2632,14 +2656,14 @@ def backward_sweep_4(
             k = tl.load(
                 k_p + t0 * k_t + i[:, None] * k_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
-            p = tl.dot(dK[n_d].to(DT), tl.trans(k.to(DT)), p, input_precision="tf32x3")  # k dK
+            k_dK = tl.dot(dK[n_d].to(DT), tl.trans(k.to(DT)), k_dK, input_precision="tf32x3")  # k dK
             q = tl.load(
                 q_p + t0 * q_t + i[:, None] * q_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
-            p2 = tl.dot(
+            dK_after = tl.dot(
                 scaled3.to(DT), q.to(DT), (kept[:, None] * dK[n_d]), input_precision="tf32x3"
             )  # ... + q^T scaled3
-            dK_slice2 = p2  # (47) dK diag(kept) + q^T scaled3
+            dK_slice2 = dK_after  # (47) dK diag(kept) + q^T scaled3
             dK_next = dK_next + (dK_slice2,)
         dK = dK_next
         intra3 = tl.load(
@@ -2661,10 +2685,10 @@ def backward_sweep_4(
             else 0
         )
         since = span(g_a_end[:, None], g_n_end[:, None], g_a, g_n)
-        y = intra3_each.to(tl.float32) + (since * p)  # (46) (k dK) . since + intra3
+        ds_3 = intra3_each.to(tl.float32) + (since * k_dK)  # (46) (k dK) . since + intra3
         if YIELD:
             tl.store(
-                ds_3_out + step * M + i[None, :] * (H * M) + m_[:, None], y, mask=m__ok[:, None] & i_ok[None, :]
+                ds_3_out + step * M + i[None, :] * (H * M) + m_[:, None], ds_3, mask=m__ok[:, None] & i_ok[None, :]
             )  # ds
     for n_d in tl.static_range((D + block_d - 1) // block_d):
         if YIELD:
@@ -2706,7 +2730,7 @@ def backward_prepare_5(
     i_new = i_ok
     if not FLAT:
         steep_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
-    t = tl.zeros([C, C], tl.float32)
+    products = tl.zeros([C, C], tl.float32)
     for m__start in range(0, M, part_m_):
         m_ = m__start + tl.arange(0, part_m_)
         m__ok = m_ < M
@@ -2729,8 +2753,8 @@ def backward_prepare_5(
             if EXACT
             else 0
         )
-        t = decayed_product(
-            t, s.to(tl.float32), ahead2.to(tl.float32), g_sums + step * M,
+        products = decayed_product(
+            products, s.to(tl.float32), ahead2.to(tl.float32), g_sums + step * M,
             g_rests + step * M if EXACT else None, g_a, g_n, g_a, g_n, m_, m__ok, last, H * M, C,
             CHUNK, LEVELS, False, True, FLAT, EXACT, DT,
         )
@@ -2755,9 +2779,9 @@ def backward_prepare_5(
             mask=i_new[:, None] & m__ok[None, :],
         )  # s . since
     tl.store(
-        matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t,
+        matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products,
         mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
-    )  # t
+    )  # products
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
@@ -2790,7 +2814,7 @@ def backward_prepare_5_others(
             extent = reach(g_extents + at, last, C, CHUNK)
             if not is_flat(extent, DT):
                 steep_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
-                t = tl.zeros([C, C], tl.float32)
+                products = tl.zeros([C, C], tl.float32)
                 for m__start in range(0, M, part_m_):
                     m_ = m__start + tl.arange(0, part_m_)
                     m__ok = m_ < M
@@ -2821,8 +2845,8 @@ def backward_prepare_5_others(
                         if EXACT
                         else 0
                     )
-                    t = decayed_product(
-                        t, s.to(tl.float32), ahead2.to(tl.float32), g_sums + step * M,
+                    products = decayed_product(
+                        products, s.to(tl.float32), ahead2.to(tl.float32), g_sums + step * M,
                         g_rests + step * M if EXACT else None, g_a, g_n, g_a, g_n, m_, m__ok, last,
                         H * M, C, CHUNK, LEVELS, False, True, FLAT, EXACT, DT,
                     )
@@ -2847,9 +2871,9 @@ def backward_prepare_5_others(
                         (since * s.to(tl.float32)), mask=i_new[:, None] & m__ok[None, :],
                     )  # s . since
                 tl.store(
-                    matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t,
+                    matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products,
                     mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
-                )  # t
+                )  # products
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -2895,7 +2919,7 @@ def backward_sweep_5(
         row = i if EVEN else tl.minimum(i, last)
         at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
-        p = tl.zeros([block_d, C], tl.float32)
+        scaled4_dK = tl.zeros([block_d, C], tl.float32)
         q = tl.load(q_p + t0 * q_t + i[None, :] * q_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         dK_next = ()
         for n_m_ in tl.static_range((M + block_m_ - 1) // block_m_):
@@ -2909,26 +2933,28 @@ def backward_sweep_5(
                 scaled4_p + at * M + i[:, None] * M + m_[n_m_][None, :],
                 mask=i_ok[:, None] & m__ok[n_m_][None, :], other=0.0,
             )
-            p = tl.dot(dK[n_m_].to(DT), tl.trans(scaled4.to(DT)), p, input_precision="tf32x3")  # scaled4 dK^T
+            scaled4_dK = tl.dot(
+                dK[n_m_].to(DT), tl.trans(scaled4.to(DT)), scaled4_dK, input_precision="tf32x3"
+            )  # scaled4 dK^T
             kept = span(g_a_end, g_n_end, 0.0, 0)
             scaled3 = tl.load(
                 scaled3_p + at * M + i[:, None] * M + m_[n_m_][None, :],
                 mask=i_ok[:, None] & m__ok[n_m_][None, :], other=0.0,
             )
-            p3 = tl.dot(
+            dK_after = tl.dot(
                 q.to(DT), scaled3.to(DT), (kept[None, :] * dK[n_m_]), input_precision="tf32x3"
             )  # ... + q^T scaled3
-            dK_slice2 = p3  # (47) dK diag(kept) + q^T scaled3
+            dK_slice2 = dK_after  # (47) dK diag(kept) + q^T scaled3
             dK_next = dK_next + (dK_slice2,)
         dK = dK_next
-        t = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        rounded, rest = rounded_and_rest(t, DT)
-        p2 = tl.dot(q.to(DT), tl.trans(rounded.to(DT)), p, input_precision="tf32x3")  # ... + matrix2 q
+        matrix2_tile = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        rounded, rest = rounded_and_rest(matrix2_tile, DT)
+        dk = tl.dot(q.to(DT), tl.trans(rounded.to(DT)), scaled4_dK, input_precision="tf32x3")  # ... + matrix2 q
         if not EXACT:
-            p2 = tl.dot(q.to(DT), tl.trans(rest.to(DT)), p2)
+            dk = tl.dot(q.to(DT), tl.trans(rest.to(DT)), dk)
         if YIELD:
             tl.store(
-                dk_out + step * D + i[None, :] * (H * D) + d[:, None], p2, mask=d_ok[:, None] & i_ok[None, :]
+                dk_out + step * D + i[None, :] * (H * D) + d[:, None], dk, mask=d_ok[:, None] & i_ok[None, :]
             )  # (49) dk
 
 
@@ -2957,7 +2983,7 @@ def backward_prepare_6(
     i_new = i_ok
     if not FLAT:
         steep_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
-    t = tl.zeros([C, C], tl.float32)
+    products = tl.zeros([C, C], tl.float32)
     for m__start in range(0, M, part_m_):
         m_ = m__start + tl.arange(0, part_m_)
         m__ok = m_ < M
@@ -2980,8 +3006,8 @@ def backward_prepare_6(
             if EXACT
             else 0
         )
-        t = decayed_product(
-            t, s.to(tl.float32), ahead1.to(tl.float32), g_sums + step * M,
+        products = decayed_product(
+            products, s.to(tl.float32), ahead1.to(tl.float32), g_sums + step * M,
             g_rests + step * M if EXACT else None, g_a, g_n, g_a, g_n, m_, m__ok, last, H * M, C,
             CHUNK, LEVELS, False, True, FLAT, EXACT, DT,
         )
@@ -3011,9 +3037,9 @@ def backward_prepare_6(
             mask=i_new[:, None] & m__ok[None, :],
         )  # until . (ahead1)
     tl.store(
-        matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t,
+        matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products,
         mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
-    )  # t
+    )  # products
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
@@ -3046,7 +3072,7 @@ def backward_prepare_6_others(
             extent = reach(g_extents + at, last, C, CHUNK)
             if not is_flat(extent, DT):
                 steep_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
-                t = tl.zeros([C, C], tl.float32)
+                products = tl.zeros([C, C], tl.float32)
                 for m__start in range(0, M, part_m_):
                     m_ = m__start + tl.arange(0, part_m_)
                     m__ok = m_ < M
@@ -3077,8 +3103,8 @@ def backward_prepare_6_others(
                         if EXACT
                         else 0
                     )
-                    t = decayed_product(
-                        t, s.to(tl.float32), ahead1.to(tl.float32), g_sums + step * M,
+                    products = decayed_product(
+                        products, s.to(tl.float32), ahead1.to(tl.float32), g_sums + step * M,
                         g_rests + step * M if EXACT else None, g_a, g_n, g_a, g_n, m_, m__ok, last,
                         H * M, C, CHUNK, LEVELS, False, True, FLAT, EXACT, DT,
                     )
@@ -3108,9 +3134,9 @@ def backward_prepare_6_others(
                         (until * ahead1.to(tl.float32)), mask=i_new[:, None] & m__ok[None, :],
                     )  # until . (ahead1)
                 tl.store(
-                    matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t,
+                    matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products,
                     mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
-                )  # t
+                )  # products
 
 
 @triton.jit(do_not_specialize=["T", "count"])
@@ -3192,7 +3218,7 @@ def backward_sweep_6(
         row = i if EVEN else tl.minimum(i, last)
         at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
-        p = tl.zeros([block_e, C], tl.float32)
+        scaled4_dV = tl.zeros([block_e, C], tl.float32)
         do = tl.load(do_p + t0 * do_t + i[None, :] * do_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
         do_each = (
             tl.dot(do.to(DT), identity)
@@ -3220,30 +3246,32 @@ def backward_sweep_6(
                 scaled4_p + at * M + i[:, None] * M + m_[n_m_][None, :],
                 mask=i_ok[:, None] & m__ok[n_m_][None, :], other=0.0,
             )
-            p = tl.dot(dV[n_m_].to(DT), tl.trans(scaled4.to(DT)), p, input_precision="tf32x3")  # scaled4 dV
+            scaled4_dV = tl.dot(
+                dV[n_m_].to(DT), tl.trans(scaled4.to(DT)), scaled4_dV, input_precision="tf32x3"
+            )  # scaled4 dV
             kept = span(g_a_end, g_n_end, 0.0, 0)
             scaled5 = tl.load(
                 scaled5_p + at * M + i[:, None] * M + m_[n_m_][None, :],
                 mask=i_ok[:, None] & m__ok[n_m_][None, :], other=0.0,
             )
-            p3 = tl.dot(
+            dV_after = tl.dot(
                 (ahead3.to(tl.float32)[None, :] * do_each.to(tl.float32)).to(DT), scaled5.to(DT),
                 (kept[None, :] * dV[n_m_]), input_precision="tf32x3",
             )  # ... + do^T diag((ahead3)) scaled5
-            dV_slice2 = p3  # (52) diag(kept) dV + scaled5^T diag((ahead3)) do
+            dV_slice2 = dV_after  # (52) diag(kept) dV + scaled5^T diag((ahead3)) do
             dV_next = dV_next + (dV_slice2,)
         dV = dV_next
-        t = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        rounded, rest = rounded_and_rest(t, DT)
-        p2 = tl.dot(
+        matrix3_tile = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        rounded, rest = rounded_and_rest(matrix3_tile, DT)
+        dv = tl.dot(
             (ahead3.to(tl.float32)[None, :] * do_each.to(tl.float32)).to(DT),
-            tl.trans(rounded.to(DT)), p, input_precision="tf32x3",
+            tl.trans(rounded.to(DT)), scaled4_dV, input_precision="tf32x3",
         )  # ... + matrix3 diag((ahead3)) do
         if not EXACT:
-            p2 = tl.dot((ahead3.to(tl.float32)[None, :] * do_each.to(tl.float32)).to(DT), tl.trans(rest.to(DT)), p2)
+            dv = tl.dot((ahead3.to(tl.float32)[None, :] * do_each.to(tl.float32)).to(DT), tl.trans(rest.to(DT)), dv)
         if YIELD:
             tl.store(
-                dv_out + step * E + i[None, :] * (H * E) + e[:, None], p2, mask=e_ok[:, None] & i_ok[None, :]
+                dv_out + step * E + i[None, :] * (H * E) + e[:, None], dv, mask=e_ok[:, None] & i_ok[None, :]
             )  # (51) dv
     for n_m_ in tl.static_range((M + block_m_ - 1) // block_m_):
         if YIELD:
@@ -3292,8 +3320,8 @@ def backward_prepare_7(
         steep_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
     v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
     do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-    p = tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # v do^T
-    p2 = p
+    v_do = tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # v do^T
+    reads = v_do
     for m__start in range(0, M, part_m_):
         m_ = m__start + tl.arange(0, part_m_)
         m__ok = m_ < M
@@ -3315,16 +3343,16 @@ def backward_prepare_7(
             if EXACT
             else 0
         )
-        p3 = decayed_sum(
-            p2, (ahead3.to(tl.float32)[:, None] * ahead1.to(tl.float32)), g_sums + step * M,
+        decayed = decayed_sum(
+            reads, (ahead3.to(tl.float32)[:, None] * ahead1.to(tl.float32)), g_sums + step * M,
             g_rests + step * M if EXACT else None, g_a, g_n, g_a, g_n, m_, m__ok, last, H * M, C,
             CHUNK, LEVELS, False, True, FLAT, EXACT, DT,
         )  # sum_{j} [v do^T]_{i,j} (ahead1)_{j,m} m_{i,j,m} (ahead3)_j
         if not FLAT:
             steep_from = first_steep(steep_from, g_a, g_n, m__ok, C, DT)
-            again = adds_steep(again, p2, (ahead3.to(tl.float32)[:, None] * ahead1.to(tl.float32)), steep_from, C)
+            again = adds_steep(again, reads, (ahead3.to(tl.float32)[:, None] * ahead1.to(tl.float32)), steep_from, C)
             i_new = i_ok & ((i >= steep_from) | (again > 0))
-        tl.store(intra4_p + at * M + i[:, None] * M + m_[None, :], p3, mask=i_new[:, None] & m__ok[None, :])
+        tl.store(intra4_p + at * M + i[:, None] * M + m_[None, :], decayed, mask=i_new[:, None] & m__ok[None, :])
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
@@ -3370,8 +3398,8 @@ def backward_prepare_7_others(
                 do = tl.load(
                     do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
                 )
-                p = tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # v do^T
-                p2 = p
+                v_do = tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # v do^T
+                reads = v_do
                 for m__start in range(0, M, part_m_):
                     m_ = m__start + tl.arange(0, part_m_)
                     m__ok = m_ < M
@@ -3399,18 +3427,20 @@ def backward_prepare_7_others(
                         if EXACT
                         else 0
                     )
-                    p3 = decayed_sum(
-                        p2, (ahead3.to(tl.float32)[:, None] * ahead1.to(tl.float32)),
+                    decayed = decayed_sum(
+                        reads, (ahead3.to(tl.float32)[:, None] * ahead1.to(tl.float32)),
                         g_sums + step * M, g_rests + step * M if EXACT else None, g_a, g_n, g_a,
                         g_n, m_, m__ok, last, H * M, C, CHUNK, LEVELS, False, True, FLAT, EXACT, DT,
                     )  # sum_{j} [v do^T]_{i,j} (ahead1)_{j,m} m_{i,j,m} (ahead3)_j
                     if not FLAT:
                         steep_from = first_steep(steep_from, g_a, g_n, m__ok, C, DT)
                         again = adds_steep(
-                            again, p2, (ahead3.to(tl.float32)[:, None] * ahead1.to(tl.float32)), steep_from, C
+                            again, reads, (ahead3.to(tl.float32)[:, None] * ahead1.to(tl.float32)), steep_from, C
                         )
                         i_new = i_ok & ((i >= steep_from) | (again > 0))
-                    tl.store(intra4_p + at * M + i[:, None] * M + m_[None, :], p3, mask=i_new[:, None] & m__ok[None, :])
+                    tl.store(
+                        intra4_p + at * M + i[:, None] * M + m_[None, :], decayed, mask=i_new[:, None] & m__ok[None, :]
+                    )
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -3496,7 +3526,7 @@ def backward_sweep_7(
             else 0
         )
         since = span(g_a_end[:, None], g_n_end[:, None], g_a, g_n)
-        p = tl.zeros([block_m_, C], tl.float32)
+        v_dV = tl.zeros([block_m_, C], tl.float32)
         kept = span(g_a_end, g_n_end, 0.0, 0)
         scaled5 = tl.load(
             scaled5_p + at * M + i[None, :] * M + m_[:, None], mask=m__ok[:, None] & i_ok[None, :], other=0.0
@@ -3512,23 +3542,23 @@ def backward_sweep_7(
             v = tl.load(
                 v_p + t0 * v_t + i[:, None] * v_t + e[n_e][None, :], mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0
             )
-            p = tl.dot(dV[n_e].to(DT), tl.trans(v.to(DT)), p, input_precision="tf32x3")  # v dV^T
+            v_dV = tl.dot(dV[n_e].to(DT), tl.trans(v.to(DT)), v_dV, input_precision="tf32x3")  # v dV^T
             do = tl.load(
                 do_p + t0 * do_t + i[:, None] * do_t + e[n_e][None, :],
                 mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
-            p2 = tl.dot(
+            dV_after = tl.dot(
                 (ahead3.to(tl.float32)[None, :] * scaled5_each.to(tl.float32)).to(DT), do.to(DT),
                 (kept[:, None] * dV[n_e]), input_precision="tf32x3",
             )  # ... + do^T diag((ahead3)) scaled5
-            dV_slice2 = p2  # (52) diag(kept) dV + scaled5^T diag((ahead3)) do
+            dV_slice2 = dV_after  # (52) diag(kept) dV + scaled5^T diag((ahead3)) do
             dV_next = dV_next + (dV_slice2,)
         dV = dV_next
-        y = intra4_each.to(tl.float32) + (since * p)  # (54) (v dV^T) . since + intra4
+        read = intra4_each.to(tl.float32) + (since * v_dV)  # (54) (v dV^T) . since + intra4
         if YIELD:
             tl.store(
                 ds_out + step * M + i[None, :] * (H * M) + m_[:, None],
-                (y + ds_3_each.to(tl.float32)), mask=m__ok[:, None] & i_ok[None, :],
+                (read + ds_3_each.to(tl.float32)), mask=m__ok[:, None] & i_ok[None, :],
             )  # ds
 
 
@@ -3557,7 +3587,7 @@ def backward_prepare_8(
     i_new = i_ok
     if not FLAT:
         steep_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
-    t = tl.zeros([C, C], tl.float32)
+    products = tl.zeros([C, C], tl.float32)
     for m__start in range(0, M, part_m_):
         m_ = m__start + tl.arange(0, part_m_)
         m__ok = m_ < M
@@ -3580,8 +3610,8 @@ def backward_prepare_8(
             if EXACT
             else 0
         )
-        t = decayed_product(
-            t, ahead2.to(tl.float32), s.to(tl.float32), g_sums + step * M,
+        products = decayed_product(
+            products, ahead2.to(tl.float32), s.to(tl.float32), g_sums + step * M,
             g_rests + step * M if EXACT else None, g_a, g_n, g_a, g_n, m_, m__ok, last, H * M, C,
             CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
         )
@@ -3594,9 +3624,9 @@ def backward_prepare_8(
             mask=i_new[:, None] & m__ok[None, :],
         )  # since . (ahead2)
     tl.store(
-        matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t,
+        matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products,
         mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
-    )  # t
+    )  # products
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
@@ -3629,7 +3659,7 @@ def backward_prepare_8_others(
             extent = reach(g_extents + at, last, C, CHUNK)
             if not is_flat(extent, DT):
                 steep_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
-                t = tl.zeros([C, C], tl.float32)
+                products = tl.zeros([C, C], tl.float32)
                 for m__start in range(0, M, part_m_):
                     m_ = m__start + tl.arange(0, part_m_)
                     m__ok = m_ < M
@@ -3660,8 +3690,8 @@ def backward_prepare_8_others(
                         if EXACT
                         else 0
                     )
-                    t = decayed_product(
-                        t, ahead2.to(tl.float32), s.to(tl.float32), g_sums + step * M,
+                    products = decayed_product(
+                        products, ahead2.to(tl.float32), s.to(tl.float32), g_sums + step * M,
                         g_rests + step * M if EXACT else None, g_a, g_n, g_a, g_n, m_, m__ok, last,
                         H * M, C, CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
                     )
@@ -3674,9 +3704,9 @@ def backward_prepare_8_others(
                         (since * ahead2.to(tl.float32)), mask=i_new[:, None] & m__ok[None, :],
                     )  # since . (ahead2)
                 tl.store(
-                    matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t,
+                    matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products,
                     mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
-                )  # t
+                )  # products
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -3722,7 +3752,7 @@ def backward_sweep_8(
         row = i if EVEN else tl.minimum(i, last)
         at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
-        p = tl.zeros([block_d, C], tl.float32)
+        scaled6_K = tl.zeros([block_d, C], tl.float32)
         k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         K_next = ()
         for n_m_ in tl.static_range((M + block_m_ - 1) // block_m_):
@@ -3736,26 +3766,28 @@ def backward_sweep_8(
                 scaled6_p + at * M + i[:, None] * M + m_[n_m_][None, :],
                 mask=i_ok[:, None] & m__ok[n_m_][None, :], other=0.0,
             )
-            p = tl.dot(K[n_m_].to(DT), tl.trans(scaled6.to(DT)), p, input_precision="tf32x3")  # scaled6 K^T
+            scaled6_K = tl.dot(
+                K[n_m_].to(DT), tl.trans(scaled6.to(DT)), scaled6_K, input_precision="tf32x3"
+            )  # scaled6 K^T
             kept = span(g_a_end, g_n_end, 0.0, 0)
             scaled1 = tl.load(
                 scaled1_p + at * M + i[:, None] * M + m_[n_m_][None, :],
                 mask=i_ok[:, None] & m__ok[n_m_][None, :], other=0.0,
             )
-            p3 = tl.dot(
+            K_after = tl.dot(
                 k.to(DT), scaled1.to(DT), (kept[None, :] * K[n_m_]), input_precision="tf32x3"
             )  # ... + k^T scaled1
-            K_slice2 = p3  # (36) K diag(kept) + k^T scaled1
+            K_slice2 = K_after  # (36) K diag(kept) + k^T scaled1
             K_next = K_next + (K_slice2,)
         K = K_next
-        t = tl.load(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        rounded, rest = rounded_and_rest(t, DT)
-        p2 = tl.dot(k.to(DT), tl.trans(rounded.to(DT)), p, input_precision="tf32x3")  # ... + matrix4 k
+        matrix4_tile = tl.load(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        rounded, rest = rounded_and_rest(matrix4_tile, DT)
+        dq = tl.dot(k.to(DT), tl.trans(rounded.to(DT)), scaled6_K, input_precision="tf32x3")  # ... + matrix4 k
         if not EXACT:
-            p2 = tl.dot(k.to(DT), tl.trans(rest.to(DT)), p2)
+            dq = tl.dot(k.to(DT), tl.trans(rest.to(DT)), dq)
         if YIELD:
             tl.store(
-                dq_out + step * D + i[None, :] * (H * D) + d[:, None], p2, mask=d_ok[:, None] & i_ok[None, :]
+                dq_out + step * D + i[None, :] * (H * D) + d[:, None], dq, mask=d_ok[:, None] & i_ok[None, :]
             )  # (56) dq
 
 
@@ -3805,15 +3837,15 @@ def backward_unroll_1(
         else tl.full([1], 0, tl.int32)
     )
     kept = span(g_a_end, g_n_end, 0.0, 0)
-    s = tl.load(
+    dK = tl.load(
         dK_borders + (bh * chunks + c) * D * M + d[:, None] * M + m_[None, :],
         mask=d_ok[:, None] & m__ok[None, :], other=0.0,
     )  # dK
-    s2 = tl.load(
+    K = tl.load(
         K_borders + (bh * chunks + c) * D * M + d[:, None] * M + m_[None, :],
         mask=d_ok[:, None] & m__ok[None, :], other=0.0,
     )  # K
-    s3 = tl.sum((s.to(tl.float32) * s2.to(tl.float32)), axis=0)  # (K . dK)^T 1
+    dK_K = tl.sum((dK.to(tl.float32) * K.to(tl.float32)), axis=0)  # (K . dK)^T 1
     g_a = over_block(
         tl.load(g_sums + step * M + (row)[:, None] * (H * M) + m_[None, :], mask=(m__ok)[None, :], other=0),
         g_sums + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M, C, CHUNK,
@@ -3828,38 +3860,40 @@ def backward_unroll_1(
     )
     since = span(g_a_end[None, :], g_n_end[None, :], g_a, g_n)
     k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    p = tl.dot(k.to(DT), s.to(DT), input_precision="tf32x3")  # (k) dK
-    s4 = tl.load(s_p + t0 * s_t + i[:, None] * s_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
-    w = since * p * s4.to(tl.float32)
-    sums = summed(w, C, True, False, DT)  # [i > j] w
+    k_dK = tl.dot(k.to(DT), dK.to(DT), input_precision="tf32x3")  # (k) dK
+    s = tl.load(s_p + t0 * s_t + i[:, None] * s_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
+    known = since * k_dK * s.to(tl.float32)
+    sums = summed(known, C, True, False, DT)  # [i > j] w
     ahead2 = tl.load(
         ahead2_p + t0 * ahead2_t + i[:, None] * ahead2_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0
     )
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    p2 = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # (q) (k)^T
-    p3 = decayed_sum(
-        p2, s4.to(tl.float32), g_sums + step * M, g_rests + step * M if EXACT else None, g_a, g_n,
+    q_k = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # (q) (k)^T
+    decayed = decayed_sum(
+        q_k, s.to(tl.float32), g_sums + step * M, g_rests + step * M if EXACT else None, g_a, g_n,
         g_a, g_n, m_, m__ok, last, H * M, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
     )  # sum_{j} (s)_{j,m} m_{i,j,m} [(q) (k)^T]_{i,j}
     if not FLAT:
         steep_from = first_steep(steep_from, g_a, g_n, m__ok, C, DT)
         i_new = i_ok & ((i >= steep_from) | (again > 0))
-    p4 = tl.dot(k.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # (k) (q)^T
-    p5 = decayed_sum(
-        p4, ahead2.to(tl.float32), g_sums + step * M, g_rests + step * M if EXACT else None, g_a,
+    k_q = tl.dot(k.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # (k) (q)^T
+    decayed2 = decayed_sum(
+        k_q, ahead2.to(tl.float32), g_sums + step * M, g_rests + step * M if EXACT else None, g_a,
         g_n, g_a, g_n, m_, m__ok, last, H * M, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
     )  # sum_{j} (ahead2)_{j,m} m_{i,j,m} [(k) (q)^T]_{i,j}
     if not FLAT:
         steep_from = first_steep(steep_from, g_a, g_n, m__ok, C, DT)
-        again = adds_steep(again, p4, ahead2.to(tl.float32), steep_from, C)
+        again = adds_steep(again, k_q, ahead2.to(tl.float32), steep_from, C)
         i_new = i_ok & ((i >= steep_from) | (again > 0))
     since2 = span(g_a, g_n, 0.0, 0)
-    p6 = tl.dot(q.to(DT), s2.to(DT), input_precision="tf32x3")  # (q) K
-    w2 = (ahead2.to(tl.float32) * p3) + (-(s4.to(tl.float32) * p5)) + (since2 * ahead2.to(tl.float32) * p6)
-    sums2 = summed(w2, C, False, True, DT)  # [i <= j] w
+    q_K = tl.dot(q.to(DT), K.to(DT), input_precision="tf32x3")  # (q) K
+    known2 = (
+        (ahead2.to(tl.float32) * decayed) + (-(s.to(tl.float32) * decayed2)) + (since2 * ahead2.to(tl.float32) * q_K)
+    )
+    sums2 = summed(known2, C, False, True, DT)  # [i <= j] w
     tl.store(
         K__out + step * M + i[:, None] * (H * M) + m_[None, :],
-        ((kept * s3)[None, :] + sums + sums2), mask=i_new[:, None] & m__ok[None, :],
+        ((kept * dK_K)[None, :] + sums + sums2), mask=i_new[:, None] & m__ok[None, :],
     )  # K
 
 
@@ -3916,15 +3950,15 @@ def backward_unroll_1_others(
                     else tl.full([1], 0, tl.int32)
                 )
                 kept = span(g_a_end, g_n_end, 0.0, 0)
-                s = tl.load(
+                dK = tl.load(
                     dK_borders + (bh * chunks + c) * D * M + d[:, None] * M + m_[None, :],
                     mask=d_ok[:, None] & m__ok[None, :], other=0.0,
                 )  # dK
-                s2 = tl.load(
+                K = tl.load(
                     K_borders + (bh * chunks + c) * D * M + d[:, None] * M + m_[None, :],
                     mask=d_ok[:, None] & m__ok[None, :], other=0.0,
                 )  # K
-                s3 = tl.sum((s.to(tl.float32) * s2.to(tl.float32)), axis=0)  # (K . dK)^T 1
+                dK_K = tl.sum((dK.to(tl.float32) * K.to(tl.float32)), axis=0)  # (K . dK)^T 1
                 g_a = over_block(
                     tl.load(g_sums + step * M + (row)[:, None] * (H * M) + m_[None, :], mask=(m__ok)[None, :], other=0),
                     g_sums + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M, C,
@@ -3945,12 +3979,12 @@ def backward_unroll_1_others(
                 k = tl.load(
                     k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
                 )
-                p = tl.dot(k.to(DT), s.to(DT), input_precision="tf32x3")  # (k) dK
-                s4 = tl.load(
+                k_dK = tl.dot(k.to(DT), dK.to(DT), input_precision="tf32x3")  # (k) dK
+                s = tl.load(
                     s_p + t0 * s_t + i[:, None] * s_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0
                 )
-                w = since * p * s4.to(tl.float32)
-                sums = summed(w, C, True, False, DT)  # [i > j] w
+                known = since * k_dK * s.to(tl.float32)
+                sums = summed(known, C, True, False, DT)  # [i > j] w
                 ahead2 = tl.load(
                     ahead2_p + t0 * ahead2_t + i[:, None] * ahead2_t + m_[None, :],
                     mask=i_ok[:, None] & m__ok[None, :], other=0.0,
@@ -3958,32 +3992,36 @@ def backward_unroll_1_others(
                 q = tl.load(
                     q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
                 )
-                p2 = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # (q) (k)^T
-                p3 = decayed_sum(
-                    p2, s4.to(tl.float32), g_sums + step * M, g_rests + step * M if EXACT else None,
+                q_k = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # (q) (k)^T
+                decayed = decayed_sum(
+                    q_k, s.to(tl.float32), g_sums + step * M, g_rests + step * M if EXACT else None,
                     g_a, g_n, g_a, g_n, m_, m__ok, last, H * M, C, CHUNK, LEVELS, True, False, FLAT,
                     EXACT, DT,
                 )  # sum_{j} (s)_{j,m} m_{i,j,m} [(q) (k)^T]_{i,j}
                 if not FLAT:
                     steep_from = first_steep(steep_from, g_a, g_n, m__ok, C, DT)
                     i_new = i_ok & ((i >= steep_from) | (again > 0))
-                p4 = tl.dot(k.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # (k) (q)^T
-                p5 = decayed_sum(
-                    p4, ahead2.to(tl.float32), g_sums + step * M,
+                k_q = tl.dot(k.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # (k) (q)^T
+                decayed2 = decayed_sum(
+                    k_q, ahead2.to(tl.float32), g_sums + step * M,
                     g_rests + step * M if EXACT else None, g_a, g_n, g_a, g_n, m_, m__ok, last,
                     H * M, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
                 )  # sum_{j} (ahead2)_{j,m} m_{i,j,m} [(k) (q)^T]_{i,j}
                 if not FLAT:
                     steep_from = first_steep(steep_from, g_a, g_n, m__ok, C, DT)
-                    again = adds_steep(again, p4, ahead2.to(tl.float32), steep_from, C)
+                    again = adds_steep(again, k_q, ahead2.to(tl.float32), steep_from, C)
                     i_new = i_ok & ((i >= steep_from) | (again > 0))
                 since2 = span(g_a, g_n, 0.0, 0)
-                p6 = tl.dot(q.to(DT), s2.to(DT), input_precision="tf32x3")  # (q) K
-                w2 = (ahead2.to(tl.float32) * p3) + (-(s4.to(tl.float32) * p5)) + (since2 * ahead2.to(tl.float32) * p6)
-                sums2 = summed(w2, C, False, True, DT)  # [i <= j] w
+                q_K = tl.dot(q.to(DT), K.to(DT), input_precision="tf32x3")  # (q) K
+                known2 = (
+                    (ahead2.to(tl.float32) * decayed)
+                    + (-(s.to(tl.float32) * decayed2))
+                    + (since2 * ahead2.to(tl.float32) * q_K)
+                )
+                sums2 = summed(known2, C, False, True, DT)  # [i <= j] w
                 tl.store(
                     K__out + step * M + i[:, None] * (H * M) + m_[None, :],
-                    ((kept * s3)[None, :] + sums + sums2), mask=i_new[:, None] & m__ok[None, :],
+                    ((kept * dK_K)[None, :] + sums + sums2), mask=i_new[:, None] & m__ok[None, :],
                 )  # K
 
 
@@ -4071,24 +4109,24 @@ def backward_unroll_2(
     )
     since = span(g_a_end[None, :], g_n_end[None, :], g_a, g_n)
     v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-    s = tl.load(
+    dV = tl.load(
         dV_borders + (bh * chunks + c) * M * E + m_[None, :] * E + e[:, None],
         mask=m__ok[None, :] & e_ok[:, None], other=0.0,
     )  # dV
-    p = tl.dot(v.to(DT), s.to(DT), input_precision="tf32x3")  # (v) dV^T
-    s2 = tl.load(s_p + t0 * s_t + i[:, None] * s_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
-    w = since * p * s2.to(tl.float32)
-    sums = summed(w, C, True, False, DT)  # [i > j] w
+    v_dV = tl.dot(v.to(DT), dV.to(DT), input_precision="tf32x3")  # (v) dV^T
+    s = tl.load(s_p + t0 * s_t + i[:, None] * s_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
+    known = since * v_dV * s.to(tl.float32)
+    sums = summed(known, C, True, False, DT)  # [i > j] w
     kept = span(g_a_end, g_n_end, 0.0, 0)
-    s3 = tl.load(
+    V = tl.load(
         V_borders + (bh * chunks + c) * M * E + m_[None, :] * E + e[:, None],
         mask=m__ok[None, :] & e_ok[:, None], other=0.0,
     )  # V
-    s4 = tl.sum((s3.to(tl.float32) * s.to(tl.float32)), axis=0)  # (V . dV) 1
+    V_dV = tl.sum((V.to(tl.float32) * dV.to(tl.float32)), axis=0)  # (V . dV) 1
     do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-    p2 = tl.dot(do.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # (do) (v)^T
-    p3 = decayed_sum(
-        p2, s2.to(tl.float32), g_sums + step * M, g_rests + step * M if EXACT else None, g_a, g_n,
+    do_v = tl.dot(do.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # (do) (v)^T
+    decayed = decayed_sum(
+        do_v, s.to(tl.float32), g_sums + step * M, g_rests + step * M if EXACT else None, g_a, g_n,
         g_a, g_n, m_, m__ok, last, H * M, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
     )  # sum_{j} (s)_{j,m} m_{i,j,m} [(do) (v)^T]_{i,j}
     if not FLAT:
@@ -4097,22 +4135,24 @@ def backward_unroll_2(
     ahead4 = tl.load(
         ahead4_p + t0 * ahead4_t + i[:, None] * ahead4_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0
     )
-    p4 = tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # (v) (do)^T
-    p5 = decayed_sum(
-        p4, ahead4.to(tl.float32), g_sums + step * M, g_rests + step * M if EXACT else None, g_a,
+    v_do = tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # (v) (do)^T
+    decayed2 = decayed_sum(
+        v_do, ahead4.to(tl.float32), g_sums + step * M, g_rests + step * M if EXACT else None, g_a,
         g_n, g_a, g_n, m_, m__ok, last, H * M, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
     )  # sum_{j} (ahead4)_{j,m} m_{i,j,m} [(v) (do)^T]_{i,j}
     if not FLAT:
         steep_from = first_steep(steep_from, g_a, g_n, m__ok, C, DT)
-        again = adds_steep(again, p4, ahead4.to(tl.float32), steep_from, C)
+        again = adds_steep(again, v_do, ahead4.to(tl.float32), steep_from, C)
         i_new = i_ok & ((i >= steep_from) | (again > 0))
     since2 = span(g_a, g_n, 0.0, 0)
-    p6 = tl.dot(do.to(DT), s3.to(DT), input_precision="tf32x3")  # (do) V^T
-    w2 = (p3 * ahead4.to(tl.float32)) + (-(p5 * s2.to(tl.float32))) + (since2 * ahead4.to(tl.float32) * p6)
-    sums2 = summed(w2, C, False, True, DT)  # [i <= j] w
+    do_V = tl.dot(do.to(DT), V.to(DT), input_precision="tf32x3")  # (do) V^T
+    known2 = (
+        (decayed * ahead4.to(tl.float32)) + (-(decayed2 * s.to(tl.float32))) + (since2 * ahead4.to(tl.float32) * do_V)
+    )
+    sums2 = summed(known2, C, False, True, DT)  # [i <= j] w
     tl.store(
         V__out + step * M + i[:, None] * (H * M) + m_[None, :],
-        (sums + (kept * s4)[None, :] + sums2), mask=i_new[:, None] & m__ok[None, :],
+        (sums + (kept * V_dV)[None, :] + sums2), mask=i_new[:, None] & m__ok[None, :],
     )  # V
 
 
@@ -4188,30 +4228,30 @@ def backward_unroll_2_others(
                 v = tl.load(
                     v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
                 )
-                s = tl.load(
+                dV = tl.load(
                     dV_borders + (bh * chunks + c) * M * E + m_[None, :] * E + e[:, None],
                     mask=m__ok[None, :] & e_ok[:, None], other=0.0,
                 )  # dV
-                p = tl.dot(v.to(DT), s.to(DT), input_precision="tf32x3")  # (v) dV^T
-                s2 = tl.load(
+                v_dV = tl.dot(v.to(DT), dV.to(DT), input_precision="tf32x3")  # (v) dV^T
+                s = tl.load(
                     s_p + t0 * s_t + i[:, None] * s_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0
                 )
-                w = since * p * s2.to(tl.float32)
-                sums = summed(w, C, True, False, DT)  # [i > j] w
+                known = since * v_dV * s.to(tl.float32)
+                sums = summed(known, C, True, False, DT)  # [i > j] w
                 kept = span(g_a_end, g_n_end, 0.0, 0)
-                s3 = tl.load(
+                V = tl.load(
                     V_borders + (bh * chunks + c) * M * E + m_[None, :] * E + e[:, None],
                     mask=m__ok[None, :] & e_ok[:, None], other=0.0,
                 )  # V
-                s4 = tl.sum((s3.to(tl.float32) * s.to(tl.float32)), axis=0)  # (V . dV) 1
+                V_dV = tl.sum((V.to(tl.float32) * dV.to(tl.float32)), axis=0)  # (V . dV) 1
                 do = tl.load(
                     do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
                 )
-                p2 = tl.dot(do.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # (do) (v)^T
-                p3 = decayed_sum(
-                    p2, s2.to(tl.float32), g_sums + step * M, g_rests + step * M if EXACT else None,
-                    g_a, g_n, g_a, g_n, m_, m__ok, last, H * M, C, CHUNK, LEVELS, True, False, FLAT,
-                    EXACT, DT,
+                do_v = tl.dot(do.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # (do) (v)^T
+                decayed = decayed_sum(
+                    do_v, s.to(tl.float32), g_sums + step * M,
+                    g_rests + step * M if EXACT else None, g_a, g_n, g_a, g_n, m_, m__ok, last,
+                    H * M, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
                 )  # sum_{j} (s)_{j,m} m_{i,j,m} [(do) (v)^T]_{i,j}
                 if not FLAT:
                     steep_from = first_steep(steep_from, g_a, g_n, m__ok, C, DT)
@@ -4220,23 +4260,27 @@ def backward_unroll_2_others(
                     ahead4_p + t0 * ahead4_t + i[:, None] * ahead4_t + m_[None, :],
                     mask=i_ok[:, None] & m__ok[None, :], other=0.0,
                 )
-                p4 = tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # (v) (do)^T
-                p5 = decayed_sum(
-                    p4, ahead4.to(tl.float32), g_sums + step * M,
+                v_do = tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # (v) (do)^T
+                decayed2 = decayed_sum(
+                    v_do, ahead4.to(tl.float32), g_sums + step * M,
                     g_rests + step * M if EXACT else None, g_a, g_n, g_a, g_n, m_, m__ok, last,
                     H * M, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
                 )  # sum_{j} (ahead4)_{j,m} m_{i,j,m} [(v) (do)^T]_{i,j}
                 if not FLAT:
                     steep_from = first_steep(steep_from, g_a, g_n, m__ok, C, DT)
-                    again = adds_steep(again, p4, ahead4.to(tl.float32), steep_from, C)
+                    again = adds_steep(again, v_do, ahead4.to(tl.float32), steep_from, C)
                     i_new = i_ok & ((i >= steep_from) | (again > 0))
                 since2 = span(g_a, g_n, 0.0, 0)
-                p6 = tl.dot(do.to(DT), s3.to(DT), input_precision="tf32x3")  # (do) V^T
-                w2 = (p3 * ahead4.to(tl.float32)) + (-(p5 * s2.to(tl.float32))) + (since2 * ahead4.to(tl.float32) * p6)
-                sums2 = summed(w2, C, False, True, DT)  # [i <= j] w
+                do_V = tl.dot(do.to(DT), V.to(DT), input_precision="tf32x3")  # (do) V^T
+                known2 = (
+                    (decayed * ahead4.to(tl.float32))
+                    + (-(decayed2 * s.to(tl.float32)))
+                    + (since2 * ahead4.to(tl.float32) * do_V)
+                )
+                sums2 = summed(known2, C, False, True, DT)  # [i <= j] w
                 tl.store(
                     V__out + step * M + i[:, None] * (H * M) + m_[None, :],
-                    (sums + (kept * s4)[None, :] + sums2), mask=i_new[:, None] & m__ok[None, :],
+                    (sums + (kept * V_dV)[None, :] + sums2), mask=i_new[:, None] & m__ok[None, :],
                 )  # V
 
 
@@ -4291,7 +4335,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     D = q.shape[-1]
     E = v.shape[-1]
     M = s.shape[-1]
-    config = choose(some.dtype, (D, E, M), "02c9b403121bf403")
+    config = choose(some.dtype, (D, E, M), "ad29f1f1d29af460")
     lay = places(packed, (B, T, H), config.chunk)
     blocks = places(packed, (B, T, H), config.span)
     parts = parts_for(lay, B * H * cdiv(M, min(config.tile, config.padded(M))))

@@ -351,7 +351,7 @@ def forward_prepare_1(
     i_new = i_ok
     if not FLAT:
         steep_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
-    t = tl.zeros([C, C], tl.float32)
+    products = tl.zeros([C, C], tl.float32)
     f_most = tl.full([], 0.0, tl.float32)
     f_least = tl.full([], 0.0, tl.float32)
     for d_start in range(0, D, part_d):
@@ -418,7 +418,7 @@ def forward_prepare_1(
             if EXACT
             else span(f_a, f_n, f_a_before, f_n_before)
         )
-        x = tl.where(i_ok[:, None] & d_ok[None, :], (1.0 + (-f)), 0.0)  # 1 - f
+        stepwise = tl.where(i_ok[:, None] & d_ok[None, :], (1.0 + (-f)), 0.0)  # 1 - f
         # sum_{d} q_{i,d} (1 - f)_{j,d} m_{i,j,d}
         f_a_end = (
             last_of(f_a, C)
@@ -438,9 +438,10 @@ def forward_prepare_1(
         )
         if SUMS:
             tl.store(f_sums + step * D + last * (H * D) + d, f_a_end, mask=d_ok)
-        t = decayed_product(
-            t, q.to(tl.float32), x, f_sums + step * D, f_rests + step * D if EXACT else None, f_a,
-            f_n, f_a, f_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
+        products = decayed_product(
+            products, q.to(tl.float32), stepwise, f_sums + step * D,
+            f_rests + step * D if EXACT else None, f_a, f_n, f_a, f_n, d, d_ok, last, H * D, C,
+            CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
         )
         if not FLAT:
             steep_from = first_steep(steep_from, f_a, f_n, d_ok, C, DT)
@@ -452,7 +453,7 @@ def forward_prepare_1(
         )  # q . since
         until = span(f_a_end[None, :], f_n_end[None, :], f_a, f_n)
         tl.store(
-            scaled2_p + at * D + i[:, None] * D + d[None, :], (x * until), mask=i_new[:, None] & d_ok[None, :]
+            scaled2_p + at * D + i[:, None] * D + d[None, :], (stepwise * until), mask=i_new[:, None] & d_ok[None, :]
         )  # (1 - f) . until
     if SUMS:
         tl.store(f_extents + at, f_most - f_least)
@@ -473,9 +474,9 @@ def forward_prepare_1(
                     f_sums + step * D + i[:, None] * (H * D) + d[None, :], sums, mask=i_ok[:, None] & d_ok[None, :]
                 )
     tl.store(
-        matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t,
+        matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products,
         mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
-    )  # t
+    )  # products
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
@@ -509,7 +510,7 @@ def forward_prepare_1_others(
             extent = reach(f_extents + at, last, C, CHUNK)
             if not is_flat(extent, DT):
                 steep_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
-                t = tl.zeros([C, C], tl.float32)
+                products = tl.zeros([C, C], tl.float32)
                 f_most = tl.full([], 0.0, tl.float32)
                 f_least = tl.full([], 0.0, tl.float32)
                 for d_start in range(0, D, part_d):
@@ -588,7 +589,7 @@ def forward_prepare_1_others(
                         if EXACT
                         else span(f_a, f_n, f_a_before, f_n_before)
                     )
-                    x = tl.where(i_ok[:, None] & d_ok[None, :], (1.0 + (-f)), 0.0)  # 1 - f
+                    stepwise = tl.where(i_ok[:, None] & d_ok[None, :], (1.0 + (-f)), 0.0)  # 1 - f
                     # sum_{d} q_{i,d} (1 - f)_{j,d} m_{i,j,d}
                     f_a_end = (
                         last_of(f_a, C)
@@ -608,8 +609,8 @@ def forward_prepare_1_others(
                     )
                     if SUMS:
                         tl.store(f_sums + step * D + last * (H * D) + d, f_a_end, mask=d_ok)
-                    t = decayed_product(
-                        t, q.to(tl.float32), x, f_sums + step * D,
+                    products = decayed_product(
+                        products, q.to(tl.float32), stepwise, f_sums + step * D,
                         f_rests + step * D if EXACT else None, f_a, f_n, f_a, f_n, d, d_ok, last,
                         H * D, C, CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
                     )
@@ -623,7 +624,7 @@ def forward_prepare_1_others(
                     )  # q . since
                     until = span(f_a_end[None, :], f_n_end[None, :], f_a, f_n)
                     tl.store(
-                        scaled2_p + at * D + i[:, None] * D + d[None, :], (x * until),
+                        scaled2_p + at * D + i[:, None] * D + d[None, :], (stepwise * until),
                         mask=i_new[:, None] & d_ok[None, :],
                     )  # (1 - f) . until
                 if SUMS:
@@ -646,9 +647,9 @@ def forward_prepare_1_others(
                                 mask=i_ok[:, None] & d_ok[None, :],
                             )
                 tl.store(
-                    matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t,
+                    matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products,
                     mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
-                )  # t
+                )  # products
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -704,7 +705,7 @@ def forward_sweep_1(
         row = i if EVEN else tl.minimum(i, last)
         at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
-        p = tl.zeros([block_e, C], tl.float32)
+        scaled1_S = tl.zeros([block_e, C], tl.float32)
         i_ = tl.load(i__p + t0 * i__t + i[None, :] * i__t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
         S_next = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
@@ -726,26 +727,28 @@ def forward_sweep_1(
                 scaled1_p + at * D + i[:, None] * D + d[n_d][None, :],
                 mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
-            p = tl.dot(S[n_d].to(DT), tl.trans(scaled1.to(DT)), p, input_precision="tf32x3")  # scaled1 S
+            scaled1_S = tl.dot(
+                S[n_d].to(DT), tl.trans(scaled1.to(DT)), scaled1_S, input_precision="tf32x3"
+            )  # scaled1 S
             kept = span(f_a_end, f_n_end, 0.0, 0)
             scaled2 = tl.load(
                 scaled2_p + at * D + i[:, None] * D + d[n_d][None, :],
                 mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
-            p3 = tl.dot(
+            S_after = tl.dot(
                 i_.to(DT), scaled2.to(DT), (kept[None, :] * S[n_d]), input_precision="tf32x3"
             )  # ... + scaled2^T i
-            S_slice2 = p3  # (22) diag(kept) S + scaled2^T i
+            S_slice2 = S_after  # (22) diag(kept) S + scaled2^T i
             S_next = S_next + (S_slice2,)
         S = S_next
-        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        rounded, rest = rounded_and_rest(t, DT)
-        p2 = tl.dot(i_.to(DT), tl.trans(rounded.to(DT)), p, input_precision="tf32x3")  # ... + matrix1 i
+        matrix1_tile = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        rounded, rest = rounded_and_rest(matrix1_tile, DT)
+        o = tl.dot(i_.to(DT), tl.trans(rounded.to(DT)), scaled1_S, input_precision="tf32x3")  # ... + matrix1 i
         if not EXACT:
-            p2 = tl.dot(i_.to(DT), tl.trans(rest.to(DT)), p2)
+            o = tl.dot(i_.to(DT), tl.trans(rest.to(DT)), o)
         if YIELD:
             tl.store(
-                o_out + step * E + i[None, :] * (H * E) + e[:, None], p2, mask=e_ok[:, None] & i_ok[None, :]
+                o_out + step * E + i[None, :] * (H * E) + e[:, None], o, mask=e_ok[:, None] & i_ok[None, :]
             )  # (21) o
     for n_d in tl.static_range((D + block_d - 1) // block_d):
         if YIELD:
@@ -771,7 +774,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], i_.shape[2], f.shape[2], 0)
     D = q.shape[-1]
     E = i_.shape[-1]
-    config = choose(some.dtype, (D, E), "3d107e52f50febc9")
+    config = choose(some.dtype, (D, E), "f32010d91f1e50d8")
     lay = places(packed, (B, T, H), config.chunk)
     blocks = places(packed, (B, T, H), BLOCK)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
@@ -874,7 +877,7 @@ def backward_prepare_1(
     i_new = i_ok
     if not FLAT:
         steep_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
-    t = tl.zeros([C, C], tl.float32)
+    products = tl.zeros([C, C], tl.float32)
     for d_start in range(0, D, part_d):
         d = d_start + tl.arange(0, part_d)
         d_ok = d < D
@@ -920,12 +923,13 @@ def backward_prepare_1(
             if EXACT
             else span(f_a, f_n, f_a_before, f_n_before)
         )
-        x = tl.where(i_ok[:, None] & d_ok[None, :], (1.0 + (-f)), 0.0)  # 1 - f
+        stepwise = tl.where(i_ok[:, None] & d_ok[None, :], (1.0 + (-f)), 0.0)  # 1 - f
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         # sum_{d} q_{j,d} (1 - f)_{i,d} m_{i,j,d}
-        t = decayed_product(
-            t, x, q.to(tl.float32), f_sums + step * D, f_rests + step * D if EXACT else None, f_a,
-            f_n, f_a, f_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, True, FLAT, EXACT, DT,
+        products = decayed_product(
+            products, stepwise, q.to(tl.float32), f_sums + step * D,
+            f_rests + step * D if EXACT else None, f_a, f_n, f_a, f_n, d, d_ok, last, H * D, C,
+            CHUNK, LEVELS, False, True, FLAT, EXACT, DT,
         )
         if not FLAT:
             steep_from = first_steep(steep_from, f_a, f_n, d_ok, C, DT)
@@ -944,7 +948,7 @@ def backward_prepare_1(
         )
         since = span(f_a_end[None, :], f_n_end[None, :], f_a, f_n)
         tl.store(
-            scaled1_p + at * D + i[:, None] * D + d[None, :], (x * since), mask=i_new[:, None] & d_ok[None, :]
+            scaled1_p + at * D + i[:, None] * D + d[None, :], (stepwise * since), mask=i_new[:, None] & d_ok[None, :]
         )  # (1 - f) . since
         until = span(f_a, f_n, 0.0, 0)
         tl.store(
@@ -952,9 +956,9 @@ def backward_prepare_1(
             mask=i_new[:, None] & d_ok[None, :],
         )  # q . until
     tl.store(
-        matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t,
+        matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products,
         mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
-    )  # t
+    )  # products
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
@@ -987,7 +991,7 @@ def backward_prepare_1_others(
             extent = reach(f_extents + at, last, C, CHUNK)
             if not is_flat(extent, DT):
                 steep_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
-                t = tl.zeros([C, C], tl.float32)
+                products = tl.zeros([C, C], tl.float32)
                 for d_start in range(0, D, part_d):
                     d = d_start + tl.arange(0, part_d)
                     d_ok = d < D
@@ -1040,13 +1044,13 @@ def backward_prepare_1_others(
                         if EXACT
                         else span(f_a, f_n, f_a_before, f_n_before)
                     )
-                    x = tl.where(i_ok[:, None] & d_ok[None, :], (1.0 + (-f)), 0.0)  # 1 - f
+                    stepwise = tl.where(i_ok[:, None] & d_ok[None, :], (1.0 + (-f)), 0.0)  # 1 - f
                     q = tl.load(
                         q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
                     )
                     # sum_{d} q_{j,d} (1 - f)_{i,d} m_{i,j,d}
-                    t = decayed_product(
-                        t, x, q.to(tl.float32), f_sums + step * D,
+                    products = decayed_product(
+                        products, stepwise, q.to(tl.float32), f_sums + step * D,
                         f_rests + step * D if EXACT else None, f_a, f_n, f_a, f_n, d, d_ok, last,
                         H * D, C, CHUNK, LEVELS, False, True, FLAT, EXACT, DT,
                     )
@@ -1067,7 +1071,7 @@ def backward_prepare_1_others(
                     )
                     since = span(f_a_end[None, :], f_n_end[None, :], f_a, f_n)
                     tl.store(
-                        scaled1_p + at * D + i[:, None] * D + d[None, :], (x * since),
+                        scaled1_p + at * D + i[:, None] * D + d[None, :], (stepwise * since),
                         mask=i_new[:, None] & d_ok[None, :],
                     )  # (1 - f) . since
                     until = span(f_a, f_n, 0.0, 0)
@@ -1076,9 +1080,9 @@ def backward_prepare_1_others(
                         (until * q.to(tl.float32)), mask=i_new[:, None] & d_ok[None, :],
                     )  # q . until
                 tl.store(
-                    matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t,
+                    matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products,
                     mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
-                )  # t
+                )  # products
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -1134,7 +1138,7 @@ def backward_sweep_1(
         row = i if EVEN else tl.minimum(i, last)
         at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
-        p = tl.zeros([block_e, C], tl.float32)
+        scaled1_dS = tl.zeros([block_e, C], tl.float32)
         do = tl.load(do_p + t0 * do_t + i[None, :] * do_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
         dS_next = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
@@ -1156,26 +1160,28 @@ def backward_sweep_1(
                 scaled1_p + at * D + i[:, None] * D + d[n_d][None, :],
                 mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
-            p = tl.dot(dS[n_d].to(DT), tl.trans(scaled1.to(DT)), p, input_precision="tf32x3")  # scaled1 dS
+            scaled1_dS = tl.dot(
+                dS[n_d].to(DT), tl.trans(scaled1.to(DT)), scaled1_dS, input_precision="tf32x3"
+            )  # scaled1 dS
             kept = span(f_a_end, f_n_end, 0.0, 0)
             scaled2 = tl.load(
                 scaled2_p + at * D + i[:, None] * D + d[n_d][None, :],
                 mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
-            p3 = tl.dot(
+            dS_after = tl.dot(
                 do.to(DT), scaled2.to(DT), (kept[None, :] * dS[n_d]), input_precision="tf32x3"
             )  # ... + scaled2^T do
-            dS_slice2 = p3  # (27) diag(kept) dS + scaled2^T do
+            dS_slice2 = dS_after  # (27) diag(kept) dS + scaled2^T do
             dS_next = dS_next + (dS_slice2,)
         dS = dS_next
-        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        rounded, rest = rounded_and_rest(t, DT)
-        p2 = tl.dot(do.to(DT), tl.trans(rounded.to(DT)), p, input_precision="tf32x3")  # ... + matrix1 do
+        matrix1_tile = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        rounded, rest = rounded_and_rest(matrix1_tile, DT)
+        di = tl.dot(do.to(DT), tl.trans(rounded.to(DT)), scaled1_dS, input_precision="tf32x3")  # ... + matrix1 do
         if not EXACT:
-            p2 = tl.dot(do.to(DT), tl.trans(rest.to(DT)), p2)
+            di = tl.dot(do.to(DT), tl.trans(rest.to(DT)), di)
         if YIELD:
             tl.store(
-                di_out + step * E + i[None, :] * (H * E) + e[:, None], p2, mask=e_ok[:, None] & i_ok[None, :]
+                di_out + step * E + i[None, :] * (H * E) + e[:, None], di, mask=e_ok[:, None] & i_ok[None, :]
             )  # (26) di
     for n_d in tl.static_range((D + block_d - 1) // block_d):
         if YIELD:
@@ -1225,11 +1231,11 @@ def backward_read_1(
     i_new = i_ok
     if not FLAT:
         steep_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
-    s = tl.load(
+    S = tl.load(
         S_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
         mask=d_ok[None, :] & e_ok[:, None], other=0.0,
     )  # S
-    s2 = tl.load(
+    dS = tl.load(
         dS_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
         mask=d_ok[None, :] & e_ok[:, None], other=0.0,
     )  # dS
@@ -1246,11 +1252,11 @@ def backward_read_1(
         else tl.full([1], 0, tl.int32)
     )
     kept = span(f_a_end, f_n_end, 0.0, 0)
-    spans = kept * tl.sum(s.to(tl.float32) * s2.to(tl.float32), axis=0)  # the decays of the interval times <S, dS>
+    spans = kept * tl.sum(S.to(tl.float32) * dS.to(tl.float32), axis=0)  # the decays of the interval times <S, dS>
     do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
     i_ = tl.load(i__p + t0 * i__t + i[:, None] * i__t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-    p = tl.dot(do.to(DT), tl.trans(i_.to(DT)), input_precision="tf32x3")  # do i^T
-    p2 = p
+    product = tl.dot(do.to(DT), tl.trans(i_.to(DT)), input_precision="tf32x3")  # do i^T
+    reads = product
     f_a = over_block(
         tl.load(f_sums + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
         f_sums + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
@@ -1292,46 +1298,46 @@ def backward_read_1(
         if EXACT
         else span(f_a, f_n, f_a_before, f_n_before)
     )
-    x = tl.where(i_ok[:, None] & d_ok[None, :], (1.0 + (-f)), 0.0)  # 1 - f
-    own = diagonal(p2, C)
-    p3 = decayed_sum(
-        p2, x, f_sums + step * D, f_rests + step * D if EXACT else None, f_a, f_n, f_a, f_n, d,
-        d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
+    stepwise = tl.where(i_ok[:, None] & d_ok[None, :], (1.0 + (-f)), 0.0)  # 1 - f
+    own = diagonal(reads, C)
+    decayed = decayed_sum(
+        reads, stepwise, f_sums + step * D, f_rests + step * D if EXACT else None, f_a, f_n, f_a,
+        f_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
     )  # sum_{j} [do i^T]_{i,j} (1 - f)_{j,d} m_{i,j,d}
-    p4 = p3 + own[:, None] * x  # with each step's own
+    decayed2 = decayed + own[:, None] * stepwise  # with each step's own
     if not FLAT:
         steep_from = first_steep(steep_from, f_a, f_n, d_ok, C, DT)
         i_new = i_ok & ((i >= steep_from) | (again > 0))
-    p5 = tl.dot(do.to(DT), s.to(DT), input_precision="tf32x3")  # do S^T
+    do_S = tl.dot(do.to(DT), S.to(DT), input_precision="tf32x3")  # do S^T
     since = span(f_a, f_n, 0.0, 0)
-    apart = (p5 * since) + p3
-    y = p4 + (p5 * since)  # (24) (do S^T) . since + intra1
+    apart = (do_S * since) + decayed
+    dq = decayed2 + (do_S * since)  # (24) (do S^T) . since + intra1
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    terms = y  # (24) dq
-    tl.store(dq_out + step * D + i[:, None] * (H * D) + d[None, :], y, mask=i_new[:, None] & d_ok[None, :])  # (24) dq
-    p6 = tl.dot(i_.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # i do^T
-    p7 = p6
-    own2 = diagonal(p7, C)
-    p8 = decayed_sum(
-        p7, q.to(tl.float32), f_sums + step * D, f_rests + step * D if EXACT else None, f_a, f_n,
-        f_a, f_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
+    dq2 = dq  # (24) dq
+    tl.store(dq_out + step * D + i[:, None] * (H * D) + d[None, :], dq, mask=i_new[:, None] & d_ok[None, :])  # (24) dq
+    product2 = tl.dot(i_.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # i do^T
+    reads2 = product2
+    own2 = diagonal(reads2, C)
+    decayed3 = decayed_sum(
+        reads2, q.to(tl.float32), f_sums + step * D, f_rests + step * D if EXACT else None, f_a,
+        f_n, f_a, f_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
     )  # sum_{j} q_{j,d} [i do^T]_{i,j} m_{i,j,d}
-    p9 = p8 + own2[:, None] * q.to(tl.float32)  # with each step's own
+    decayed4 = decayed3 + own2[:, None] * q.to(tl.float32)  # with each step's own
     if not FLAT:
         steep_from = first_steep(steep_from, f_a, f_n, d_ok, C, DT)
-        again = adds_steep(again, p7, q.to(tl.float32), steep_from, C)
+        again = adds_steep(again, reads2, q.to(tl.float32), steep_from, C)
         i_new = i_ok & ((i >= steep_from) | (again > 0))
     since2 = span(f_a_end[None, :], f_n_end[None, :], f_a, f_n)
-    p10 = tl.dot(i_.to(DT), s2.to(DT), input_precision="tf32x3")  # i dS^T
-    apart2 = p8 + tl.where((i < last)[:, None], (since2 * p10), 0.0)
-    y2 = p9 + (since2 * p10)  # (29) (i dS^T) . since + intra2
-    x2 = tl.where(i_ok[:, None] & d_ok[None, :], (1.0 + (-f)), 0.0)  # 1 - f
+    product3 = tl.dot(i_.to(DT), dS.to(DT), input_precision="tf32x3")  # i dS^T
+    apart2 = decayed3 + tl.where((i < last)[:, None], (since2 * product3), 0.0)
+    read = decayed4 + (since2 * product3)  # (29) (i dS^T) . since + intra2
+    stepwise2 = tl.where(i_ok[:, None] & d_ok[None, :], (1.0 + (-f)), 0.0)  # 1 - f
     sums = tl.sum(
-        tl.where(i_ok[:, None], tl.where((i < last)[:, None], (-(x2 * since2 * p10)), 0.0), 0.0), axis=0
+        tl.where(i_ok[:, None], tl.where((i < last)[:, None], (-(stepwise2 * since2 * product3)), 0.0), 0.0), axis=0
     )  # out
-    terms2 = -(f * y2)  # dlog_f
+    dlog_f_2 = -(f * read)  # dlog_f
     tl.store(
-        dlog_f_2_out + step * D + i[:, None] * (H * D) + d[None, :], (-(f * y2)), mask=i_new[:, None] & d_ok[None, :]
+        dlog_f_2_out + step * D + i[:, None] * (H * D) + d[None, :], (-(f * read)), mask=i_new[:, None] & d_ok[None, :]
     )  # dlog_f
     end = spans - sums
     total = end[None, :] + later_sums(
@@ -1383,11 +1389,11 @@ def backward_read_1_others(
             extent = reach(f_extents + at, last, C, CHUNK)
             if not is_flat(extent, DT):
                 steep_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
-                s = tl.load(
+                S = tl.load(
                     S_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
                     mask=d_ok[None, :] & e_ok[:, None], other=0.0,
                 )  # S
-                s2 = tl.load(
+                dS = tl.load(
                     dS_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
                     mask=d_ok[None, :] & e_ok[:, None], other=0.0,
                 )  # dS
@@ -1405,7 +1411,7 @@ def backward_read_1_others(
                 )
                 kept = span(f_a_end, f_n_end, 0.0, 0)
                 spans = kept * tl.sum(
-                    s.to(tl.float32) * s2.to(tl.float32), axis=0
+                    S.to(tl.float32) * dS.to(tl.float32), axis=0
                 )  # the decays of the interval times <S, dS>
                 do = tl.load(
                     do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
@@ -1413,8 +1419,8 @@ def backward_read_1_others(
                 i_ = tl.load(
                     i__p + t0 * i__t + i[:, None] * i__t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
                 )
-                p = tl.dot(do.to(DT), tl.trans(i_.to(DT)), input_precision="tf32x3")  # do i^T
-                p2 = p
+                product = tl.dot(do.to(DT), tl.trans(i_.to(DT)), input_precision="tf32x3")  # do i^T
+                reads = product
                 f_a = over_block(
                     tl.load(f_sums + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
                     f_sums + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C,
@@ -1461,51 +1467,55 @@ def backward_read_1_others(
                     if EXACT
                     else span(f_a, f_n, f_a_before, f_n_before)
                 )
-                x = tl.where(i_ok[:, None] & d_ok[None, :], (1.0 + (-f)), 0.0)  # 1 - f
-                own = diagonal(p2, C)
-                p3 = decayed_sum(
-                    p2, x, f_sums + step * D, f_rests + step * D if EXACT else None, f_a, f_n, f_a,
-                    f_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
+                stepwise = tl.where(i_ok[:, None] & d_ok[None, :], (1.0 + (-f)), 0.0)  # 1 - f
+                own = diagonal(reads, C)
+                decayed = decayed_sum(
+                    reads, stepwise, f_sums + step * D, f_rests + step * D if EXACT else None, f_a,
+                    f_n, f_a, f_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT,
+                    DT,
                 )  # sum_{j} [do i^T]_{i,j} (1 - f)_{j,d} m_{i,j,d}
-                p4 = p3 + own[:, None] * x  # with each step's own
+                decayed2 = decayed + own[:, None] * stepwise  # with each step's own
                 if not FLAT:
                     steep_from = first_steep(steep_from, f_a, f_n, d_ok, C, DT)
                     i_new = i_ok & ((i >= steep_from) | (again > 0))
-                p5 = tl.dot(do.to(DT), s.to(DT), input_precision="tf32x3")  # do S^T
+                do_S = tl.dot(do.to(DT), S.to(DT), input_precision="tf32x3")  # do S^T
                 since = span(f_a, f_n, 0.0, 0)
-                apart = (p5 * since) + p3
-                y = p4 + (p5 * since)  # (24) (do S^T) . since + intra1
+                apart = (do_S * since) + decayed
+                dq = decayed2 + (do_S * since)  # (24) (do S^T) . since + intra1
                 q = tl.load(
                     q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
                 )
-                terms = y  # (24) dq
+                dq2 = dq  # (24) dq
                 tl.store(
-                    dq_out + step * D + i[:, None] * (H * D) + d[None, :], y, mask=i_new[:, None] & d_ok[None, :]
+                    dq_out + step * D + i[:, None] * (H * D) + d[None, :], dq, mask=i_new[:, None] & d_ok[None, :]
                 )  # (24) dq
-                p6 = tl.dot(i_.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # i do^T
-                p7 = p6
-                own2 = diagonal(p7, C)
-                p8 = decayed_sum(
-                    p7, q.to(tl.float32), f_sums + step * D, f_rests + step * D if EXACT else None,
-                    f_a, f_n, f_a, f_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, FLAT,
-                    EXACT, DT,
+                product2 = tl.dot(i_.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # i do^T
+                reads2 = product2
+                own2 = diagonal(reads2, C)
+                decayed3 = decayed_sum(
+                    reads2, q.to(tl.float32), f_sums + step * D,
+                    f_rests + step * D if EXACT else None, f_a, f_n, f_a, f_n, d, d_ok, last, H * D,
+                    C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
                 )  # sum_{j} q_{j,d} [i do^T]_{i,j} m_{i,j,d}
-                p9 = p8 + own2[:, None] * q.to(tl.float32)  # with each step's own
+                decayed4 = decayed3 + own2[:, None] * q.to(tl.float32)  # with each step's own
                 if not FLAT:
                     steep_from = first_steep(steep_from, f_a, f_n, d_ok, C, DT)
-                    again = adds_steep(again, p7, q.to(tl.float32), steep_from, C)
+                    again = adds_steep(again, reads2, q.to(tl.float32), steep_from, C)
                     i_new = i_ok & ((i >= steep_from) | (again > 0))
                 since2 = span(f_a_end[None, :], f_n_end[None, :], f_a, f_n)
-                p10 = tl.dot(i_.to(DT), s2.to(DT), input_precision="tf32x3")  # i dS^T
-                apart2 = p8 + tl.where((i < last)[:, None], (since2 * p10), 0.0)
-                y2 = p9 + (since2 * p10)  # (29) (i dS^T) . since + intra2
-                x2 = tl.where(i_ok[:, None] & d_ok[None, :], (1.0 + (-f)), 0.0)  # 1 - f
+                product3 = tl.dot(i_.to(DT), dS.to(DT), input_precision="tf32x3")  # i dS^T
+                apart2 = decayed3 + tl.where((i < last)[:, None], (since2 * product3), 0.0)
+                read = decayed4 + (since2 * product3)  # (29) (i dS^T) . since + intra2
+                stepwise2 = tl.where(i_ok[:, None] & d_ok[None, :], (1.0 + (-f)), 0.0)  # 1 - f
                 sums = tl.sum(
-                    tl.where(i_ok[:, None], tl.where((i < last)[:, None], (-(x2 * since2 * p10)), 0.0), 0.0), axis=0
+                    tl.where(
+                        i_ok[:, None], tl.where((i < last)[:, None], (-(stepwise2 * since2 * product3)), 0.0), 0.0
+                    ),
+                    axis=0,
                 )  # out
-                terms2 = -(f * y2)  # dlog_f
+                dlog_f_2 = -(f * read)  # dlog_f
                 tl.store(
-                    dlog_f_2_out + step * D + i[:, None] * (H * D) + d[None, :], (-(f * y2)),
+                    dlog_f_2_out + step * D + i[:, None] * (H * D) + d[None, :], (-(f * read)),
                     mask=i_new[:, None] & d_ok[None, :],
                 )  # dlog_f
                 end = spans - sums
@@ -1529,7 +1539,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], i_.shape[2], f.shape[2], 0)
     D = q.shape[-1]
     E = i_.shape[-1]
-    config = choose(some.dtype, (D, E), "3d107e52f50febc9")
+    config = choose(some.dtype, (D, E), "f32010d91f1e50d8")
     lay = places(packed, (B, T, H), config.chunk)
     blocks = places(packed, (B, T, H), BLOCK)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))

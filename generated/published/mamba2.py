@@ -450,13 +450,13 @@ def forward_sweep_1(
         decay1_n = tl.load(decay1_rests + at + row) if EXACT else 0
         decay1_a_end = tl.load(decay1_sums + at + last)
         decay1_n_end = tl.load(decay1_rests + at + last) if EXACT else 0
-        p = tl.zeros([block_p_, C], tl.float32)
-        p2 = tl.zeros([C, C], tl.float32)
+        product = tl.zeros([block_p_, C], tl.float32)
+        product2 = tl.zeros([C, C], tl.float32)
         x = tl.load(x_p + t0 * x_t + i[None, :] * x_t + p_[:, None], mask=p__ok[:, None] & i_ok[None, :], other=0.0)
         x_each = tl.where(p__ok[:, None] & i_ok[None, :], x, 0.0)
         raw = tl.load(raw_by_head + at + i, mask=i_ok, other=0.0)
         bias = tl.load(bias_p + h).to(tl.float32)
-        x2 = tl.where(
+        stepwise = tl.where(
             i_ok,
             (
                 tl.maximum((raw + bias), 0.0)
@@ -477,18 +477,18 @@ def forward_sweep_1(
                 C__p + t0 * C__t + i[:, None] * C__t + n_[n_n_][None, :],
                 mask=i_ok[:, None] & n__ok[n_n_][None, :], other=0.0,
             )
-            p = tl.dot(h_[n_n_].to(DT), tl.trans(C_.to(DT)), p, input_precision="tf32x3")  # C h
+            product = tl.dot(h_[n_n_].to(DT), tl.trans(C_.to(DT)), product, input_precision="tf32x3")  # C h
             B_ = tl.load(
                 B__p + t0 * B__t + i[:, None] * B__t + n_[n_n_][None, :],
                 mask=i_ok[:, None] & n__ok[n_n_][None, :], other=0.0,
             )
             if count > 0:
-                p2 = tl.dot(C_.to(DT), tl.trans(B_.to(DT)), p2, input_precision="tf32x3")  # C B^T
-            p4 = tl.dot(
-                ((until * x2)[None, :] * x_each.to(tl.float32)).to(DT), B_.to(DT),
+                product2 = tl.dot(C_.to(DT), tl.trans(B_.to(DT)), product2, input_precision="tf32x3")  # C B^T
+            h__after = tl.dot(
+                ((until * stepwise)[None, :] * x_each.to(tl.float32)).to(DT), B_.to(DT),
                 (kept * h_[n_n_]), input_precision="tf32x3",
             )  # ... + B^T diag(until . (softplus(raw + bias))) x
-            h__slice2 = p4  # (34) kept h + B^T diag(until . (softplus(raw + bias))) x
+            h__slice2 = h__after  # (34) kept h + B^T diag(until . (softplus(raw + bias))) x
             h__next = h__next + (h__slice2,)
         h_ = h__next
         since = span(decay1_a, decay1_n, 0.0, 0)
@@ -497,12 +497,13 @@ def forward_sweep_1(
         if EXACT:
             log2 = log2 + (decay1_n[:, None] - decay1_n[None, :])
         m = power(log2, seen)  # decays from write to read
-        p3 = tl.dot(
-            x.to(DT), tl.trans((x2[None, :] * (p2 * m)).to(DT)), (since[None, :] * p), input_precision="tf32x3"
+        y_0 = tl.dot(
+            x.to(DT), tl.trans((stepwise[None, :] * (product2 * m)).to(DT)),
+            (since[None, :] * product), input_precision="tf32x3",
         )  # ... + ((C B^T) . m) diag((softplus(raw + bias))) x
         if YIELD:
             tl.store(
-                y_0_out + step * P + i[None, :] * (H * P) + p_[:, None], p3, mask=p__ok[:, None] & i_ok[None, :]
+                y_0_out + step * P + i[None, :] * (H * P) + p_[:, None], y_0, mask=p__ok[:, None] & i_ok[None, :]
             )  # y
     for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
         if YIELD:
@@ -522,7 +523,7 @@ def forward_sweep_1(
 @gluon.jit
 def forward_sweep_1_consumer(
     h__first, h__last, y_0_out, T, H, parts, tile, sh, h, b, part, begin, stop, count, chunk_ready,
-    chunk_empty, C__ring, B__ring, decay1_a_ring, x_ring, number1_ring, x2_ring, p3_buffer,
+    chunk_empty, C__ring, B__ring, decay1_a_ring, x_ring, number1_ring, stepwise_ring, y_0_buffer,
     kept_ring, since_ring, y_0_out_tile, N: gl.constexpr, P: gl.constexpr, block_n_: gl.constexpr,
     block_p_: gl.constexpr, WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr,
     DT: gl.constexpr,
@@ -556,11 +557,11 @@ def forward_sweep_1_consumer(
         phase = n // STAGES & 1
         t0 = begin + gl.cast(n, gl.int64) * C
         mbarrier.wait(chunk_ready.index(stage), phase)
-        p2_2 = warpgroup_mma(
+        product2_2 = warpgroup_mma(
             C__ring.index(stage), B__ring.index(stage).permute((1, 0)),
             gl.zeros([C, C], gl.float32, layout=tile2), use_acc=False, is_async=True,
         )  # C B^T
-        p_2 = warpgroup_mma(
+        product_2 = warpgroup_mma(
             h__2_operand, C__ring.index(stage).permute((1, 0)),
             gl.zeros([block_p_, C], gl.float32, layout=tile3), use_acc=False, is_async=True,
         )  # C h
@@ -574,28 +575,30 @@ def forward_sweep_1_consumer(
         )
         m = gl.exp2(gl.where(seen, log2, float("-inf")))  # decays from write to read
         x_each = x_ring.index(stage).permute((1, 0)).load(left2)
-        p4_left = (number1_ring.index(stage).load(gl.SliceLayout(0, left2))[None, :] * x_each.to(gl.float32)).to(DT)
-        p2_2 = warpgroup_mma_wait(1, deps=(p2_2,))
-        p3_right = (x2_ring.index(stage).load(gl.SliceLayout(0, tile2))[None, :] * (p2_2 * m)).to(DT)
-        p3_buffer.store(p3_right)
+        h__after_left = (number1_ring.index(stage).load(gl.SliceLayout(0, left2))[None, :] * x_each.to(gl.float32)).to(
+            DT
+        )
+        product2_2 = warpgroup_mma_wait(1, deps=(product2_2,))
+        y_0_right = (stepwise_ring.index(stage).load(gl.SliceLayout(0, tile2))[None, :] * (product2_2 * m)).to(DT)
+        y_0_buffer.store(y_0_right)
         fence_async_shared()
-        p4_onto = kept_ring.index(stage).load(gl.SliceLayout(1, tile1))[:, None] * h__2
-        p_2 = warpgroup_mma_wait(0, deps=(p_2,))
-        p3_onto = since_ring.index(stage).load(gl.SliceLayout(0, tile3))[None, :] * p_2
-        p3 = warpgroup_mma(
-            x_ring.index(stage).permute((1, 0)), p3_buffer.permute((1, 0)), p3_onto, is_async=True
+        h__after_onto = kept_ring.index(stage).load(gl.SliceLayout(1, tile1))[:, None] * h__2
+        product_2 = warpgroup_mma_wait(0, deps=(product_2,))
+        y_0_onto = since_ring.index(stage).load(gl.SliceLayout(0, tile3))[None, :] * product_2
+        y_0 = warpgroup_mma(
+            x_ring.index(stage).permute((1, 0)), y_0_buffer.permute((1, 0)), y_0_onto, is_async=True
         )  # ... + ((C B^T) . m) diag((softplus(raw + bias))) x
-        p4 = warpgroup_mma(
-            p4_left, B__ring.index(stage), p4_onto, is_async=True
+        h__after = warpgroup_mma(
+            h__after_left, B__ring.index(stage), h__after_onto, is_async=True
         )  # ... + B^T diag(until . (softplus(raw + bias))) x
-        p3 = warpgroup_mma_wait(1, deps=(p3,))
+        y_0 = warpgroup_mma_wait(1, deps=(y_0,))
         tma.store_wait(0)
-        y_0_out_tile.permute((1, 0)).store(p3.to(y_0_out_tile.dtype))
+        y_0_out_tile.permute((1, 0)).store(y_0.to(y_0_out_tile.dtype))
         fence_async_shared()
         tma.async_copy_shared_to_global(y_0_out_tile_tiles, [t0.to(gl.int32), tile * block_p_], y_0_out_tile)
-        p4 = warpgroup_mma_wait(0, deps=(p4,))
+        h__after = warpgroup_mma_wait(0, deps=(h__after,))
         mbarrier.arrive(chunk_empty.index(stage), count=1)
-        h__2 = p4
+        h__2 = h__after
         h__2_operand = gl.convert_layout(h__2.to(DT), left1)
     if h__last is not None:
         if part == parts - 1:
@@ -615,7 +618,7 @@ def forward_sweep_1_consumer(
 def forward_sweep_1_loader(
     C__t, decay1_sums, x_t, B__t, raw_by_head, bias_p, T, tile, h, begin, stop, bh, count, C__p_2,
     x_p_2, B__p_2, chunk_ready, chunk_empty, C__ring, B__ring, x_ring, decay1_a_ring, number1_ring,
-    x2_ring, kept_ring, since_ring, N: gl.constexpr, P: gl.constexpr, block_n_: gl.constexpr,
+    stepwise_ring, kept_ring, since_ring, N: gl.constexpr, P: gl.constexpr, block_n_: gl.constexpr,
     block_p_: gl.constexpr, WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr,
     DT: gl.constexpr,
 ):
@@ -645,7 +648,7 @@ def forward_sweep_1_loader(
         tma.async_copy_global_to_shared(B__tiles, [t0.to(gl.int32), 0], ready, B__ring.index(stage))
         tma.async_copy_global_to_shared(x_tiles, [t0.to(gl.int32), tile * block_p_], ready, x_ring.index(stage))
         since = gl.exp2(decay1_a)
-        x2 = gl.where(
+        stepwise = gl.where(
             (gl.arange(0, C, layout=gl.BlockedLayout([C // 32], [32], [1], [0])) < last + 1),
             (
                 gl.maximum((raw + bias), 0.0)
@@ -660,10 +663,10 @@ def forward_sweep_1_loader(
         )  # softplus(raw + bias)
         kept = gl.exp2(decay1_a_end)
         until = gl.exp2(decay1_a_end - decay1_a)
-        number1 = until * x2
+        number1 = until * stepwise
         decay1_a_ring.index(stage).store(decay1_a)
         number1_ring.index(stage).store(number1)
-        x2_ring.index(stage).store(x2)
+        stepwise_ring.index(stage).store(stepwise)
         kept_ring.index(stage).store(gl.full([1], kept, gl.float32, layout=gl.BlockedLayout([1], [32], [1], [0])))
         since_ring.index(stage).store(since)
         mbarrier.arrive(chunk_ready.index(stage), count=1)
@@ -699,10 +702,10 @@ def forward_sweep_1_roles(
     x_ring = gl.allocate_shared_memory(DT, [STAGES, C, block_p_], swizzled(block_p_, DT))
     decay1_a_ring = gl.allocate_shared_memory(gl.float32, [STAGES, C], gl.SwizzledSharedLayout(1, 1, 1, [0]))
     number1_ring = gl.allocate_shared_memory(gl.float32, [STAGES, C], gl.SwizzledSharedLayout(1, 1, 1, [0]))
-    x2_ring = gl.allocate_shared_memory(gl.float32, [STAGES, C], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    stepwise_ring = gl.allocate_shared_memory(gl.float32, [STAGES, C], gl.SwizzledSharedLayout(1, 1, 1, [0]))
     kept_ring = gl.allocate_shared_memory(gl.float32, [STAGES, 1], gl.SwizzledSharedLayout(1, 1, 1, [0]))
     since_ring = gl.allocate_shared_memory(gl.float32, [STAGES, C], gl.SwizzledSharedLayout(1, 1, 1, [0]))
-    p3_buffer = gl.allocate_shared_memory(DT, [C, C], swizzled(C, DT))
+    y_0_buffer = gl.allocate_shared_memory(DT, [C, C], swizzled(C, DT))
     y_0_out_tile = gl.allocate_shared_memory(
         y_0_out.dtype.element_ty, [C, block_p_], swizzled(block_p_, y_0_out.dtype.element_ty)
     )
@@ -719,8 +722,8 @@ def forward_sweep_1_roles(
                 (
                     h__first, h__last, y_0_out, T, H, parts, tile, sh, h, b, part, begin, stop,
                     count, chunk_ready, chunk_empty, C__ring, B__ring, decay1_a_ring, x_ring,
-                    number1_ring, x2_ring, p3_buffer, kept_ring, since_ring, y_0_out_tile, N, P,
-                    block_n_, block_p_, WARPS, STAGES, C, DT,
+                    number1_ring, stepwise_ring, y_0_buffer, kept_ring, since_ring, y_0_out_tile, N,
+                    P, block_n_, block_p_, WARPS, STAGES, C, DT,
                 ),
             ),
             (
@@ -728,7 +731,7 @@ def forward_sweep_1_roles(
                 (
                     C__t, decay1_sums, x_t, B__t, raw_by_head, bias_p, T, tile, h, begin, stop, bh,
                     count, C__p_2, x_p_2, B__p_2, chunk_ready, chunk_empty, C__ring, B__ring,
-                    x_ring, decay1_a_ring, number1_ring, x2_ring, kept_ring, since_ring, N, P,
+                    x_ring, decay1_a_ring, number1_ring, stepwise_ring, kept_ring, since_ring, N, P,
                     block_n_, block_p_, WARPS, STAGES, C, DT,
                 ),
             ),
@@ -781,7 +784,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     D = with_heads(D, H)
     N = B_.shape[-1]
     P = x.shape[-1]
-    config = choose(some.dtype, (N, P), "58aa467b068e98d3")
+    config = choose(some.dtype, (N, P), "4660f946e6b1cf75")
     config = with_roles(config, N, C_, x, B_)
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(P, min(config.tile, config.padded(P))))
@@ -924,7 +927,7 @@ def backward_prepare_1(
         decay1_n = tl.load(decay1_rests + at + row) if EXACT else 0
         raw = tl.load(raw_by_head + at + i, mask=i_ok, other=0.0)
         bias = tl.load(bias_p + h).to(tl.float32)
-        x = tl.where(
+        stepwise = tl.where(
             i_ok,
             (
                 tl.maximum((raw + bias), 0.0)
@@ -943,18 +946,18 @@ def backward_prepare_1(
             log2 = log2 + (decay1_n[:, None] - decay1_n[None, :])
         m = power(log2, seen)  # decays from write to read
         dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + p_[None, :], mask=i_ok[:, None] & p__ok[None, :], other=0.0)
-        x2 = tl.load(x_p + t0 * x_t + i[:, None] * x_t + p_[None, :], mask=i_ok[:, None] & p__ok[None, :], other=0.0)
-        p = tl.dot(dy.to(DT), tl.trans(x2.to(DT)), input_precision="tf32x3")  # dy x^T
+        x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + p_[None, :], mask=i_ok[:, None] & p__ok[None, :], other=0.0)
+        dy_x = tl.dot(dy.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # dy x^T
         tl.store(
-            matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (x[None, :] * (m * p))
+            matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (stepwise[None, :] * (m * dy_x))
         )  # ((dy x^T) . m) diag((softplus(raw + bias)))
         C_ = tl.load(C__p + t0 * C__t + i[:, None] * C__t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
         B_ = tl.load(B__p + t0 * B__t + i[:, None] * B__t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
-        p2 = tl.dot(C_.to(DT), tl.trans(B_.to(DT)), input_precision="tf32x3")  # C B^T
-        tl.store(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (p2 * m))  # (C B^T) . m
-        tl.store(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m * p))  # (dy x^T) . m
-        pairs = x[None, :] * (
-            p2 * tl.where(i[:, None] > i[None, :], 1.0, 0.0) * m * p
+        product = tl.dot(C_.to(DT), tl.trans(B_.to(DT)), input_precision="tf32x3")  # C B^T
+        tl.store(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (product * m))  # (C B^T) . m
+        tl.store(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m * dy_x))  # (dy x^T) . m
+        pairs = stepwise[None, :] * (
+            product * tl.where(i[:, None] > i[None, :], 1.0, 0.0) * m * dy_x
         )  # ([i > j] . (C B^T) . (dy x^T) . m) diag((softplus(raw + bias)))
         sums = tl.sum(pairs, axis=1)
         sums2 = tl.sum(tl.reshape(pairs, [2, C // 2, C]), axis=1)
@@ -1025,7 +1028,7 @@ def backward_sweep_1(
             else tl.where(n__ok[:, None] & i_ok[None, :], C_, 0.0)
         )
         since = span(decay1_a, decay1_n, 0.0, 0)
-        p = tl.zeros([block_n_, C], tl.float32)
+        product = tl.zeros([block_n_, C], tl.float32)
         B_ = tl.load(B__p + t0 * B__t + i[None, :] * B__t + n_[:, None], mask=n__ok[:, None] & i_ok[None, :], other=0.0)
         B__each = (
             tl.dot(B_.to(DT), identity)
@@ -1036,7 +1039,7 @@ def backward_sweep_1(
         until = span(decay1_a_end, decay1_n_end, decay1_a, decay1_n)
         raw = tl.load(raw_by_head + at + i, mask=i_ok, other=0.0)
         bias = tl.load(bias_p + h).to(tl.float32)
-        x = tl.where(
+        stepwise = tl.where(
             i_ok,
             (
                 tl.maximum((raw + bias), 0.0)
@@ -1056,29 +1059,33 @@ def backward_sweep_1(
                 mask=i_ok[:, None] & p__ok[n_p_][None, :], other=0.0,
             )
             rounded, rest = rounded_and_rest(h_[n_p_], DT)
-            p = tl.dot(rounded.to(DT), tl.trans(dy.to(DT)), p, input_precision="tf32x3")  # dy h^T
+            product = tl.dot(rounded.to(DT), tl.trans(dy.to(DT)), product, input_precision="tf32x3")  # dy h^T
             if not EXACT:
-                p = tl.dot(rest.to(DT), tl.trans(dy.to(DT)), p)
-            x2 = tl.load(
+                product = tl.dot(rest.to(DT), tl.trans(dy.to(DT)), product)
+            x = tl.load(
                 x_p + t0 * x_t + i[:, None] * x_t + p_[n_p_][None, :],
                 mask=i_ok[:, None] & p__ok[n_p_][None, :], other=0.0,
             )
-            p3 = tl.dot(
-                ((until * x)[None, :] * B__each.to(tl.float32)).to(DT), x2.to(DT),
+            h__after = tl.dot(
+                ((until * stepwise)[None, :] * B__each.to(tl.float32)).to(DT), x.to(DT),
                 (kept * h_[n_p_]), input_precision="tf32x3",
             )  # ... + B^T diag(until . (softplus(raw + bias))) x
-            h__slice2 = p3  # (34) kept h + B^T diag(until . (softplus(raw + bias))) x
+            h__slice2 = h__after  # (34) kept h + B^T diag(until . (softplus(raw + bias))) x
             h__next = h__next + (h__slice2,)
         h_ = h__next
         sums = tl.sum(
-            tl.reshape(rounded_to((since[None, :] * C__each.to(tl.float32)), DT) * p, [WARPS, block_n_ // WARPS, C]),
+            tl.reshape(
+                rounded_to((since[None, :] * C__each.to(tl.float32)), DT) * product, [WARPS, block_n_ // WARPS, C]
+            ),
             axis=1,
         )
-        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p2 = tl.dot(B_.to(DT), tl.trans(t.to(DT)), (since[None, :] * p), input_precision="tf32x3")  # ... + matrix1 B
+        matrix1_tile = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        dC = tl.dot(
+            B_.to(DT), tl.trans(matrix1_tile.to(DT)), (since[None, :] * product), input_precision="tf32x3"
+        )  # ... + matrix1 B
         if YIELD:
             tl.store(
-                dC_out + step * N + i[None, :] * (H * N) + n_[:, None], p2, mask=n__ok[:, None] & i_ok[None, :]
+                dC_out + step * N + i[None, :] * (H * N) + n_[:, None], dC, mask=n__ok[:, None] & i_ok[None, :]
             )  # (35) dC
             tl.store(
                 h_in_late__out
@@ -1155,7 +1162,7 @@ def backward_sweep_2(
         decay1_n_end = tl.load(decay1_rests + at + last) if EXACT else 0
         raw = tl.load(raw_by_head + at + i, mask=i_ok, other=0.0)
         since = span(decay1_a_end, decay1_n_end, decay1_a, decay1_n)
-        p = tl.zeros([block_p_, C], tl.float32)
+        product = tl.zeros([block_p_, C], tl.float32)
         dy = tl.load(dy_p + t0 * dy_t + i[None, :] * dy_t + p_[:, None], mask=p__ok[:, None] & i_ok[None, :], other=0.0)
         dy_each = (
             tl.dot(dy.to(DT), identity)
@@ -1170,19 +1177,21 @@ def backward_sweep_2(
                 B__p + t0 * B__t + i[:, None] * B__t + n_[n_n_][None, :],
                 mask=i_ok[:, None] & n__ok[n_n_][None, :], other=0.0,
             )
-            p = tl.dot(dh[n_n_].to(DT), tl.trans(B_.to(DT)), p, input_precision="tf32x3")  # B dh
+            product = tl.dot(dh[n_n_].to(DT), tl.trans(B_.to(DT)), product, input_precision="tf32x3")  # B dh
             C_ = tl.load(
                 C__p + t0 * C__t + i[:, None] * C__t + n_[n_n_][None, :],
                 mask=i_ok[:, None] & n__ok[n_n_][None, :], other=0.0,
             )
-            p3 = tl.dot(
+            dh_after = tl.dot(
                 (until[None, :] * dy_each.to(tl.float32)).to(DT), C_.to(DT), (kept * dh[n_n_]), input_precision="tf32x3"
             )  # ... + C^T diag(until) dy
-            dh_slice2 = p3  # (37) kept dh + C^T diag(until) dy
+            dh_slice2 = dh_after  # (37) kept dh + C^T diag(until) dy
             dh_next = dh_next + (dh_slice2,)
         dh = dh_next
-        t = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p2 = tl.dot(dy.to(DT), t.to(DT), (since[None, :] * p), input_precision="tf32x3")  # ... + matrix2 dy
+        matrix2_tile = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        read = tl.dot(
+            dy.to(DT), matrix2_tile.to(DT), (since[None, :] * product), input_precision="tf32x3"
+        )  # ... + matrix2 dy
         bias = tl.load(bias_p + h).to(tl.float32)
         if YIELD:
             tl.store(
@@ -1197,7 +1206,7 @@ def backward_sweep_2(
                             / ((1.0 + tl.exp(-tl.abs((raw + bias)))) - 1.0),
                         )
                     )[None, :]
-                    * p2
+                    * read
                 ),
                 mask=p__ok[:, None] & i_ok[None, :],
             )  # dx
@@ -1278,7 +1287,7 @@ def backward_sweep_3(
         )
         raw = tl.load(raw_by_head + at + i, mask=i_ok, other=0.0)
         bias = tl.load(bias_p + h).to(tl.float32)
-        x = tl.where(
+        stepwise = tl.where(
             i_ok,
             (
                 tl.maximum((raw + bias), 0.0)
@@ -1292,7 +1301,7 @@ def backward_sweep_3(
             0.0,
         )  # softplus(raw + bias)
         since = span(decay1_a_end, decay1_n_end, decay1_a, decay1_n)
-        p = tl.zeros([block_n_, C], tl.float32)
+        x_dh = tl.zeros([block_n_, C], tl.float32)
         C_ = tl.load(C__p + t0 * C__t + i[None, :] * C__t + n_[:, None], mask=n__ok[:, None] & i_ok[None, :], other=0.0)
         C__each = (
             tl.dot(C_.to(DT), identity)
@@ -1303,32 +1312,35 @@ def backward_sweep_3(
         until = span(decay1_a, decay1_n, 0.0, 0)
         dh_next = ()
         for n_p_ in tl.static_range((P + block_p_ - 1) // block_p_):
-            x2 = tl.load(
+            x = tl.load(
                 x_p + t0 * x_t + i[:, None] * x_t + p_[n_p_][None, :],
                 mask=i_ok[:, None] & p__ok[n_p_][None, :], other=0.0,
             )
             rounded, rest = rounded_and_rest(dh[n_p_], DT)
-            p = tl.dot(rounded.to(DT), tl.trans(x2.to(DT)), p, input_precision="tf32x3")  # x dh^T
+            x_dh = tl.dot(rounded.to(DT), tl.trans(x.to(DT)), x_dh, input_precision="tf32x3")  # x dh^T
             if not EXACT:
-                p = tl.dot(rest.to(DT), tl.trans(x2.to(DT)), p)
+                x_dh = tl.dot(rest.to(DT), tl.trans(x.to(DT)), x_dh)
             dy = tl.load(
                 dy_p + t0 * dy_t + i[:, None] * dy_t + p_[n_p_][None, :],
                 mask=i_ok[:, None] & p__ok[n_p_][None, :], other=0.0,
             )
-            p3 = tl.dot(
+            dh_after = tl.dot(
                 (until[None, :] * C__each.to(tl.float32)).to(DT), dy.to(DT), (kept * dh[n_p_]), input_precision="tf32x3"
             )  # ... + C^T diag(until) dy
-            dh_slice2 = p3  # (37) kept dh + C^T diag(until) dy
+            dh_slice2 = dh_after  # (37) kept dh + C^T diag(until) dy
             dh_next = dh_next + (dh_slice2,)
         dh = dh_next
         sums = tl.sum(
             tl.reshape(
-                rounded_to((-(x * since)[None, :] * B__each.to(tl.float32)), DT) * p, [WARPS, block_n_ // WARPS, C]
+                rounded_to((-(stepwise * since)[None, :] * B__each.to(tl.float32)), DT) * x_dh,
+                [WARPS, block_n_ // WARPS, C],
             ),
             axis=1,
         )
-        t = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p2 = tl.dot(C_.to(DT), t.to(DT), (since[None, :] * p), input_precision="tf32x3")  # ... + matrix3 C
+        matrix3_tile = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        read = tl.dot(
+            C_.to(DT), matrix3_tile.to(DT), (since[None, :] * x_dh), input_precision="tf32x3"
+        )  # ... + matrix3 C
         if YIELD:
             tl.store(
                 dB_out + step * N + i[None, :] * (H * N) + n_[:, None],
@@ -1342,7 +1354,7 @@ def backward_sweep_3(
                             / ((1.0 + tl.exp(-tl.abs((raw + bias)))) - 1.0),
                         )
                     )[None, :]
-                    * p2
+                    * read
                 ),
                 mask=n__ok[:, None] & i_ok[None, :],
             )  # dB
@@ -1354,7 +1366,7 @@ def backward_sweep_3(
                 tl.sum(
                     tl.reshape(
                         tl.where(
-                            n__ok[:, None], ((tl.sigmoid((raw + bias)))[None, :] * (B__each.to(tl.float32) * p2)), 0.0
+                            n__ok[:, None], ((tl.sigmoid((raw + bias)))[None, :] * (B__each.to(tl.float32) * read)), 0.0
                         ),
                         [WARPS, block_n_ // WARPS, C],
                     ),
@@ -1370,7 +1382,7 @@ def backward_sweep_3(
                 tl.sum(
                     tl.reshape(
                         tl.where(
-                            n__ok[:, None], ((tl.sigmoid((raw + bias)))[None, :] * (B__each.to(tl.float32) * p2)), 0.0
+                            n__ok[:, None], ((tl.sigmoid((raw + bias)))[None, :] * (B__each.to(tl.float32) * read)), 0.0
                         ),
                         [WARPS, block_n_ // WARPS, C],
                     ),
@@ -1447,8 +1459,8 @@ def backward_rows_2(
     t5 = tl.sum(h__pairing * t4, axis=0)
     t6 = tl.sum(t3 * h__pairing, axis=0)
     t7 = tl.sum(dbias_2, axis=0)
-    t8 = tl.sum(dy * x, axis=1)
-    t9 = tl.sum(t8, axis=0)
+    dy_x = tl.sum(dy * x, axis=1)
+    t8 = tl.sum(dy_x, axis=0)
     if dx_out is not None:
         tl.store(dx_out + at[:, None] * P + p_[None, :], dx_1 + D * dy, mask=i_ok[:, None] & p__ok[None, :])
     if draw_out is not None:
@@ -1458,7 +1470,7 @@ def backward_rows_2(
     if dbias_summed_out is not None:
         tl.store(dbias_summed_out + tl.program_id(0).to(tl.int64), t7 - t1 * t6)
     if dD_summed_out is not None:
-        tl.store(dD_summed_out + tl.program_id(0).to(tl.int64), t9)
+        tl.store(dD_summed_out + tl.program_id(0).to(tl.int64), t8)
 
 
 def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None, exchange=None):
@@ -1478,7 +1490,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     D = with_heads(D, H)
     N = B_.shape[-1]
     P = x.shape[-1]
-    config = choose(some.dtype, (N, P), "58aa467b068e98d3")
+    config = choose(some.dtype, (N, P), "4660f946e6b1cf75")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(P, min(config.tile, config.padded(P))))
     h__first = whole(states.get("h"))

@@ -1328,14 +1328,14 @@ def part2_forward_sweep_1(
         decay1_a_end = tl.load(decay1_sums + at + last)
         decay1_n_end = tl.load(decay1_rests + at + last) if EXACT else 0
         since = span(decay1_a, decay1_n, 0.0, 0)
-        p = tl.zeros([block_e, C], tl.float32)
-        p2 = tl.zeros([C, C], tl.float32)
+        product = tl.zeros([block_e, C], tl.float32)
+        q_k = tl.zeros([C, C], tl.float32)
         v = tl.load(v_p + t0 * v_t + i[None, :] * v_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
         v_each = tl.where(e_ok[:, None] & i_ok[None, :], v, 0.0)
         f = tl.load(f_by_head + at + i, mask=i_ok, other=0.0)
         m_prev = tl.load(m_prev_by_head + at + i, mask=i_ok, other=0.0)
         i_ = tl.load(i__by_head + at + i, mask=i_ok, other=0.0)
-        x = tl.where(
+        stepwise = tl.where(
             i_ok,
             (
                 tl.exp(
@@ -1365,7 +1365,7 @@ def part2_forward_sweep_1(
             ),
             0.0,
         )  # exp(Min(0, i + softplus(-f) - m_{prev}))
-        x2 = tl.where(i_ok, (1.0 / tl.sqrt(tl.full([], D_all, tl.float32))), 0.0)  # 1 / sqrt(d)
+        stepwise2 = tl.where(i_ok, (1.0 / tl.sqrt(tl.full([], D_all, tl.float32))), 0.0)  # 1 / sqrt(d)
         kept = span(decay1_a_end, decay1_n_end, 0.0, 0)
         until = span(decay1_a_end, decay1_n_end, decay1_a, decay1_n)
         C__next = ()
@@ -1373,17 +1373,19 @@ def part2_forward_sweep_1(
             q = tl.load(
                 q_p + t0 * q_t + i[:, None] * q_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
-            p = tl.dot(C_[n_d].to(DT), tl.trans(q.to(DT)), p, input_precision="tf32x3")  # q C
+            product = tl.dot(C_[n_d].to(DT), tl.trans(q.to(DT)), product, input_precision="tf32x3")  # q C
             k = tl.load(
                 k_p + t0 * k_t + i[:, None] * k_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
             if count > 0:
-                p2 = tl.dot(q.to(DT), tl.trans(k.to(DT)), p2, input_precision="tf32x3")  # q k^T
-            p4 = tl.dot(
-                ((until * x2 * x)[None, :] * v_each.to(tl.float32)).to(DT), k.to(DT),
+                q_k = tl.dot(q.to(DT), tl.trans(k.to(DT)), q_k, input_precision="tf32x3")  # q k^T
+            C__after = tl.dot(
+                ((until * stepwise2 * stepwise)[None, :] * v_each.to(tl.float32)).to(DT), k.to(DT),
                 (kept * C_[n_d]), input_precision="tf32x3",
             )  # ... + k^T diag(until . (1 / sqrt(d)) . (exp(Min(0, i + softplus(-f) - m_{{prev})))}) v
-            C__slice2 = p4  # kept C + k^T diag(until . (1 / sqrt(d)) . (exp(Min(0, i + softplus(-f) - m_{{prev})))}) v
+            C__slice2 = (
+                C__after  # kept C + k^T diag(until . (1 / sqrt(d)) . (exp(Min(0, i + softplus(-f) - m_{{prev})))}) v
+            )
             C__next = C__next + (C__slice2,)
         C_ = C__next
         seen = i[:, None] >= i[None, :]
@@ -1391,11 +1393,14 @@ def part2_forward_sweep_1(
         if EXACT:
             log2 = log2 + (decay1_n[:, None] - decay1_n[None, :])
         m = power(log2, seen)  # decays from write to read
-        p3 = tl.dot(
-            v.to(DT), tl.trans(((x * x2)[None, :] * (m * p2)).to(DT)), (since[None, :] * p), input_precision="tf32x3"
+        read1 = tl.dot(
+            v.to(DT), tl.trans(((stepwise * stepwise2)[None, :] * (m * q_k)).to(DT)),
+            (since[None, :] * product), input_precision="tf32x3",
         )  # ... + ((q k^T) . m) diag((exp(Min(0, i + softplus(-f) - m_{{prev})))} . (1 / sqrt(d))) v
         if YIELD:
-            tl.store(read1_out + step * E + i[None, :] * (H * E) + e[:, None], p3, mask=e_ok[:, None] & i_ok[None, :])
+            tl.store(
+                read1_out + step * E + i[None, :] * (H * E) + e[:, None], read1, mask=e_ok[:, None] & i_ok[None, :]
+            )
     for n_d in tl.static_range((D + block_d - 1) // block_d):
         if YIELD:
             if C__last is not None:
@@ -1461,12 +1466,12 @@ def part2_forward_sweep_2(
         decay1_a_end = tl.load(decay1_sums + at + last)
         decay1_n_end = tl.load(decay1_rests + at + last) if EXACT else 0
         since = span(decay1_a, decay1_n, 0.0, 0)
-        s = tl.zeros([C], tl.float32)
-        p = tl.zeros([C, C], tl.float32)
+        sums = tl.zeros([C], tl.float32)
+        q_k = tl.zeros([C, C], tl.float32)
         f = tl.load(f_by_head + at + i, mask=i_ok, other=0.0)
         m_prev = tl.load(m_prev_by_head + at + i, mask=i_ok, other=0.0)
         i_ = tl.load(i__by_head + at + i, mask=i_ok, other=0.0)
-        x = tl.where(
+        stepwise = tl.where(
             i_ok,
             (
                 tl.exp(
@@ -1496,7 +1501,7 @@ def part2_forward_sweep_2(
             ),
             0.0,
         )  # exp(Min(0, i + softplus(-f) - m_{prev}))
-        x2 = tl.where(i_ok, (1.0 / tl.sqrt(tl.full([], D_all, tl.float32))), 0.0)  # 1 / sqrt(d)
+        stepwise2 = tl.where(i_ok, (1.0 / tl.sqrt(tl.full([], D_all, tl.float32))), 0.0)  # 1 / sqrt(d)
         until = span(decay1_a_end, decay1_n_end, decay1_a, decay1_n)
         kept = span(decay1_a_end, decay1_n_end, 0.0, 0)
         n__next = ()
@@ -1505,17 +1510,17 @@ def part2_forward_sweep_2(
                 q_p + t0 * q_t + i[:, None] * q_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
             q_each = tl.where(i_ok[:, None] & d_ok[n_d][None, :], q, 0.0)
-            s += tl.sum((n_[n_d][None, :] * q_each.to(tl.float32)), axis=1)  # q n
+            sums += tl.sum((n_[n_d][None, :] * q_each.to(tl.float32)), axis=1)  # q n
             k = tl.load(
                 k_p + t0 * k_t + i[:, None] * k_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
             k_each = tl.where(i_ok[:, None] & d_ok[n_d][None, :], k, 0.0)
             if count > 0:
-                p = tl.dot(q.to(DT), tl.trans(k.to(DT)), p, input_precision="tf32x3")  # q k^T
-            s3 = tl.sum(
-                ((until * x2 * x)[:, None] * k_each.to(tl.float32)), axis=0
+                q_k = tl.dot(q.to(DT), tl.trans(k.to(DT)), q_k, input_precision="tf32x3")  # q k^T
+            sums3 = tl.sum(
+                ((until * stepwise2 * stepwise)[:, None] * k_each.to(tl.float32)), axis=0
             )  # k^T (until . (1 / sqrt(d)) . (exp(Min(0, i + softplus(-f) - m_{{prev})))})
-            n__slice2 = s3 + (
+            n__slice2 = sums3 + (
                 kept * n_[n_d]
             )  # kept n + k^T (until . (1 / sqrt(d)) . (exp(Min(0, i + softplus(-f) - m_{{prev})))})
             n__next = n__next + (n__slice2,)
@@ -1525,14 +1530,14 @@ def part2_forward_sweep_2(
         if EXACT:
             log2 = log2 + (decay1_n[:, None] - decay1_n[None, :])
         m = power(log2, seen)  # decays from write to read
-        s2 = tl.sum(
-            ((x * x2)[None, :] * (m * p)), axis=1
+        sums2 = tl.sum(
+            ((stepwise * stepwise2)[None, :] * (m * q_k)), axis=1
         )  # ((q k^T) . m) ((exp(Min(0, i + softplus(-f) - m_{{prev})))} . (1 / sqrt(d)))
-        y = (
-            since * s
-        ) + s2  # since . (q n) + ((q k^T) . m) ((exp(Min(0, i + softplus(-f) - m_{{prev})))} . (1 / sqrt(d)))
+        read2 = (
+            since * sums
+        ) + sums2  # since . (q n) + ((q k^T) . m) ((exp(Min(0, i + softplus(-f) - m_{{prev})))} . (1 / sqrt(d)))
         if YIELD:
-            tl.store(read2_out + step + i * H, y, mask=i_ok)
+            tl.store(read2_out + step + i * H, read2, mask=i_ok)
     for n_d in tl.static_range((D + block_d - 1) // block_d):
         if YIELD:
             if n__last is not None:
@@ -1556,7 +1561,7 @@ def triton_part2_forward(given, states, constants, packed=None, needs_backward=T
     H = max(q.shape[2], k.shape[2], v.shape[2], i_.shape[2], f.shape[2], m_prev.shape[2], m_next_.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "d1ffc3fa4d6350e2")
+    config = choose(some.dtype, (D, E), "a3e2c0fb9f9ce5c0")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     C__first = whole(states.get("C"))
@@ -1721,7 +1726,7 @@ def part2_backward_prepare_1(
         f = tl.load(f_by_head + at + i, mask=i_ok, other=0.0)
         m_prev = tl.load(m_prev_by_head + at + i, mask=i_ok, other=0.0)
         i_ = tl.load(i__by_head + at + i, mask=i_ok, other=0.0)
-        x = tl.where(
+        stepwise = tl.where(
             i_ok,
             (
                 tl.exp(
@@ -1753,19 +1758,21 @@ def part2_backward_prepare_1(
         )  # exp(Min(0, i + softplus(-f) - m_{prev}))
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
-        x2 = tl.where(i_ok, (1.0 / tl.sqrt(tl.full([], D_all, tl.float32))), 0.0)  # 1 / sqrt(d)
+        q_k = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
+        stepwise2 = tl.where(i_ok, (1.0 / tl.sqrt(tl.full([], D_all, tl.float32))), 0.0)  # 1 / sqrt(d)
         tl.store(
-            matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], ((x * x2)[None, :] * (m * p))
+            matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
+            ((stepwise * stepwise2)[None, :] * (m * q_k)),
         )  # ((q k^T) . m) diag((exp(Min(0, i + softplus(-f) - m_{{prev})))} . (1 / sqrt(d)))
         dh = tl.load(dh_p + t0 * dh_t + i[:, None] * dh_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        p2 = tl.dot(dh.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # dh v^T
+        dh_v = tl.dot(dh.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # dh v^T
         tl.store(
-            matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], ((x * x2)[None, :] * (m * p2))
+            matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
+            ((stepwise * stepwise2)[None, :] * (m * dh_v)),
         )  # ((dh v^T) . m) diag((exp(Min(0, i + softplus(-f) - m_{{prev})))} . (1 / sqrt(d)))
         tl.store(
-            matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], ((x * x2)[None, :] * m)
+            matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], ((stepwise * stepwise2)[None, :] * m)
         )  # m diag((exp(Min(0, i + softplus(-f) - m_{{prev})))} . (1 / sqrt(d)))
         seen2 = i[:, None] > i[None, :]
         log22 = decay1_a_before[:, None] - decay1_a[None, :]
@@ -1773,7 +1780,7 @@ def part2_backward_prepare_1(
             log22 = log22 + (decay1_n_before[:, None] - decay1_n[None, :])
         m2 = power(log22, seen2)  # decays from write to read
         tl.store(
-            matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], ((x * x2)[None, :] * m2)
+            matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], ((stepwise * stepwise2)[None, :] * m2)
         )  # m diag((exp(Min(0, i + softplus(-f) - m_{{prev})))} . (1 / sqrt(d)))
 
 
@@ -1830,7 +1837,7 @@ def part2_backward_sweep_1(
         decay1_a_end = tl.load(decay1_sums + at + last)
         decay1_n_end = tl.load(decay1_rests + at + last) if EXACT else 0
         since = span(decay1_a, decay1_n, 0.0, 0)
-        p = tl.zeros([block_e, C], tl.float32)
+        product = tl.zeros([block_e, C], tl.float32)
         v = tl.load(v_p + t0 * v_t + i[None, :] * v_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
         v_each = (
             tl.dot(v.to(DT), identity)
@@ -1839,11 +1846,11 @@ def part2_backward_sweep_1(
         )
         kept = span(decay1_a_end, decay1_n_end, 0.0, 0)
         until = span(decay1_a_end, decay1_n_end, decay1_a, decay1_n)
-        x = tl.where(i_ok, (1.0 / tl.sqrt(tl.full([], D_all, tl.float32))), 0.0)  # 1 / sqrt(d)
+        stepwise = tl.where(i_ok, (1.0 / tl.sqrt(tl.full([], D_all, tl.float32))), 0.0)  # 1 / sqrt(d)
         f = tl.load(f_by_head + at + i, mask=i_ok, other=0.0)
         m_prev = tl.load(m_prev_by_head + at + i, mask=i_ok, other=0.0)
         i_ = tl.load(i__by_head + at + i, mask=i_ok, other=0.0)
-        x2 = tl.where(
+        stepwise2 = tl.where(
             i_ok,
             (
                 tl.exp(
@@ -1878,21 +1885,27 @@ def part2_backward_sweep_1(
             q = tl.load(
                 q_p + t0 * q_t + i[:, None] * q_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
-            p = tl.dot(C_[n_d].to(DT), tl.trans(q.to(DT)), p, input_precision="tf32x3")  # q C
+            product = tl.dot(C_[n_d].to(DT), tl.trans(q.to(DT)), product, input_precision="tf32x3")  # q C
             k = tl.load(
                 k_p + t0 * k_t + i[:, None] * k_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
-            p3 = tl.dot(
-                ((until * x * x2)[None, :] * v_each.to(tl.float32)).to(DT), k.to(DT),
+            C__after = tl.dot(
+                ((until * stepwise * stepwise2)[None, :] * v_each.to(tl.float32)).to(DT), k.to(DT),
                 (kept * C_[n_d]), input_precision="tf32x3",
             )  # ... + k^T diag(until . (1 / sqrt(d)) . (exp(Min(0, i + softplus(-f) - m_{{prev})))}) v
-            C__slice2 = p3  # kept C + k^T diag(until . (1 / sqrt(d)) . (exp(Min(0, i + softplus(-f) - m_{{prev})))}) v
+            C__slice2 = (
+                C__after  # kept C + k^T diag(until . (1 / sqrt(d)) . (exp(Min(0, i + softplus(-f) - m_{{prev})))}) v
+            )
             C__next = C__next + (C__slice2,)
         C_ = C__next
-        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p2 = tl.dot(v.to(DT), tl.trans(t.to(DT)), (since[None, :] * p), input_precision="tf32x3")  # ... + matrix1 v
+        matrix1_tile = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        read1 = tl.dot(
+            v.to(DT), tl.trans(matrix1_tile.to(DT)), (since[None, :] * product), input_precision="tf32x3"
+        )  # ... + matrix1 v
         if YIELD:
-            tl.store(read1_out + step * E + i[None, :] * (H * E) + e[:, None], p2, mask=e_ok[:, None] & i_ok[None, :])
+            tl.store(
+                read1_out + step * E + i[None, :] * (H * E) + e[:, None], read1, mask=e_ok[:, None] & i_ok[None, :]
+            )
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -1955,7 +1968,7 @@ def part2_backward_sweep_2(
         )
         decay1_a_end = tl.load(decay1_sums + at + last)
         decay1_n_end = tl.load(decay1_rests + at + last) if EXACT else 0
-        p = tl.zeros([block_d, C], tl.float32)
+        product = tl.zeros([block_d, C], tl.float32)
         k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         k_each = (
             tl.dot(k.to(DT), identity)
@@ -1964,11 +1977,11 @@ def part2_backward_sweep_2(
         )
         kept = span(decay1_a_end, decay1_n_end, 0.0, 0)
         until = span(decay1_a_end, decay1_n_end, decay1_a, decay1_n)
-        x = tl.where(i_ok, (1.0 / tl.sqrt(tl.full([], D_all, tl.float32))), 0.0)  # 1 / sqrt(d)
+        stepwise = tl.where(i_ok, (1.0 / tl.sqrt(tl.full([], D_all, tl.float32))), 0.0)  # 1 / sqrt(d)
         f = tl.load(f_by_head + at + i, mask=i_ok, other=0.0)
         m_prev = tl.load(m_prev_by_head + at + i, mask=i_ok, other=0.0)
         i_ = tl.load(i__by_head + at + i, mask=i_ok, other=0.0)
-        x2 = tl.where(
+        stepwise2 = tl.where(
             i_ok,
             (
                 tl.exp(
@@ -2004,22 +2017,28 @@ def part2_backward_sweep_2(
                 dh_p + t0 * dh_t + i[:, None] * dh_t + e[n_e][None, :],
                 mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
-            p = tl.dot(C_[n_e].to(DT), tl.trans(dh.to(DT)), p, input_precision="tf32x3")  # dh C^T
+            product = tl.dot(C_[n_e].to(DT), tl.trans(dh.to(DT)), product, input_precision="tf32x3")  # dh C^T
             v = tl.load(
                 v_p + t0 * v_t + i[:, None] * v_t + e[n_e][None, :], mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0
             )
-            p3 = tl.dot(
-                ((until * x * x2)[None, :] * k_each.to(tl.float32)).to(DT), v.to(DT),
+            C__after = tl.dot(
+                ((until * stepwise * stepwise2)[None, :] * k_each.to(tl.float32)).to(DT), v.to(DT),
                 (kept * C_[n_e]), input_precision="tf32x3",
             )  # ... + k^T diag(until . (1 / sqrt(d)) . (exp(Min(0, i + softplus(-f) - m_{{prev})))}) v
-            C__slice2 = p3  # kept C + k^T diag(until . (1 / sqrt(d)) . (exp(Min(0, i + softplus(-f) - m_{{prev})))}) v
+            C__slice2 = (
+                C__after  # kept C + k^T diag(until . (1 / sqrt(d)) . (exp(Min(0, i + softplus(-f) - m_{{prev})))}) v
+            )
             C__next = C__next + (C__slice2,)
         C_ = C__next
         since = span(decay1_a, decay1_n, 0.0, 0)
-        t = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p2 = tl.dot(k.to(DT), tl.trans(t.to(DT)), (since[None, :] * p), input_precision="tf32x3")  # ... + matrix2 k
+        matrix2_tile = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        read2 = tl.dot(
+            k.to(DT), tl.trans(matrix2_tile.to(DT)), (since[None, :] * product), input_precision="tf32x3"
+        )  # ... + matrix2 k
         if YIELD:
-            tl.store(read2_out + step * D + i[None, :] * (H * D) + d[:, None], p2, mask=d_ok[:, None] & i_ok[None, :])
+            tl.store(
+                read2_out + step * D + i[None, :] * (H * D) + d[:, None], read2, mask=d_ok[:, None] & i_ok[None, :]
+            )
             tl.store(
                 dq_1_5362be_out
                 + ((bh * tl.cdiv(D, block_d) + tile) * WARPS + tl.arange(0, WARPS))[:, None] * T
@@ -2027,7 +2046,7 @@ def part2_backward_sweep_2(
                 + i[None, :],
                 tl.sum(
                     tl.reshape(
-                        tl.where(d_ok[:, None], (p2 * q_each.to(tl.float32)), 0.0), [WARPS, block_d // WARPS, C]
+                        tl.where(d_ok[:, None], (read2 * q_each.to(tl.float32)), 0.0), [WARPS, block_d // WARPS, C]
                     ),
                     axis=1,
                 ),
@@ -2040,7 +2059,7 @@ def part2_backward_sweep_2(
                 + i[None, :],
                 tl.sum(
                     tl.reshape(
-                        tl.where(d_ok[:, None], (p2 * q_each.to(tl.float32)), 0.0), [WARPS, block_d // WARPS, C]
+                        tl.where(d_ok[:, None], (read2 * q_each.to(tl.float32)), 0.0), [WARPS, block_d // WARPS, C]
                     ),
                     axis=1,
                 ),
@@ -2092,13 +2111,13 @@ def part2_backward_sweep_3(
         decay1_a_end = tl.load(decay1_sums + at + last)
         decay1_n_end = tl.load(decay1_rests + at + last) if EXACT else 0
         since = span(decay1_a, decay1_n, 0.0, 0)
-        s = tl.zeros([C], tl.float32)
+        sums = tl.zeros([C], tl.float32)
         until = span(decay1_a_end, decay1_n_end, decay1_a, decay1_n)
-        x = tl.where(i_ok, (1.0 / tl.sqrt(tl.full([], D_all, tl.float32))), 0.0)  # 1 / sqrt(d)
+        stepwise = tl.where(i_ok, (1.0 / tl.sqrt(tl.full([], D_all, tl.float32))), 0.0)  # 1 / sqrt(d)
         f = tl.load(f_by_head + at + i, mask=i_ok, other=0.0)
         m_prev = tl.load(m_prev_by_head + at + i, mask=i_ok, other=0.0)
         i_ = tl.load(i__by_head + at + i, mask=i_ok, other=0.0)
-        x2 = tl.where(
+        stepwise2 = tl.where(
             i_ok,
             (
                 tl.exp(
@@ -2135,24 +2154,24 @@ def part2_backward_sweep_3(
                 q_p + t0 * q_t + i[:, None] * q_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
             q_each = tl.where(i_ok[:, None] & d_ok[n_d][None, :], q, 0.0)
-            s += tl.sum((n_[n_d][None, :] * q_each.to(tl.float32)), axis=1)  # q n
+            sums += tl.sum((n_[n_d][None, :] * q_each.to(tl.float32)), axis=1)  # q n
             k = tl.load(
                 k_p + t0 * k_t + i[:, None] * k_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
             k_each = tl.where(i_ok[:, None] & d_ok[n_d][None, :], k, 0.0)
-            s3 = tl.sum(
-                ((until * x * x2)[:, None] * k_each.to(tl.float32)), axis=0
+            sums3 = tl.sum(
+                ((until * stepwise * stepwise2)[:, None] * k_each.to(tl.float32)), axis=0
             )  # k^T (until . (1 / sqrt(d)) . (exp(Min(0, i + softplus(-f) - m_{{prev})))})
-            n__slice2 = s3 + (
+            n__slice2 = sums3 + (
                 kept * n_[n_d]
             )  # kept n + k^T (until . (1 / sqrt(d)) . (exp(Min(0, i + softplus(-f) - m_{{prev})))})
             n__next = n__next + (n__slice2,)
         n_ = n__next
-        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        s2 = tl.sum(tl.where(i_ok[None, :], t.to(tl.float32), 0.0), axis=1)  # matrix1 1
-        y = (since * s) + s2  # since . (q n) + matrix1 1
+        matrix1_tile = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        sums2 = tl.sum(tl.where(i_ok[None, :], matrix1_tile.to(tl.float32), 0.0), axis=1)  # matrix1 1
+        read3 = (since * sums) + sums2  # since . (q n) + matrix1 1
         if YIELD:
-            tl.store(read3_out + step + i * H, y, mask=i_ok)
+            tl.store(read3_out + step + i * H, read3, mask=i_ok)
     for n_d in tl.static_range((D + block_d - 1) // block_d):
         if n__last is not None:
             tl.store(n__last + sh * D + d[n_d], n_[n_d], mask=d_ok[n_d])
@@ -2204,7 +2223,7 @@ def part2_backward_prepare_4(
         m = power(log2, seen)  # decays from write to read
         m_next_ = tl.load(m_next__by_head + at + i, mask=i_ok, other=0.0)
         read3 = tl.load(read3_p + t0 * read3_t + i * read3_t, mask=i_ok, other=0.0)
-        x = tl.where(
+        stepwise = tl.where(
             i_ok,
             (
                 1.0
@@ -2214,20 +2233,20 @@ def part2_backward_prepare_4(
         )  # 1 / Max(exp(-m_{next}), |read3|)
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
+        q_k = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
         tl.store(
-            matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (x[:, None] * (m * p))
+            matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (stepwise[:, None] * (m * q_k))
         )  # diag((1 / Max(exp(-m_{{next}), |read3|))}) ((q k^T) . m)
         dh = tl.load(dh_p + t0 * dh_t + i[:, None] * dh_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        p2 = tl.dot(dh.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # dh v^T
+        dh_v = tl.dot(dh.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # dh v^T
         tl.store(
-            matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (x[:, None] * (m * p2))
+            matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (stepwise[:, None] * (m * dh_v))
         )  # diag((1 / Max(exp(-m_{{next}), |read3|))}) ((dh v^T) . m)
         f = tl.load(f_by_head + at + i, mask=i_ok, other=0.0)
         m_prev = tl.load(m_prev_by_head + at + i, mask=i_ok, other=0.0)
         i_ = tl.load(i__by_head + at + i, mask=i_ok, other=0.0)
-        x2 = tl.where(
+        stepwise2 = tl.where(
             i_ok,
             (
                 tl.exp(
@@ -2257,9 +2276,11 @@ def part2_backward_prepare_4(
             ),
             0.0,
         )  # exp(Min(0, i + softplus(-f) - m_{prev}))
-        x3 = tl.where(i_ok, (1.0 / tl.sqrt(tl.full([], D_all, tl.float32))), 0.0)  # 1 / sqrt(d)
+        stepwise3 = tl.where(i_ok, (1.0 / tl.sqrt(tl.full([], D_all, tl.float32))), 0.0)  # 1 / sqrt(d)
         pairs = (
-            x[:, None] * (x2 * x3)[None, :] * (m * p * p2 * tl.where(i[:, None] > i[None, :], 1.0, 0.0))
+            stepwise[:, None]
+            * (stepwise2 * stepwise3)[None, :]
+            * (m * q_k * dh_v * tl.where(i[:, None] > i[None, :], 1.0, 0.0))
         )  # diag((1 / Max(exp(-m_{{next}), |read3|))}) ([i > j] . (q k^T) . (dh v^T) . m) diag((exp(Min(0, i + softplus(-f) - m_{{prev})))} . (1 / sqrt(d)))
         sums = tl.sum(pairs, axis=1)
         sums2 = tl.sum(tl.reshape(pairs, [2, C // 2, C]), axis=1)
@@ -2315,25 +2336,29 @@ def part2_backward_sweep_4(
             if PRODUCTS and k.dtype == DT
             else tl.where(d_ok[:, None] & i_ok[None, :], k, 0.0)
         )
-        t = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p = tl.dot(
-            k.to(DT), tl.trans(t.to(DT)), (since[None, :] * n_[:, None]), input_precision="tf32x3"
+        matrix3_tile = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        read4 = tl.dot(
+            k.to(DT), tl.trans(matrix3_tile.to(DT)), (since[None, :] * n_[:, None]), input_precision="tf32x3"
         )  # ... + matrix3 k
         since2 = span(decay1_a_before, decay1_n_before, 0.0, 0)
-        t2 = tl.load(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p2 = tl.dot(
-            k.to(DT), tl.trans(t2.to(DT)), (since2[None, :] * n_[:, None]), input_precision="tf32x3"
+        matrix4_tile = tl.load(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        read5 = tl.dot(
+            k.to(DT), tl.trans(matrix4_tile.to(DT)), (since2[None, :] * n_[:, None]), input_precision="tf32x3"
         )  # ... + matrix4 k
         if YIELD and (READ == 0 or READ == 1):
-            tl.store(read4_out + step * D + i[None, :] * (H * D) + d[:, None], p, mask=d_ok[:, None] & i_ok[None, :])
+            tl.store(
+                read4_out + step * D + i[None, :] * (H * D) + d[:, None], read4, mask=d_ok[:, None] & i_ok[None, :]
+            )
         if YIELD and (READ == 0 or READ == 2):
-            tl.store(read5_out + step * D + i[None, :] * (H * D) + d[:, None], p2, mask=d_ok[:, None] & i_ok[None, :])
+            tl.store(
+                read5_out + step * D + i[None, :] * (H * D) + d[:, None], read5, mask=d_ok[:, None] & i_ok[None, :]
+            )
         until = span(decay1_a_end, decay1_n_end, decay1_a, decay1_n)
-        x = tl.where(i_ok, (1.0 / tl.sqrt(tl.full([], D_all, tl.float32))), 0.0)  # 1 / sqrt(d)
+        stepwise = tl.where(i_ok, (1.0 / tl.sqrt(tl.full([], D_all, tl.float32))), 0.0)  # 1 / sqrt(d)
         f = tl.load(f_by_head + at + i, mask=i_ok, other=0.0)
         m_prev = tl.load(m_prev_by_head + at + i, mask=i_ok, other=0.0)
         i_ = tl.load(i__by_head + at + i, mask=i_ok, other=0.0)
-        x2 = tl.where(
+        stepwise2 = tl.where(
             i_ok,
             (
                 tl.exp(
@@ -2363,11 +2388,11 @@ def part2_backward_sweep_4(
             ),
             0.0,
         )  # exp(Min(0, i + softplus(-f) - m_{prev}))
-        s = tl.sum(
-            ((until * x * x2)[None, :] * k_each.to(tl.float32)), axis=1
+        sums = tl.sum(
+            ((until * stepwise * stepwise2)[None, :] * k_each.to(tl.float32)), axis=1
         )  # k^T (until . (1 / sqrt(d)) . (exp(Min(0, i + softplus(-f) - m_{{prev})))})
         kept = span(decay1_a_end, decay1_n_end, 0.0, 0)
-        n_ = s + (kept * n_)  # kept n + k^T (until . (1 / sqrt(d)) . (exp(Min(0, i + softplus(-f) - m_{{prev})))})
+        n_ = sums + (kept * n_)  # kept n + k^T (until . (1 / sqrt(d)) . (exp(Min(0, i + softplus(-f) - m_{{prev})))})
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -2434,7 +2459,7 @@ def part2_backward_sweep_5(
         m_prev = tl.load(m_prev_by_head + at + i, mask=i_ok, other=0.0)
         i_ = tl.load(i__by_head + at + i, mask=i_ok, other=0.0)
         since = span(decay1_a_end, decay1_n_end, decay1_a, decay1_n)
-        p = tl.zeros([block_e, C], tl.float32)
+        k_dC = tl.zeros([block_e, C], tl.float32)
         dh = tl.load(dh_p + t0 * dh_t + i[None, :] * dh_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
         dh_each = (
             tl.dot(dh.to(DT), identity)
@@ -2444,7 +2469,7 @@ def part2_backward_sweep_5(
         kept = span(decay1_a_end, decay1_n_end, 0.0, 0)
         m_next_ = tl.load(m_next__by_head + at + i, mask=i_ok, other=0.0)
         read3 = tl.load(read3_p + t0 * read3_t + i * read3_t, mask=i_ok, other=0.0)
-        x = tl.where(
+        stepwise = tl.where(
             i_ok,
             (
                 1.0
@@ -2458,19 +2483,21 @@ def part2_backward_sweep_5(
             k = tl.load(
                 k_p + t0 * k_t + i[:, None] * k_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
-            p = tl.dot(dC[n_d].to(DT), tl.trans(k.to(DT)), p, input_precision="tf32x3")  # k dC
+            k_dC = tl.dot(dC[n_d].to(DT), tl.trans(k.to(DT)), k_dC, input_precision="tf32x3")  # k dC
             q = tl.load(
                 q_p + t0 * q_t + i[:, None] * q_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
-            p3 = tl.dot(
-                ((x * until)[None, :] * dh_each.to(tl.float32)).to(DT), q.to(DT), (kept * dC[n_d]),
-                input_precision="tf32x3",
+            dC_after = tl.dot(
+                ((stepwise * until)[None, :] * dh_each.to(tl.float32)).to(DT), q.to(DT),
+                (kept * dC[n_d]), input_precision="tf32x3",
             )  # ... + q^T diag((1 / Max(exp(-m_{{next}), |read3|))} . until) dh
-            dC_slice2 = p3  # kept dC + q^T diag((1 / Max(exp(-m_{{next}), |read3|))} . until) dh
+            dC_slice2 = dC_after  # kept dC + q^T diag((1 / Max(exp(-m_{{next}), |read3|))} . until) dh
             dC_next = dC_next + (dC_slice2,)
         dC = dC_next
-        t = tl.load(matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p2 = tl.dot(dh.to(DT), t.to(DT), (since[None, :] * p), input_precision="tf32x3")  # ... + matrix5 dh
+        matrix5_tile = tl.load(matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        read = tl.dot(
+            dh.to(DT), matrix5_tile.to(DT), (since[None, :] * k_dC), input_precision="tf32x3"
+        )  # ... + matrix5 dh
         if YIELD:
             tl.store(
                 dv_out + step * E + i[None, :] * (H * E) + e[:, None],
@@ -2502,7 +2529,7 @@ def part2_backward_sweep_5(
                             )
                         )
                     )[None, :]
-                    * p2
+                    * read
                 ),
                 mask=e_ok[:, None] & i_ok[None, :],
             )  # dv
@@ -2578,11 +2605,11 @@ def part2_backward_sweep_6(
         decay1_a_end = tl.load(decay1_sums + at + last)
         decay1_n_end = tl.load(decay1_rests + at + last) if EXACT else 0
         since = span(decay1_a_end, decay1_n_end, decay1_a, decay1_n)
-        x = tl.where(i_ok, (1.0 / tl.sqrt(tl.full([], D_all, tl.float32))), 0.0)  # 1 / sqrt(d)
+        stepwise = tl.where(i_ok, (1.0 / tl.sqrt(tl.full([], D_all, tl.float32))), 0.0)  # 1 / sqrt(d)
         f = tl.load(f_by_head + at + i, mask=i_ok, other=0.0)
         m_prev = tl.load(m_prev_by_head + at + i, mask=i_ok, other=0.0)
         i_ = tl.load(i__by_head + at + i, mask=i_ok, other=0.0)
-        x2 = tl.where(
+        stepwise2 = tl.where(
             i_ok,
             (
                 tl.exp(
@@ -2618,7 +2645,7 @@ def part2_backward_sweep_6(
             if PRODUCTS and k.dtype == DT
             else tl.where(d_ok[:, None] & i_ok[None, :], k, 0.0)
         )
-        p = tl.zeros([block_d, C], tl.float32)
+        v_dC = tl.zeros([block_d, C], tl.float32)
         q = tl.load(q_p + t0 * q_t + i[None, :] * q_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         q_each = (
             tl.dot(q.to(DT), identity)
@@ -2628,7 +2655,7 @@ def part2_backward_sweep_6(
         kept = span(decay1_a_end, decay1_n_end, 0.0, 0)
         m_next_ = tl.load(m_next__by_head + at + i, mask=i_ok, other=0.0)
         read3 = tl.load(read3_p + t0 * read3_t + i * read3_t, mask=i_ok, other=0.0)
-        x3 = tl.where(
+        stepwise3 = tl.where(
             i_ok,
             (
                 1.0
@@ -2643,28 +2670,31 @@ def part2_backward_sweep_6(
                 v_p + t0 * v_t + i[:, None] * v_t + e[n_e][None, :], mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0
             )
             rounded, rest = rounded_and_rest(dC[n_e], DT)
-            p = tl.dot(rounded.to(DT), tl.trans(v.to(DT)), p, input_precision="tf32x3")  # v dC^T
+            v_dC = tl.dot(rounded.to(DT), tl.trans(v.to(DT)), v_dC, input_precision="tf32x3")  # v dC^T
             if not EXACT:
-                p = tl.dot(rest.to(DT), tl.trans(v.to(DT)), p)
+                v_dC = tl.dot(rest.to(DT), tl.trans(v.to(DT)), v_dC)
             dh = tl.load(
                 dh_p + t0 * dh_t + i[:, None] * dh_t + e[n_e][None, :],
                 mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
-            p3 = tl.dot(
-                ((x3 * until)[None, :] * q_each.to(tl.float32)).to(DT), dh.to(DT), (kept * dC[n_e]),
-                input_precision="tf32x3",
+            dC_after = tl.dot(
+                ((stepwise3 * until)[None, :] * q_each.to(tl.float32)).to(DT), dh.to(DT),
+                (kept * dC[n_e]), input_precision="tf32x3",
             )  # ... + q^T diag((1 / Max(exp(-m_{{next}), |read3|))} . until) dh
-            dC_slice2 = p3  # kept dC + q^T diag((1 / Max(exp(-m_{{next}), |read3|))} . until) dh
+            dC_slice2 = dC_after  # kept dC + q^T diag((1 / Max(exp(-m_{{next}), |read3|))} . until) dh
             dC_next = dC_next + (dC_slice2,)
         dC = dC_next
         sums = tl.sum(
             tl.reshape(
-                rounded_to((-(since * x * x2)[None, :] * k_each.to(tl.float32)), DT) * p, [WARPS, block_d // WARPS, C]
+                rounded_to((-(since * stepwise * stepwise2)[None, :] * k_each.to(tl.float32)), DT) * v_dC,
+                [WARPS, block_d // WARPS, C],
             ),
             axis=1,
         )
-        t = tl.load(matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p2 = tl.dot(q.to(DT), t.to(DT), (since[None, :] * p), input_precision="tf32x3")  # ... + matrix6 q
+        matrix6_tile = tl.load(matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        read = tl.dot(
+            q.to(DT), matrix6_tile.to(DT), (since[None, :] * v_dC), input_precision="tf32x3"
+        )  # ... + matrix6 q
         if YIELD:
             tl.store(
                 dk_5_out + step * D + i[None, :] * (H * D) + d[:, None],
@@ -2696,7 +2726,7 @@ def part2_backward_sweep_6(
                             )
                         )
                     )[None, :]
-                    * p2
+                    * read
                 ),
                 mask=d_ok[:, None] & i_ok[None, :],
             )  # dk
@@ -2707,7 +2737,7 @@ def part2_backward_sweep_6(
                 + i[None, :],
                 tl.sum(
                     tl.reshape(
-                        tl.where(d_ok[:, None], (p2 * k_each.to(tl.float32)), 0.0), [WARPS, block_d // WARPS, C]
+                        tl.where(d_ok[:, None], (read * k_each.to(tl.float32)), 0.0), [WARPS, block_d // WARPS, C]
                     ),
                     axis=1,
                 ),
@@ -2720,7 +2750,7 @@ def part2_backward_sweep_6(
                 + i[None, :],
                 tl.sum(
                     tl.reshape(
-                        tl.where(d_ok[:, None], (p2 * k_each.to(tl.float32)), 0.0), [WARPS, block_d // WARPS, C]
+                        tl.where(d_ok[:, None], (read * k_each.to(tl.float32)), 0.0), [WARPS, block_d // WARPS, C]
                     ),
                     axis=1,
                 ),
@@ -2733,7 +2763,7 @@ def part2_backward_sweep_6(
                 + i[None, :],
                 tl.sum(
                     tl.reshape(
-                        tl.where(d_ok[:, None], (p2 * k_each.to(tl.float32)), 0.0), [WARPS, block_d // WARPS, C]
+                        tl.where(d_ok[:, None], (read * k_each.to(tl.float32)), 0.0), [WARPS, block_d // WARPS, C]
                     ),
                     axis=1,
                 ),
@@ -2770,8 +2800,8 @@ def part2_backward_rows_1(
         dh_p + h // dh_g * dh_h + (b * dh_b + step * dh_t)[:, None] + e[None, :],
         mask=i_ok[:, None] & e_ok[None, :], other=0.0,
     ).to(tl.float32)
-    t1 = tl.sum(read1 * dh, axis=1)
-    tl.store(ahead1_out + at, t1, mask=i_ok)
+    read1_dh = tl.sum(read1 * dh, axis=1)
+    tl.store(ahead1_out + at, read1_dh, mask=i_ok)
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
@@ -2816,13 +2846,13 @@ def part2_backward_prepare_7(
         m = power(log2, seen)  # decays from write to read
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
+        q_k = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
         read3 = tl.load(read3_p + t0 * read3_t + i * read3_t, mask=i_ok, other=0.0)
-        x = tl.where(
+        stepwise = tl.where(
             i_ok, (tl.where(read3.to(tl.float32) > 0, 1.0, tl.where(read3.to(tl.float32) < 0, -1.0, 0.0))), 0.0
         )  # sign(read3)
         m_next_ = tl.load(m_next__by_head + at + i, mask=i_ok, other=0.0)
-        x2 = tl.where(
+        stepwise2 = tl.where(
             i_ok,
             (
                 1.0
@@ -2841,7 +2871,7 @@ def part2_backward_prepare_7(
             ),
             0.0,
         )  # 1 / Max(exp(-m_{next}), |read3|)^2
-        x3 = tl.where(
+        stepwise3 = tl.where(
             i_ok,
             (
                 0.5
@@ -2859,7 +2889,7 @@ def part2_backward_prepare_7(
         )  # 1/2 + 1/2 sign(|read3| - exp(-m_{next}))
         tl.store(
             matrix7 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-            ((ahead1.to(tl.float32) * x * x2 * x3)[:, None] * (m * p)),
+            ((ahead1.to(tl.float32) * stepwise * stepwise2 * stepwise3)[:, None] * (m * q_k)),
         )  # diag((ahead1) . (sign(read3)) . (1 / Max(exp(-m_{{next}), |read3|)^2)} . (1/2 + 1/2 sign(|read3| - exp(-m_{{next})))}) ((q k^T) . m)
 
 
@@ -2916,14 +2946,14 @@ def part2_backward_sweep_7(
         decay1_a_end = tl.load(decay1_sums + at + last)
         decay1_n_end = tl.load(decay1_rests + at + last) if EXACT else 0
         since = span(decay1_a_end, decay1_n_end, decay1_a, decay1_n)
-        s = tl.zeros([C], tl.float32)
+        sums = tl.zeros([C], tl.float32)
         ahead1 = tl.load(ahead1_p + t0 * ahead1_t + i * ahead1_t, mask=i_ok, other=0.0)
         read3 = tl.load(read3_p + t0 * read3_t + i * read3_t, mask=i_ok, other=0.0)
-        x = tl.where(
+        stepwise = tl.where(
             i_ok, (tl.where(read3.to(tl.float32) > 0, 1.0, tl.where(read3.to(tl.float32) < 0, -1.0, 0.0))), 0.0
         )  # sign(read3)
         m_next_ = tl.load(m_next__by_head + at + i, mask=i_ok, other=0.0)
-        x2 = tl.where(
+        stepwise2 = tl.where(
             i_ok,
             (
                 1.0
@@ -2942,7 +2972,7 @@ def part2_backward_sweep_7(
             ),
             0.0,
         )  # 1 / Max(exp(-m_{next}), |read3|)^2
-        x3 = tl.where(
+        stepwise3 = tl.where(
             i_ok,
             (
                 0.5
@@ -2966,24 +2996,25 @@ def part2_backward_sweep_7(
                 k_p + t0 * k_t + i[:, None] * k_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
             k_each = tl.where(i_ok[:, None] & d_ok[n_d][None, :], k, 0.0)
-            s += tl.sum((dn[n_d][None, :] * k_each.to(tl.float32)), axis=1)  # k dn
+            sums += tl.sum((dn[n_d][None, :] * k_each.to(tl.float32)), axis=1)  # k dn
             q = tl.load(
                 q_p + t0 * q_t + i[:, None] * q_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
             q_each = tl.where(i_ok[:, None] & d_ok[n_d][None, :], q, 0.0)
-            s3 = tl.sum(
-                ((ahead1.to(tl.float32) * x * x2 * x3 * until)[:, None] * q_each.to(tl.float32)), axis=0
+            sums3 = tl.sum(
+                ((ahead1.to(tl.float32) * stepwise * stepwise2 * stepwise3 * until)[:, None] * q_each.to(tl.float32)),
+                axis=0,
             )  # q^T ((ahead1) . (sign(read3)) . (1 / Max(exp(-m_{{next}), |read3|)^2)} . (1/2 + 1/2 sign(|read3| - exp(-m_{{next})))} . until)
             dn_slice2 = (
-                (-s3) + (kept * dn[n_d])
+                (-sums3) + (kept * dn[n_d])
             )  # kept dn - q^T ((ahead1) . (sign(read3)) . (1 / Max(exp(-m_{{next}), |read3|)^2)} . (1/2 + 1/2 sign(|read3| - exp(-m_{{next})))} . until)
             dn_next = dn_next + (dn_slice2,)
         dn = dn_next
-        t = tl.load(matrix7 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        s2 = tl.sum(tl.where(i_ok[None, :], tl.trans(t).to(tl.float32), 0.0), axis=1)  # matrix7 1
-        y = (since * s) + (-s2)  # since . (k dn) - matrix7 1
+        matrix7_tile = tl.load(matrix7 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        sums2 = tl.sum(tl.where(i_ok[None, :], tl.trans(matrix7_tile).to(tl.float32), 0.0), axis=1)  # matrix7 1
+        read6 = (since * sums) + (-sums2)  # since . (k dn) - matrix7 1
         if YIELD:
-            tl.store(read6_out + step + i * H, y, mask=i_ok)
+            tl.store(read6_out + step + i * H, read6, mask=i_ok)
     for n_d in tl.static_range((D + block_d - 1) // block_d):
         if YIELD:
             if dn_last is not None:
@@ -3023,11 +3054,11 @@ def part2_backward_prepare_8(
         log2 = log2 + (decay1_n[:, None] - decay1_n[None, :])
     m = power(log2, seen)  # decays from write to read
     read3 = tl.load(read3_p + t0 * read3_t + i * read3_t, mask=i_ok, other=0.0)
-    x = tl.where(
+    stepwise = tl.where(
         i_ok, (tl.where(read3.to(tl.float32) > 0, 1.0, tl.where(read3.to(tl.float32) < 0, -1.0, 0.0))), 0.0
     )  # sign(read3)
     m_next_ = tl.load(m_next__by_head + at + i, mask=i_ok, other=0.0)
-    x2 = tl.where(
+    stepwise2 = tl.where(
         i_ok,
         (
             1.0
@@ -3038,7 +3069,7 @@ def part2_backward_prepare_8(
         ),
         0.0,
     )  # 1 / Max(exp(-m_{next}), |read3|)^2
-    x3 = tl.where(
+    stepwise3 = tl.where(
         i_ok,
         (
             0.5
@@ -3056,7 +3087,7 @@ def part2_backward_prepare_8(
     )  # 1/2 + 1/2 sign(|read3| - exp(-m_{next}))
     tl.store(
         matrix8 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-        ((ahead1.to(tl.float32) * x * x2 * x3)[:, None] * m),
+        ((ahead1.to(tl.float32) * stepwise * stepwise2 * stepwise3)[:, None] * m),
     )  # diag((ahead1) . (sign(read3)) . (1 / Max(exp(-m_{{next}), |read3|)^2)} . (1/2 + 1/2 sign(|read3| - exp(-m_{{next})))}) m
 
 
@@ -3129,10 +3160,10 @@ def part2_backward_sweep_8(
             if PRODUCTS and q.dtype == DT
             else tl.where(d_ok[:, None] & i_ok[None, :], q, 0.0)
         )
-        t = tl.load(matrix8 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p = tl.dot(q.to(DT), t.to(DT), input_precision="tf32x3")  # matrix8 q
+        matrix8_tile = tl.load(matrix8 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        matrix8_q = tl.dot(q.to(DT), matrix8_tile.to(DT), input_precision="tf32x3")  # matrix8 q
         since = span(decay1_a_end, decay1_n_end, decay1_a, decay1_n)
-        y = (-p) + (since[None, :] * dn[:, None])  # since dn^T - matrix8 q
+        read = (-matrix8_q) + (since[None, :] * dn[:, None])  # since dn^T - matrix8 q
         if YIELD:
             tl.store(
                 dk_out + step * D + i[None, :] * (H * D) + d[:, None],
@@ -3167,7 +3198,7 @@ def part2_backward_sweep_8(
                                 )
                             )
                         )[None, :]
-                        * y
+                        * read
                     )
                 ),
                 mask=d_ok[:, None] & i_ok[None, :],
@@ -3251,7 +3282,7 @@ def part2_backward_sweep_8(
                                         )
                                     )
                                 )[None, :]
-                                * (y * read5_each.to(tl.float32))
+                                * (read * read5_each.to(tl.float32))
                             ),
                             0.0,
                         ),
@@ -3341,7 +3372,7 @@ def part2_backward_sweep_8(
                                         )
                                     )
                                 )[None, :]
-                                * (y * read5_each.to(tl.float32))
+                                * (read * read5_each.to(tl.float32))
                             ),
                             0.0,
                         ),
@@ -3430,7 +3461,7 @@ def part2_backward_sweep_8(
                                         )
                                     )
                                 )[None, :]
-                                * (y * read5_each.to(tl.float32))
+                                * (read * read5_each.to(tl.float32))
                             ),
                             0.0,
                         ),
@@ -3442,11 +3473,11 @@ def part2_backward_sweep_8(
             )  # dm_prev
         ahead1 = tl.load(ahead1_p + t0 * ahead1_t + i * ahead1_t, mask=i_ok, other=0.0)
         read3 = tl.load(read3_p + t0 * read3_t + i * read3_t, mask=i_ok, other=0.0)
-        x = tl.where(
+        stepwise = tl.where(
             i_ok, (tl.where(read3.to(tl.float32) > 0, 1.0, tl.where(read3.to(tl.float32) < 0, -1.0, 0.0))), 0.0
         )  # sign(read3)
         m_next_ = tl.load(m_next__by_head + at + i, mask=i_ok, other=0.0)
-        x2 = tl.where(
+        stepwise2 = tl.where(
             i_ok,
             (
                 1.0
@@ -3465,7 +3496,7 @@ def part2_backward_sweep_8(
             ),
             0.0,
         )  # 1 / Max(exp(-m_{next}), |read3|)^2
-        x3 = tl.where(
+        stepwise3 = tl.where(
             i_ok,
             (
                 0.5
@@ -3482,12 +3513,13 @@ def part2_backward_sweep_8(
             0.0,
         )  # 1/2 + 1/2 sign(|read3| - exp(-m_{next}))
         until = span(decay1_a, decay1_n, 0.0, 0)
-        s = tl.sum(
-            ((ahead1.to(tl.float32) * x * x2 * x3 * until)[None, :] * q_each.to(tl.float32)), axis=1
+        sums = tl.sum(
+            ((ahead1.to(tl.float32) * stepwise * stepwise2 * stepwise3 * until)[None, :] * q_each.to(tl.float32)),
+            axis=1,
         )  # q^T ((ahead1) . (sign(read3)) . (1 / Max(exp(-m_{{next}), |read3|)^2)} . (1/2 + 1/2 sign(|read3| - exp(-m_{{next})))} . until)
         kept = span(decay1_a_end, decay1_n_end, 0.0, 0)
         dn = (
-            (-s) + (kept * dn)
+            (-sums) + (kept * dn)
         )  # kept dn - q^T ((ahead1) . (sign(read3)) . (1 / Max(exp(-m_{{next}), |read3|)^2)} . (1/2 + 1/2 sign(|read3| - exp(-m_{{next})))} . until)
 
 
@@ -3549,7 +3581,7 @@ def part2_backward_sweep_9(
         decay1_n_end = tl.load(decay1_rests + at + last) if EXACT else 0
         m_next_ = tl.load(m_next__by_head + at + i, mask=i_ok, other=0.0)
         read3 = tl.load(read3_p + t0 * read3_t + i * read3_t, mask=i_ok, other=0.0)
-        x = tl.where(
+        stepwise = tl.where(
             i_ok,
             (
                 1.0
@@ -3564,7 +3596,7 @@ def part2_backward_sweep_9(
             if PRODUCTS and q.dtype == DT
             else tl.where(d_ok[:, None] & i_ok[None, :], q, 0.0)
         )
-        p = tl.zeros([block_d, C], tl.float32)
+        product = tl.zeros([block_d, C], tl.float32)
         kept = span(decay1_a_end, decay1_n_end, 0.0, 0)
         k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         k_each = (
@@ -3573,11 +3605,11 @@ def part2_backward_sweep_9(
             else tl.where(d_ok[:, None] & i_ok[None, :], k, 0.0)
         )
         until = span(decay1_a_end, decay1_n_end, decay1_a, decay1_n)
-        x2 = tl.where(i_ok, (1.0 / tl.sqrt(tl.full([], D_all, tl.float32))), 0.0)  # 1 / sqrt(d)
+        stepwise2 = tl.where(i_ok, (1.0 / tl.sqrt(tl.full([], D_all, tl.float32))), 0.0)  # 1 / sqrt(d)
         f = tl.load(f_by_head + at + i, mask=i_ok, other=0.0)
         m_prev = tl.load(m_prev_by_head + at + i, mask=i_ok, other=0.0)
         i_ = tl.load(i__by_head + at + i, mask=i_ok, other=0.0)
-        x3 = tl.where(
+        stepwise3 = tl.where(
             i_ok,
             (
                 tl.exp(
@@ -3614,22 +3646,25 @@ def part2_backward_sweep_9(
                 mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
             rounded, rest = rounded_and_rest(C_[n_e], DT)
-            p = tl.dot(rounded.to(DT), tl.trans(dh.to(DT)), p, input_precision="tf32x3")  # dh C^T
+            product = tl.dot(rounded.to(DT), tl.trans(dh.to(DT)), product, input_precision="tf32x3")  # dh C^T
             if not EXACT:
-                p = tl.dot(rest.to(DT), tl.trans(dh.to(DT)), p)
+                product = tl.dot(rest.to(DT), tl.trans(dh.to(DT)), product)
             v = tl.load(
                 v_p + t0 * v_t + i[:, None] * v_t + e[n_e][None, :], mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0
             )
-            p2 = tl.dot(
-                ((until * x2 * x3)[None, :] * k_each.to(tl.float32)).to(DT), v.to(DT),
+            C__after = tl.dot(
+                ((until * stepwise2 * stepwise3)[None, :] * k_each.to(tl.float32)).to(DT), v.to(DT),
                 (kept * C_[n_e]), input_precision="tf32x3",
             )  # ... + k^T diag(until . (1 / sqrt(d)) . (exp(Min(0, i + softplus(-f) - m_{{prev})))}) v
-            C__slice2 = p2  # kept C + k^T diag(until . (1 / sqrt(d)) . (exp(Min(0, i + softplus(-f) - m_{{prev})))}) v
+            C__slice2 = (
+                C__after  # kept C + k^T diag(until . (1 / sqrt(d)) . (exp(Min(0, i + softplus(-f) - m_{{prev})))}) v
+            )
             C__next = C__next + (C__slice2,)
         C_ = C__next
         sums = tl.sum(
             tl.reshape(
-                rounded_to(((x * since)[None, :] * q_each.to(tl.float32)), DT) * p, [WARPS, block_d // WARPS, C]
+                rounded_to(((stepwise * since)[None, :] * q_each.to(tl.float32)), DT) * product,
+                [WARPS, block_d // WARPS, C],
             ),
             axis=1,
         )
@@ -3662,7 +3697,7 @@ def triton_part2_backward(given, states, constants, saved, cotangents, final_cot
     H = max(q.shape[2], k.shape[2], v.shape[2], i_.shape[2], f.shape[2], m_prev.shape[2], m_next_.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "d1ffc3fa4d6350e2")
+    config = choose(some.dtype, (D, E), "a3e2c0fb9f9ce5c0")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     C__first = whole(states.get("C"))

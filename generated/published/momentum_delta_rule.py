@@ -933,28 +933,32 @@ def forward_prepare_1(
         p_p = p_p_all + b * p_b + h // p_g * p_h
         k_p = k_p_all + b * k_b + h // k_g * k_h
         q_p = q_p_all + b * q_b + h // q_g * q_h
-        t = tl.load(matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        matrix5_tile = tl.load(matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
         p = tl.load(p_p + t0 * p_t + i[:, None] * p_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p2 = tl.dot(p.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # p k^T
-        t2 = tl.load(matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        p_k = tl.dot(p.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # p k^T
+        matrix6_tile = tl.load(matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
-        w = (eta[None, :] * (t.to(tl.float32) * p2)) + (-(eta * beta)[None, :] * (t2.to(tl.float32) * p2))
-        x = inverse(w, C, LEVELS, DT)  # (I - T)^-1
-        tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x)  # x
+        system = (eta[None, :] * (matrix5_tile.to(tl.float32) * p_k)) + (
+            -(eta * beta)[None, :] * (matrix6_tile.to(tl.float32) * p_k)
+        )
+        solved = inverse(system, C, LEVELS, DT)  # (I - T)^-1
+        tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], solved)  # solved
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p3 = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
-        t3 = tl.load(matrix7 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        q_k = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
+        matrix7_tile = tl.load(matrix7 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         tl.store(
-            matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (eta[None, :] * (p3 * t3.to(tl.float32)))
+            matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
+            (eta[None, :] * (q_k * matrix7_tile.to(tl.float32))),
         )  # ((q k^T) . matrix7) diag(eta)
         tl.store(
             matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-            ((eta * beta)[None, :] * (t2.to(tl.float32) * p3)),
+            ((eta * beta)[None, :] * (matrix6_tile.to(tl.float32) * q_k)),
         )  # ((q k^T) . matrix6) diag(eta . beta)
         tl.store(
-            matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (eta[None, :] * (t.to(tl.float32) * p3))
+            matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
+            (eta[None, :] * (matrix5_tile.to(tl.float32) * q_k)),
         )  # ((q k^T) . matrix5) diag(eta)
 
 
@@ -1027,22 +1031,22 @@ def forward_sweep_1(
         weight7_each = tl.load(weight7 + at + i, mask=i_ok, other=0.0)
         weight3_whole = tl.load(weight3 + at + last)
         weight8_each = tl.load(weight8 + at + i, mask=i_ok, other=0.0)
-        p2 = tl.zeros([block_e, C], tl.float32)
-        p3 = tl.zeros([block_e, C], tl.float32)
-        p5 = tl.zeros([block_e, C], tl.float32)
-        p7 = tl.zeros([block_e, C], tl.float32)
+        p_M = tl.zeros([block_e, C], tl.float32)
+        p_S = tl.zeros([block_e, C], tl.float32)
+        q_M = tl.zeros([block_e, C], tl.float32)
+        q_S = tl.zeros([block_e, C], tl.float32)
         k = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
             p = tl.load(
                 p_p + t0 * p_t + i[:, None] * p_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
-            p2 = tl.dot(M[n_d].to(DT), tl.trans(p.to(DT)), p2, input_precision="tf32x3")  # p M
-            p3 = tl.dot(S[n_d].to(DT), tl.trans(p.to(DT)), p3, input_precision="tf32x3")  # p S
+            p_M = tl.dot(M[n_d].to(DT), tl.trans(p.to(DT)), p_M, input_precision="tf32x3")  # p M
+            p_S = tl.dot(S[n_d].to(DT), tl.trans(p.to(DT)), p_S, input_precision="tf32x3")  # p S
             q = tl.load(
                 q_p + t0 * q_t + i[:, None] * q_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
-            p5 = tl.dot(M[n_d].to(DT), tl.trans(q.to(DT)), p5, input_precision="tf32x3")  # q M
-            p7 = tl.dot(S[n_d].to(DT), tl.trans(q.to(DT)), p7, input_precision="tf32x3")  # q S
+            q_M = tl.dot(M[n_d].to(DT), tl.trans(q.to(DT)), q_M, input_precision="tf32x3")  # q M
+            q_S = tl.dot(S[n_d].to(DT), tl.trans(q.to(DT)), q_S, input_precision="tf32x3")  # q S
             k_slice = tl.load(
                 k_p + t0 * k_t + i[:, None] * k_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
@@ -1053,47 +1057,53 @@ def forward_sweep_1(
             if PRODUCTS and v.dtype == DT
             else tl.where(e_ok[:, None] & i_ok[None, :], v, 0.0)
         )
-        w = (-weight1_each[None, :] * p2) + (-weight2_each[None, :] * p3) + v_each.to(tl.float32)
-        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p4 = tl.dot(w.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix1 w
-        t2 = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p6 = tl.dot(p4.to(DT), tl.trans(t2.to(DT)), input_precision="tf32x3")  # matrix2 p4
-        y = (weight3_each[None, :] * p5) + (-p6)  # (44) diag(weight3) q M - matrix2 p4
-        t3 = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p8 = tl.dot(p4.to(DT), tl.trans(t3.to(DT)), input_precision="tf32x3")  # matrix3 p4
-        t4 = tl.load(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p9 = tl.dot(
-            p4.to(DT), tl.trans(t4.to(DT)),
-            ((weight2_each[None, :] * p7) + (-p8) + (weight1_each[None, :] * p5)),
+        known = (-weight1_each[None, :] * p_M) + (-weight2_each[None, :] * p_S) + v_each.to(tl.float32)
+        matrix1_tile = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        write1 = tl.dot(known.to(DT), tl.trans(matrix1_tile.to(DT)), input_precision="tf32x3")  # matrix1 known
+        matrix2_tile = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        matrix2_write1 = tl.dot(
+            write1.to(DT), tl.trans(matrix2_tile.to(DT)), input_precision="tf32x3"
+        )  # matrix2 write1
+        read = (weight3_each[None, :] * q_M) + (-matrix2_write1)  # (44) diag(weight3) q M - matrix2 write1
+        matrix3_tile = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        matrix3_write1 = tl.dot(
+            write1.to(DT), tl.trans(matrix3_tile.to(DT)), input_precision="tf32x3"
+        )  # matrix3 write1
+        matrix4_tile = tl.load(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        read2 = tl.dot(
+            write1.to(DT), tl.trans(matrix4_tile.to(DT)),
+            ((weight2_each[None, :] * q_S) + (-matrix3_write1) + (weight1_each[None, :] * q_M)),
             input_precision="tf32x3",
-        )  # ... + matrix4 p4
+        )  # ... + matrix4 write1
         alpha = tl.exp(tl.load(alpha_by_head + at + i, mask=i_ok, other=0.0))
         if YIELD:
             if write1_out is not None:
                 tl.store(
-                    write1_out + step * E + i[None, :] * (H * E) + e[:, None], p4, mask=e_ok[:, None] & i_ok[None, :]
+                    write1_out + step * E + i[None, :] * (H * E) + e[:, None], write1,
+                    mask=e_ok[:, None] & i_ok[None, :],
                 )
             tl.store(
                 o_out + step * E + i[None, :] * (H * E) + e[:, None],
-                ((alpha[None, :] * p9) + (-beta[None, :] * y)), mask=e_ok[:, None] & i_ok[None, :],
+                ((alpha[None, :] * read2) + (-beta[None, :] * read)),
+                mask=e_ok[:, None] & i_ok[None, :],
             )  # o
         eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
         M_next2 = ()
         S_next2 = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
-            p10 = tl.dot(
-                ((eta * beta * weight6_each)[None, :] * p4).to(DT), k[n_d].to(DT),
+            S_after = tl.dot(
+                ((eta * beta * weight6_each)[None, :] * write1).to(DT), k[n_d].to(DT),
                 ((weight4_whole * M[n_d]) + (weight5_whole * S[n_d])), input_precision="tf32x3",
-            )  # ... + k^T diag(eta . beta . weight6) p4
-            p11 = tl.dot(
-                (-(eta * weight7_each)[None, :] * p4).to(DT), k[n_d].to(DT), p10, input_precision="tf32x3"
-            )  # ... + -k^T diag(eta . weight7) p4
-            p12 = tl.dot(
-                (-(eta * weight8_each)[None, :] * p4).to(DT), k[n_d].to(DT),
+            )  # ... + k^T diag(eta . beta . weight6) write1
+            S_after2 = tl.dot(
+                (-(eta * weight7_each)[None, :] * write1).to(DT), k[n_d].to(DT), S_after, input_precision="tf32x3"
+            )  # ... + -k^T diag(eta . weight7) write1
+            M_after = tl.dot(
+                (-(eta * weight8_each)[None, :] * write1).to(DT), k[n_d].to(DT),
                 (weight3_whole * M[n_d]), input_precision="tf32x3",
-            )  # ... + -k^T diag(eta . weight8) p4
-            S_next = p11  # (46) weight4 M + weight5 S + k^T diag(eta . beta . weight6) p4 - k^T diag(eta . weight7) p4
-            M_next = p12  # (47) weight3 M - k^T diag(eta . weight8) p4
+            )  # ... + -k^T diag(eta . weight8) write1
+            S_next = S_after2  # (46) weight4 M + weight5 S + k^T diag(eta . beta . weight6) write1 - k^T diag(eta . weight7) write1
+            M_next = M_after  # (47) weight3 M - k^T diag(eta . weight8) write1
             S_slice2 = S_next
             M_slice2 = M_next
             M_next2 = M_next2 + (M_slice2,)
@@ -1140,7 +1150,7 @@ def triton_forward(given, states, constants, packed=None, needs_backward=True, f
     H = max(q.shape[2], k.shape[2], p.shape[2], v.shape[2], beta.shape[2], eta.shape[2], alpha.shape[2], mu.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "534bae47c744fa6b")
+    config = choose(some.dtype, (D, E), "92d962f8c64c8bd3")
     lay = places(packed, (B, T, H), config.chunk)
     parts = 1
     S_first = whole(states.get("S"))
@@ -1511,65 +1521,72 @@ def backward_prepare_1(
     p_p += b * p_b + h // p_g * p_h
     write1_p += b * write1_b + h // write1_g * write1_h
     do_p += b * do_b + h // do_g * do_h
-    t = tl.load(matrix12 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+    matrix12_tile = tl.load(matrix12 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
     k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    p = tl.dot(k.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # k q^T
+    k_q = tl.dot(k.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # k q^T
     alpha = tl.exp(tl.load(alpha_by_head + at + i, mask=i_ok, other=0.0))
     beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
     tl.store(
         matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-        (beta[:, None] * alpha[None, :] * (t.to(tl.float32) * p)),
+        (beta[:, None] * alpha[None, :] * (matrix12_tile.to(tl.float32) * k_q)),
     )  # diag(beta) ((k q^T) . matrix12) diag(alpha)
     mu = tl.exp(tl.load(mu_by_head + at + i, mask=i_ok, other=0.0))
-    t2 = tl.load(matrix13 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+    matrix13_tile = tl.load(matrix13 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
     tl.store(
         matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-        ((mu * beta)[None, :] * (p * t2.to(tl.float32))),
+        ((mu * beta)[None, :] * (k_q * matrix13_tile.to(tl.float32))),
     )  # ((k q^T) . matrix13) diag(mu . beta)
-    t3 = tl.load(matrix14 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+    matrix14_tile = tl.load(matrix14 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
     tl.store(
-        matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (alpha[None, :] * (p * t3.to(tl.float32)))
+        matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
+        (alpha[None, :] * (k_q * matrix14_tile.to(tl.float32))),
     )  # ((k q^T) . matrix14) diag(alpha)
-    p2 = tl.load(p_p + t0 * p_t + i[:, None] * p_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    p3 = tl.dot(k.to(DT), tl.trans(p2.to(DT)), input_precision="tf32x3")  # k p^T
+    p = tl.load(p_p + t0 * p_t + i[:, None] * p_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+    product = tl.dot(k.to(DT), tl.trans(p.to(DT)), input_precision="tf32x3")  # k p^T
     eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
-    w = (eta[None, :] * (p3 * t3.to(tl.float32))) + (-beta[:, None] * eta[None, :] * (t.to(tl.float32) * p3))
-    x = inverse(w, C, LEVELS, DT)  # (I - T)^-1
-    tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x)  # x
+    system = (eta[None, :] * (product * matrix14_tile.to(tl.float32))) + (
+        -beta[:, None] * eta[None, :] * (matrix12_tile.to(tl.float32) * product)
+    )
+    solved = inverse(system, C, LEVELS, DT)  # (I - T)^-1
+    tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], solved)  # solved
     write1 = tl.load(
         write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
     )
     do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-    p4 = tl.dot(write1.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # write1 do^T
+    write1_do = tl.dot(write1.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # write1 do^T
     tl.store(
         matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-        ((mu * beta)[None, :] * (p4 * t2.to(tl.float32))),
+        ((mu * beta)[None, :] * (write1_do * matrix13_tile.to(tl.float32))),
     )  # ((write1 do^T) . matrix13) diag(mu . beta)
     tl.store(
-        matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (alpha[None, :] * (p4 * t3.to(tl.float32)))
+        matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
+        (alpha[None, :] * (write1_do * matrix14_tile.to(tl.float32))),
     )  # ((write1 do^T) . matrix14) diag(alpha)
     tl.store(
-        matrix7 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (alpha[None, :] * (t.to(tl.float32) * p4))
+        matrix7 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
+        (alpha[None, :] * (matrix12_tile.to(tl.float32) * write1_do)),
     )  # ((write1 do^T) . matrix12) diag(alpha)
-    t4 = tl.load(matrix15 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-    p5 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do write1^T
+    matrix15_tile = tl.load(matrix15 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+    do_write1 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do write1^T
     tl.store(
         matrix8 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-        (beta[:, None] * eta[None, :] * (t4.to(tl.float32) * p5)),
+        (beta[:, None] * eta[None, :] * (matrix15_tile.to(tl.float32) * do_write1)),
     )  # diag(beta) ((do write1^T) . matrix15) diag(eta)
-    t5 = tl.load(matrix16 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+    matrix16_tile = tl.load(matrix16 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
     tl.store(
-        matrix9 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (eta[None, :] * (t5.to(tl.float32) * p5))
+        matrix9 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
+        (eta[None, :] * (matrix16_tile.to(tl.float32) * do_write1)),
     )  # ((do write1^T) . matrix16) diag(eta)
-    t6 = tl.load(matrix17 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+    matrix17_tile = tl.load(matrix17 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
     tl.store(
         matrix10 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-        ((eta * beta)[None, :] * (p5 * t6.to(tl.float32))),
+        ((eta * beta)[None, :] * (do_write1 * matrix17_tile.to(tl.float32))),
     )  # ((do write1^T) . matrix17) diag(eta . beta)
-    t7 = tl.load(matrix18 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+    matrix18_tile = tl.load(matrix18 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
     tl.store(
-        matrix11 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (eta[None, :] * (t7.to(tl.float32) * p5))
+        matrix11 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
+        (eta[None, :] * (matrix18_tile.to(tl.float32) * do_write1)),
     )  # ((do write1^T) . matrix18) diag(eta)
 
 
@@ -1596,8 +1613,8 @@ def backward_rows_7(
         k_p + h // k_g * k_h + (b * k_b + step * k_t)[:, None] + d[None, :],
         mask=i_ok[:, None] & d_ok[None, :], other=0.0,
     ).to(tl.float32)
-    t1 = tl.sum(q * k, axis=1)
-    tl.store(ahead1_out + at, t1, mask=i_ok)
+    q_k = tl.sum(q * k, axis=1)
+    tl.store(ahead1_out + at, q_k, mask=i_ok)
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -1682,8 +1699,8 @@ def backward_sweep_1(
         weight7_whole = tl.load(weight7 + at + 0)
         weight8_each = tl.load(weight8 + at + i, mask=i_ok, other=0.0)
         weight9_each = tl.load(weight9 + at + i, mask=i_ok, other=0.0)
-        p = tl.zeros([block_e, C], tl.float32)
-        p4 = tl.zeros([block_e, C], tl.float32)
+        k_dS = tl.zeros([block_e, C], tl.float32)
+        k_dM = tl.zeros([block_e, C], tl.float32)
         do = tl.load(do_p + t0 * do_t + i[None, :] * do_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
         do_each = (
             tl.dot(do.to(DT), identity)
@@ -1691,8 +1708,8 @@ def backward_sweep_1(
             else tl.where(e_ok[:, None] & i_ok[None, :], do, 0.0)
         )
         alpha = tl.exp(tl.load(alpha_by_head + at + i, mask=i_ok, other=0.0))
-        p7 = ()
-        p8 = ()
+        dS_after = ()
+        p = ()
         q = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
             if dS_borders is not None:
@@ -1714,46 +1731,48 @@ def backward_sweep_1(
             k = tl.load(
                 k_p + t0 * k_t + i[:, None] * k_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
-            p = tl.dot(dS[n_d].to(DT), tl.trans(k.to(DT)), p, input_precision="tf32x3")  # k dS
-            p4 = tl.dot(dM[n_d].to(DT), tl.trans(k.to(DT)), p4, input_precision="tf32x3")  # k dM
+            k_dS = tl.dot(dS[n_d].to(DT), tl.trans(k.to(DT)), k_dS, input_precision="tf32x3")  # k dS
+            k_dM = tl.dot(dM[n_d].to(DT), tl.trans(k.to(DT)), k_dM, input_precision="tf32x3")  # k dM
             q_slice = tl.load(
                 q_p + t0 * q_t + i[:, None] * q_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
-            p7_slice = tl.dot(
+            dS_after_slice = tl.dot(
                 ((alpha * weight5_each)[None, :] * do_each.to(tl.float32)).to(DT), q_slice.to(DT),
                 (weight4_whole * dS[n_d]), input_precision="tf32x3",
             )  # ... + q^T diag(alpha . weight5) do
-            p8_slice = tl.load(
+            p_slice = tl.load(
                 p_p + t0 * p_t + i[:, None] * p_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
-            p7 = p7 + (p7_slice,)
-            p8 = p8 + (p8_slice,)
+            dS_after = dS_after + (dS_after_slice,)
+            p = p + (p_slice,)
             q = q + (q_slice,)
         ahead1 = tl.load(ahead1_p + t0 * ahead1_t + i * ahead1_t, mask=i_ok, other=0.0)
         beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
-        t = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p2 = tl.dot(do.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix2 do
-        t2 = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p3 = tl.dot(do.to(DT), tl.trans(t2.to(DT)), input_precision="tf32x3")  # matrix3 do
-        t3 = tl.load(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p5 = tl.dot(
-            do.to(DT), tl.trans(t3.to(DT)),
+        matrix2_tile = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        matrix2_do = tl.dot(do.to(DT), tl.trans(matrix2_tile.to(DT)), input_precision="tf32x3")  # matrix2 do
+        matrix3_tile = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        matrix3_do = tl.dot(do.to(DT), tl.trans(matrix3_tile.to(DT)), input_precision="tf32x3")  # matrix3 do
+        matrix4_tile = tl.load(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        added = tl.dot(
+            do.to(DT), tl.trans(matrix4_tile.to(DT)),
             (
                 (-(ahead1.to(tl.float32) * beta)[None, :] * do_each.to(tl.float32))
-                + (weight1_each[None, :] * p)
-                + (-(beta * weight2_each)[None, :] * p)
-                + (-p2)
-                + (-p3)
-                + (weight3_each[None, :] * p4)
+                + (weight1_each[None, :] * k_dS)
+                + (-(beta * weight2_each)[None, :] * k_dS)
+                + (-matrix2_do)
+                + (-matrix3_do)
+                + (weight3_each[None, :] * k_dM)
             ),
             input_precision="tf32x3",
         )  # ... + matrix4 do
-        t4 = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p6 = tl.dot(p5.to(DT), tl.trans(t4.to(DT)), input_precision="tf32x3")  # matrix1 p5
+        matrix1_tile = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        write2 = tl.dot(added.to(DT), tl.trans(matrix1_tile.to(DT)), input_precision="tf32x3")  # matrix1 added
         if YIELD:
-            tl.store(write2_out + step * E + i[None, :] * (H * E) + e[:, None], p6, mask=e_ok[:, None] & i_ok[None, :])
             tl.store(
-                dv_out + step * E + i[None, :] * (H * E) + e[:, None], (-eta[None, :] * p6),
+                write2_out + step * E + i[None, :] * (H * E) + e[:, None], write2, mask=e_ok[:, None] & i_ok[None, :]
+            )
+            tl.store(
+                dv_out + step * E + i[None, :] * (H * E) + e[:, None], (-eta[None, :] * write2),
                 mask=e_ok[:, None] & i_ok[None, :],
             )  # dv
             tl.store(
@@ -1763,7 +1782,8 @@ def backward_sweep_1(
                 + i[None, :],
                 tl.sum(
                     tl.reshape(
-                        tl.where(e_ok[:, None], (-(p6 * write1_each.to(tl.float32))), 0.0), [WARPS, block_e // WARPS, C]
+                        tl.where(e_ok[:, None], (-(write2 * write1_each.to(tl.float32))), 0.0),
+                        [WARPS, block_e // WARPS, C],
                     ),
                     axis=1,
                 ),
@@ -1773,23 +1793,23 @@ def backward_sweep_1(
         dM_next2 = ()
         dS_next2 = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
-            p9 = tl.dot(
-                ((eta * weight5_each)[None, :] * p6).to(DT), p8[n_d].to(DT), p7[n_d], input_precision="tf32x3"
-            )  # ... + p^T diag(eta . weight5) p6
-            p10 = tl.dot(
-                ((eta * weight8_each)[None, :] * p6).to(DT), p8[n_d].to(DT),
+            dS_after2 = tl.dot(
+                ((eta * weight5_each)[None, :] * write2).to(DT), p[n_d].to(DT), dS_after[n_d], input_precision="tf32x3"
+            )  # ... + p^T diag(eta . weight5) write2
+            dM_after = tl.dot(
+                ((eta * weight8_each)[None, :] * write2).to(DT), p[n_d].to(DT),
                 ((weight6_whole * dM[n_d]) + (weight7_whole * dS[n_d])), input_precision="tf32x3",
-            )  # ... + p^T diag(eta . weight8) p6
-            p11 = tl.dot(
+            )  # ... + p^T diag(eta . weight8) write2
+            dM_after2 = tl.dot(
                 (-(beta * mu * weight9_each)[None, :] * do_each.to(tl.float32)).to(DT),
-                q[n_d].to(DT), p10, input_precision="tf32x3",
+                q[n_d].to(DT), dM_after, input_precision="tf32x3",
             )  # ... + -q^T diag(mu . beta . weight9) do
-            p12 = tl.dot(
+            dM_after3 = tl.dot(
                 ((alpha * weight8_each)[None, :] * do_each.to(tl.float32)).to(DT), q[n_d].to(DT),
-                p11, input_precision="tf32x3",
+                dM_after2, input_precision="tf32x3",
             )  # ... + q^T diag(alpha . weight8) do
-            dS_next = p9  # (50) weight4 dS + q^T diag(alpha . weight5) do + p^T diag(eta . weight5) p6
-            dM_next = p12  # (51) weight6 dM + weight7 dS + q^T diag(alpha . weight8) do + p^T diag(eta . weight8) p6 - q^T diag(mu . beta . weight9) do
+            dS_next = dS_after2  # (50) weight4 dS + q^T diag(alpha . weight5) do + p^T diag(eta . weight5) write2
+            dM_next = dM_after3  # (51) weight6 dM + weight7 dS + q^T diag(alpha . weight8) do + p^T diag(eta . weight8) write2 - q^T diag(mu . beta . weight9) do
             dS_slice2 = dS_next
             dM_slice2 = dM_next
             dM_next2 = dM_next2 + (dM_slice2,)
@@ -1858,26 +1878,28 @@ def backward_prepare_2(
         write2 = tl.load(
             write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
-        p = tl.dot(write1.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # write1 write2^T
-        t = tl.load(matrix14 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        write1_write2 = tl.dot(write1.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # write1 write2^T
+        matrix14_tile = tl.load(matrix14 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         tl.store(
-            matrix19 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (eta[None, :] * (p * t.to(tl.float32)))
+            matrix19 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
+            (eta[None, :] * (write1_write2 * matrix14_tile.to(tl.float32))),
         )  # ((write1 write2^T) . matrix14) diag(eta)
-        t2 = tl.load(matrix12 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        matrix12_tile = tl.load(matrix12 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         tl.store(
-            matrix20 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (eta[None, :] * (t2.to(tl.float32) * p))
+            matrix20 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
+            (eta[None, :] * (matrix12_tile.to(tl.float32) * write1_write2)),
         )  # ((write1 write2^T) . matrix12) diag(eta)
         beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
-        p2 = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # write2 write1^T
-        t3 = tl.load(matrix17 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        write2_write1 = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # write2 write1^T
+        matrix17_tile = tl.load(matrix17 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         tl.store(
             matrix21 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-            (eta[:, None] * (eta * beta)[None, :] * (p2 * t3.to(tl.float32))),
+            (eta[:, None] * (eta * beta)[None, :] * (write2_write1 * matrix17_tile.to(tl.float32))),
         )  # diag(eta) ((write2 write1^T) . matrix17) diag(eta . beta)
-        t4 = tl.load(matrix18 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        matrix18_tile = tl.load(matrix18 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         tl.store(
             matrix22 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-            (eta[:, None] * eta[None, :] * (t4.to(tl.float32) * p2)),
+            (eta[:, None] * eta[None, :] * (matrix18_tile.to(tl.float32) * write2_write1)),
         )  # diag(eta) ((write2 write1^T) . matrix18) diag(eta)
 
 
@@ -1966,16 +1988,16 @@ def backward_sweep_2(
             if PRODUCTS and q.dtype == DT
             else tl.where(d_ok[:, None] & i_ok[None, :], q, 0.0)
         )
-        t = tl.load(matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p = tl.dot(q.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix5 q
-        p2 = tl.zeros([block_d, C], tl.float32)
-        p3 = tl.zeros([block_d, C], tl.float32)
+        matrix5_tile = tl.load(matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        matrix5_q = tl.dot(q.to(DT), tl.trans(matrix5_tile.to(DT)), input_precision="tf32x3")  # matrix5 q
+        write1_dM = tl.zeros([block_d, C], tl.float32)
+        write1_dS = tl.zeros([block_d, C], tl.float32)
         alpha = tl.exp(tl.load(alpha_by_head + at + i, mask=i_ok, other=0.0))
-        p4 = tl.load(p_p + t0 * p_t + i[None, :] * p_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
-        p4_each = (
-            tl.dot(p4.to(DT), identity)
-            if PRODUCTS and p4.dtype == DT
-            else tl.where(d_ok[:, None] & i_ok[None, :], p4, 0.0)
+        p = tl.load(p_p + t0 * p_t + i[None, :] * p_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
+        p_each = (
+            tl.dot(p.to(DT), identity)
+            if PRODUCTS and p.dtype == DT
+            else tl.where(d_ok[:, None] & i_ok[None, :], p, 0.0)
         )
         beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
         mu = tl.exp(tl.load(mu_by_head + at + i, mask=i_ok, other=0.0))
@@ -1986,13 +2008,17 @@ def backward_sweep_2(
                 write1_p + t0 * write1_t + i[:, None] * write1_t + e[n_e][None, :],
                 mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
-            p2 = tl.dot(dM[n_e].to(DT), tl.trans(write1.to(DT)), p2, input_precision="tf32x3")  # write1 dM^T
-            p3 = tl.dot(dS[n_e].to(DT), tl.trans(write1.to(DT)), p3, input_precision="tf32x3")  # write1 dS^T
+            write1_dM = tl.dot(
+                dM[n_e].to(DT), tl.trans(write1.to(DT)), write1_dM, input_precision="tf32x3"
+            )  # write1 dM^T
+            write1_dS = tl.dot(
+                dS[n_e].to(DT), tl.trans(write1.to(DT)), write1_dS, input_precision="tf32x3"
+            )  # write1 dS^T
             do = tl.load(
                 do_p + t0 * do_t + i[:, None] * do_t + e[n_e][None, :],
                 mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
-            p9 = tl.dot(
+            dS_after = tl.dot(
                 ((alpha * weight5_each)[None, :] * q_each.to(tl.float32)).to(DT), do.to(DT),
                 (weight4_whole * dS[n_e]), input_precision="tf32x3",
             )  # ... + q^T diag(alpha . weight5) do
@@ -2000,48 +2026,52 @@ def backward_sweep_2(
                 write2_p + t0 * write2_t + i[:, None] * write2_t + e[n_e][None, :],
                 mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
-            p10 = tl.dot(
-                ((eta * weight5_each)[None, :] * p4_each.to(tl.float32)).to(DT), write2.to(DT), p9,
-                input_precision="tf32x3",
+            dS_after2 = tl.dot(
+                ((eta * weight5_each)[None, :] * p_each.to(tl.float32)).to(DT), write2.to(DT),
+                dS_after, input_precision="tf32x3",
             )  # ... + p^T diag(eta . weight5) write2
-            p11 = tl.dot(
-                ((eta * weight8_each)[None, :] * p4_each.to(tl.float32)).to(DT), write2.to(DT),
+            dM_after = tl.dot(
+                ((eta * weight8_each)[None, :] * p_each.to(tl.float32)).to(DT), write2.to(DT),
                 ((weight6_whole * dM[n_e]) + (weight7_whole * dS[n_e])), input_precision="tf32x3",
             )  # ... + p^T diag(eta . weight8) write2
-            p12 = tl.dot(
+            dM_after2 = tl.dot(
                 (-(beta * mu * weight9_each)[None, :] * q_each.to(tl.float32)).to(DT), do.to(DT),
-                p11, input_precision="tf32x3",
+                dM_after, input_precision="tf32x3",
             )  # ... + -q^T diag(mu . beta . weight9) do
-            p13 = tl.dot(
-                ((alpha * weight8_each)[None, :] * q_each.to(tl.float32)).to(DT), do.to(DT), p12,
-                input_precision="tf32x3",
+            dM_after3 = tl.dot(
+                ((alpha * weight8_each)[None, :] * q_each.to(tl.float32)).to(DT), do.to(DT),
+                dM_after2, input_precision="tf32x3",
             )  # ... + q^T diag(alpha . weight8) do
-            dS_next = p10  # (50) weight4 dS + q^T diag(alpha . weight5) do + p^T diag(eta . weight5) write2
-            dM_next = p13  # (51) weight6 dM + weight7 dS + q^T diag(alpha . weight8) do + p^T diag(eta . weight8) write2 - q^T diag(mu . beta . weight9) do
+            dS_next = dS_after2  # (50) weight4 dS + q^T diag(alpha . weight5) do + p^T diag(eta . weight5) write2
+            dM_next = dM_after3  # (51) weight6 dM + weight7 dS + q^T diag(alpha . weight8) do + p^T diag(eta . weight8) write2 - q^T diag(mu . beta . weight9) do
             dS_slice2 = dS_next
             dM_slice2 = dM_next
             dM_next2 = dM_next2 + (dM_slice2,)
             dS_next2 = dS_next2 + (dS_slice2,)
         dM = dM_next2
         dS = dS_next2
-        t2 = tl.load(matrix19 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p5 = tl.dot(
-            p4.to(DT), tl.trans(t2.to(DT)),
-            ((-p) + (weight3_each[None, :] * p2) + (weight1_each[None, :] * p3)),
+        matrix19_tile = tl.load(matrix19 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        read1 = tl.dot(
+            p.to(DT), tl.trans(matrix19_tile.to(DT)),
+            ((-matrix5_q) + (weight3_each[None, :] * write1_dM) + (weight1_each[None, :] * write1_dS)),
             input_precision="tf32x3",
         )  # ... + matrix19 p
-        t3 = tl.load(matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p6 = tl.dot(q.to(DT), tl.trans(t3.to(DT)), p5, input_precision="tf32x3")  # ... + matrix6 q
-        t4 = tl.load(matrix7 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p7 = tl.dot(
-            q.to(DT), tl.trans(t4.to(DT)), (weight2_each[None, :] * p3), input_precision="tf32x3"
+        matrix6_tile = tl.load(matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        read12 = tl.dot(q.to(DT), tl.trans(matrix6_tile.to(DT)), read1, input_precision="tf32x3")  # ... + matrix6 q
+        matrix7_tile = tl.load(matrix7 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        read2 = tl.dot(
+            q.to(DT), tl.trans(matrix7_tile.to(DT)), (weight2_each[None, :] * write1_dS), input_precision="tf32x3"
         )  # ... + matrix7 q
-        t5 = tl.load(matrix20 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p8 = tl.dot(p4.to(DT), tl.trans(t5.to(DT)), p7, input_precision="tf32x3")  # ... + matrix20 p
+        matrix20_tile = tl.load(matrix20 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        read22 = tl.dot(p.to(DT), tl.trans(matrix20_tile.to(DT)), read2, input_precision="tf32x3")  # ... + matrix20 p
         if YIELD and (READ == 0 or READ == 1):
-            tl.store(read1_out + step * D + i[None, :] * (H * D) + d[:, None], p6, mask=d_ok[:, None] & i_ok[None, :])
+            tl.store(
+                read1_out + step * D + i[None, :] * (H * D) + d[:, None], read12, mask=d_ok[:, None] & i_ok[None, :]
+            )
         if YIELD and (READ == 0 or READ == 2):
-            tl.store(read2_out + step * D + i[None, :] * (H * D) + d[:, None], p8, mask=d_ok[:, None] & i_ok[None, :])
+            tl.store(
+                read2_out + step * D + i[None, :] * (H * D) + d[:, None], read22, mask=d_ok[:, None] & i_ok[None, :]
+            )
             tl.store(
                 dbeta_1_out
                 + ((bh * tl.cdiv(D, block_d) + tile) * WARPS + tl.arange(0, WARPS))[:, None] * T
@@ -2049,7 +2079,7 @@ def backward_sweep_2(
                 + i[None, :],
                 tl.sum(
                     tl.reshape(
-                        tl.where(d_ok[:, None], (eta[None, :] * (k_each.to(tl.float32) * p8)), 0.0),
+                        tl.where(d_ok[:, None], (eta[None, :] * (k_each.to(tl.float32) * read22)), 0.0),
                         [WARPS, block_d // WARPS, C],
                     ),
                     axis=1,
@@ -2123,7 +2153,7 @@ def backward_sweep_3(
         weight17_each = tl.load(weight17 + at + i, mask=i_ok, other=0.0)
         weight13_whole = tl.load(weight13 + at + last)
         weight18_each = tl.load(weight18 + at + i, mask=i_ok, other=0.0)
-        p2 = tl.zeros([block_d, C], tl.float32)
+        do_M = tl.zeros([block_d, C], tl.float32)
         k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         k_each = (
             tl.dot(k.to(DT), identity)
@@ -2155,37 +2185,37 @@ def backward_sweep_3(
                 do_p + t0 * do_t + i[:, None] * do_t + e[n_e][None, :],
                 mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
-            p2 = tl.dot(M[n_e].to(DT), tl.trans(do.to(DT)), p2, input_precision="tf32x3")  # do M^T
+            do_M = tl.dot(M[n_e].to(DT), tl.trans(do.to(DT)), do_M, input_precision="tf32x3")  # do M^T
             write1 = tl.load(
                 write1_p + t0 * write1_t + i[:, None] * write1_t + e[n_e][None, :],
                 mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
-            p3 = tl.dot(
+            S_after = tl.dot(
                 (-(weight16_each * eta)[None, :] * k_each.to(tl.float32)).to(DT), write1.to(DT),
                 ((weight14_whole * S[n_e]) + (weight15_whole * M[n_e])), input_precision="tf32x3",
             )  # ... + -k^T diag(eta . weight16) write1
-            p4 = tl.dot(
+            S_after2 = tl.dot(
                 ((eta * beta * weight17_each)[None, :] * k_each.to(tl.float32)).to(DT),
-                write1.to(DT), p3, input_precision="tf32x3",
+                write1.to(DT), S_after, input_precision="tf32x3",
             )  # ... + k^T diag(eta . beta . weight17) write1
-            p5 = tl.dot(
+            M_after = tl.dot(
                 (-(weight18_each * eta)[None, :] * k_each.to(tl.float32)).to(DT), write1.to(DT),
                 (weight13_whole * M[n_e]), input_precision="tf32x3",
             )  # ... + -k^T diag(eta . weight18) write1
-            S_next = p4  # (46) weight14 S + weight15 M + k^T diag(eta . beta . weight17) write1 - k^T diag(eta . weight16) write1
-            M_next = p5  # (47) weight13 M - k^T diag(eta . weight18) write1
+            S_next = S_after2  # (46) weight14 S + weight15 M + k^T diag(eta . beta . weight17) write1 - k^T diag(eta . weight16) write1
+            M_next = M_after  # (47) weight13 M - k^T diag(eta . weight18) write1
             S_slice2 = S_next
             M_slice2 = M_next
             M_next2 = M_next2 + (M_slice2,)
             S_next2 = S_next2 + (S_slice2,)
         M = M_next2
         S = S_next2
-        t = tl.load(matrix8 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p = tl.dot(k.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix8 k
-        y = (-p) + ((beta * weight13_each)[None, :] * p2)  # (54) diag(beta . weight13) do M^T - matrix8 k
+        matrix8_tile = tl.load(matrix8 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        matrix8_k = tl.dot(k.to(DT), tl.trans(matrix8_tile.to(DT)), input_precision="tf32x3")  # matrix8 k
+        read = (-matrix8_k) + ((beta * weight13_each)[None, :] * do_M)  # (54) diag(beta . weight13) do M^T - matrix8 k
         if YIELD:
             tl.store(
-                dq_2_out + step * D + i[None, :] * (H * D) + d[:, None], (-y), mask=d_ok[:, None] & i_ok[None, :]
+                dq_2_out + step * D + i[None, :] * (H * D) + d[:, None], (-read), mask=d_ok[:, None] & i_ok[None, :]
             )  # dq
     for n_e in tl.static_range((E + block_e - 1) // block_e):
         if S_last is not None:
@@ -2271,7 +2301,7 @@ def backward_sweep_4(
         weight17_each = tl.load(weight17 + at + i, mask=i_ok, other=0.0)
         weight13_whole = tl.load(weight13 + at + last)
         weight18_each = tl.load(weight18 + at + i, mask=i_ok, other=0.0)
-        p = tl.zeros([block_d, C], tl.float32)
+        do_M = tl.zeros([block_d, C], tl.float32)
         k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         k_each = (
             tl.dot(k.to(DT), identity)
@@ -2286,34 +2316,34 @@ def backward_sweep_4(
                 do_p + t0 * do_t + i[:, None] * do_t + e[n_e][None, :],
                 mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
-            p = tl.dot(M[n_e].to(DT), tl.trans(do.to(DT)), p, input_precision="tf32x3")  # do M^T
+            do_M = tl.dot(M[n_e].to(DT), tl.trans(do.to(DT)), do_M, input_precision="tf32x3")  # do M^T
             write1 = tl.load(
                 write1_p + t0 * write1_t + i[:, None] * write1_t + e[n_e][None, :],
                 mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
-            p3 = tl.dot(
+            S_after = tl.dot(
                 (-(weight16_each * eta)[None, :] * k_each.to(tl.float32)).to(DT), write1.to(DT),
                 ((weight14_whole * S[n_e]) + (weight15_whole * M[n_e])), input_precision="tf32x3",
             )  # ... + -k^T diag(eta . weight16) write1
-            p4 = tl.dot(
+            S_after2 = tl.dot(
                 ((eta * beta * weight17_each)[None, :] * k_each.to(tl.float32)).to(DT),
-                write1.to(DT), p3, input_precision="tf32x3",
+                write1.to(DT), S_after, input_precision="tf32x3",
             )  # ... + k^T diag(eta . beta . weight17) write1
-            p5 = tl.dot(
+            M_after = tl.dot(
                 (-(weight18_each * eta)[None, :] * k_each.to(tl.float32)).to(DT), write1.to(DT),
                 (weight13_whole * M[n_e]), input_precision="tf32x3",
             )  # ... + -k^T diag(eta . weight18) write1
-            S_next = p4  # (46) weight14 S + weight15 M + k^T diag(eta . beta . weight17) write1 - k^T diag(eta . weight16) write1
-            M_next = p5  # (47) weight13 M - k^T diag(eta . weight18) write1
+            S_next = S_after2  # (46) weight14 S + weight15 M + k^T diag(eta . beta . weight17) write1 - k^T diag(eta . weight16) write1
+            M_next = M_after  # (47) weight13 M - k^T diag(eta . weight18) write1
             S_slice2 = S_next
             M_slice2 = M_next
             M_next2 = M_next2 + (M_slice2,)
             S_next2 = S_next2 + (S_slice2,)
         M = M_next2
         S = S_next2
-        t = tl.load(matrix9 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p2 = tl.dot(k.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix9 k
-        y = (weight10_each[None, :] * p) + (-p2)  # (55) diag(weight10) do M^T - matrix9 k
+        matrix9_tile = tl.load(matrix9 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        matrix9_k = tl.dot(k.to(DT), tl.trans(matrix9_tile.to(DT)), input_precision="tf32x3")  # matrix9 k
+        read = (weight10_each[None, :] * do_M) + (-matrix9_k)  # (55) diag(weight10) do M^T - matrix9 k
         mu = tl.exp(tl.load(mu_by_head + at + i, mask=i_ok, other=0.0))
         if YIELD:
             tl.store(
@@ -2323,7 +2353,7 @@ def backward_sweep_4(
                 + i[None, :],
                 tl.sum(
                     tl.reshape(
-                        tl.where(d_ok[:, None], (-mu[None, :] * (y * q_each.to(tl.float32))), 0.0),
+                        tl.where(d_ok[:, None], (-mu[None, :] * (read * q_each.to(tl.float32))), 0.0),
                         [WARPS, block_d // WARPS, C],
                     ),
                     axis=1,
@@ -2337,7 +2367,7 @@ def backward_sweep_4(
                 + i[None, :],
                 tl.sum(
                     tl.reshape(
-                        tl.where(d_ok[:, None], (-(beta * mu)[None, :] * (y * q_each.to(tl.float32))), 0.0),
+                        tl.where(d_ok[:, None], (-(beta * mu)[None, :] * (read * q_each.to(tl.float32))), 0.0),
                         [WARPS, block_d // WARPS, C],
                     ),
                     axis=1,
@@ -2435,10 +2465,10 @@ def backward_sweep_5(
             if PRODUCTS and k.dtype == DT
             else tl.where(d_ok[:, None] & i_ok[None, :], k, 0.0)
         )
-        t = tl.load(matrix11 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p = tl.dot(k.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix11 k
-        p2 = tl.zeros([block_d, C], tl.float32)
-        p3 = tl.zeros([block_d, C], tl.float32)
+        matrix11_tile = tl.load(matrix11 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        matrix11_k = tl.dot(k.to(DT), tl.trans(matrix11_tile.to(DT)), input_precision="tf32x3")  # matrix11 k
+        do_M = tl.zeros([block_d, C], tl.float32)
+        do_S = tl.zeros([block_d, C], tl.float32)
         eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
         beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
         M_next2 = ()
@@ -2448,43 +2478,43 @@ def backward_sweep_5(
                 do_p + t0 * do_t + i[:, None] * do_t + e[n_e][None, :],
                 mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
-            p2 = tl.dot(M[n_e].to(DT), tl.trans(do.to(DT)), p2, input_precision="tf32x3")  # do M^T
-            p3 = tl.dot(S[n_e].to(DT), tl.trans(do.to(DT)), p3, input_precision="tf32x3")  # do S^T
+            do_M = tl.dot(M[n_e].to(DT), tl.trans(do.to(DT)), do_M, input_precision="tf32x3")  # do M^T
+            do_S = tl.dot(S[n_e].to(DT), tl.trans(do.to(DT)), do_S, input_precision="tf32x3")  # do S^T
             write1 = tl.load(
                 write1_p + t0 * write1_t + i[:, None] * write1_t + e[n_e][None, :],
                 mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
-            p5 = tl.dot(
+            S_after = tl.dot(
                 (-(weight16_each * eta)[None, :] * k_each.to(tl.float32)).to(DT), write1.to(DT),
                 ((weight14_whole * S[n_e]) + (weight15_whole * M[n_e])), input_precision="tf32x3",
             )  # ... + -k^T diag(eta . weight16) write1
-            p6 = tl.dot(
+            S_after2 = tl.dot(
                 ((eta * beta * weight17_each)[None, :] * k_each.to(tl.float32)).to(DT),
-                write1.to(DT), p5, input_precision="tf32x3",
+                write1.to(DT), S_after, input_precision="tf32x3",
             )  # ... + k^T diag(eta . beta . weight17) write1
-            p7 = tl.dot(
+            M_after = tl.dot(
                 (-(weight18_each * eta)[None, :] * k_each.to(tl.float32)).to(DT), write1.to(DT),
                 (weight13_whole * M[n_e]), input_precision="tf32x3",
             )  # ... + -k^T diag(eta . weight18) write1
-            S_next = p6  # (46) weight14 S + weight15 M + k^T diag(eta . beta . weight17) write1 - k^T diag(eta . weight16) write1
-            M_next = p7  # (47) weight13 M - k^T diag(eta . weight18) write1
+            S_next = S_after2  # (46) weight14 S + weight15 M + k^T diag(eta . beta . weight17) write1 - k^T diag(eta . weight16) write1
+            M_next = M_after  # (47) weight13 M - k^T diag(eta . weight18) write1
             S_slice2 = S_next
             M_slice2 = M_next
             M_next2 = M_next2 + (M_slice2,)
             S_next2 = S_next2 + (S_slice2,)
         M = M_next2
         S = S_next2
-        t2 = tl.load(matrix10 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p4 = tl.dot(
-            k.to(DT), tl.trans(t2.to(DT)),
-            ((-p) + (weight12_each[None, :] * p2) + (weight11_each[None, :] * p3)),
+        matrix10_tile = tl.load(matrix10 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        read = tl.dot(
+            k.to(DT), tl.trans(matrix10_tile.to(DT)),
+            ((-matrix11_k) + (weight12_each[None, :] * do_M) + (weight11_each[None, :] * do_S)),
             input_precision="tf32x3",
         )  # ... + matrix10 k
         alpha = tl.exp(tl.load(alpha_by_head + at + i, mask=i_ok, other=0.0))
         if YIELD:
             tl.store(
                 dq_out + step * D + i[None, :] * (H * D) + d[:, None],
-                (dq_2_each.to(tl.float32) + (alpha[None, :] * p4)),
+                (dq_2_each.to(tl.float32) + (alpha[None, :] * read)),
                 mask=d_ok[:, None] & i_ok[None, :],
             )  # dq
             tl.store(
@@ -2494,7 +2524,7 @@ def backward_sweep_5(
                 + i[None, :],
                 tl.sum(
                     tl.reshape(
-                        tl.where(d_ok[:, None], (alpha[None, :] * (p4 * q_each.to(tl.float32))), 0.0),
+                        tl.where(d_ok[:, None], (alpha[None, :] * (read * q_each.to(tl.float32))), 0.0),
                         [WARPS, block_d // WARPS, C],
                     ),
                     axis=1,
@@ -2569,8 +2599,8 @@ def backward_sweep_6(
         weight17_each = tl.load(weight17 + at + i, mask=i_ok, other=0.0)
         weight13_whole = tl.load(weight13 + at + last)
         weight18_each = tl.load(weight18 + at + i, mask=i_ok, other=0.0)
-        p = tl.zeros([block_d, C], tl.float32)
-        p2 = tl.zeros([block_d, C], tl.float32)
+        write2_S = tl.zeros([block_d, C], tl.float32)
+        write2_M = tl.zeros([block_d, C], tl.float32)
         eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
         k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         k_each = (
@@ -2586,43 +2616,43 @@ def backward_sweep_6(
                 write2_p + t0 * write2_t + i[:, None] * write2_t + e[n_e][None, :],
                 mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
-            p = tl.dot(S[n_e].to(DT), tl.trans(write2.to(DT)), p, input_precision="tf32x3")  # write2 S^T
-            p2 = tl.dot(M[n_e].to(DT), tl.trans(write2.to(DT)), p2, input_precision="tf32x3")  # write2 M^T
+            write2_S = tl.dot(S[n_e].to(DT), tl.trans(write2.to(DT)), write2_S, input_precision="tf32x3")  # write2 S^T
+            write2_M = tl.dot(M[n_e].to(DT), tl.trans(write2.to(DT)), write2_M, input_precision="tf32x3")  # write2 M^T
             write1 = tl.load(
                 write1_p + t0 * write1_t + i[:, None] * write1_t + e[n_e][None, :],
                 mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
-            p5 = tl.dot(
+            S_after = tl.dot(
                 (-(weight16_each * eta)[None, :] * k_each.to(tl.float32)).to(DT), write1.to(DT),
                 ((weight14_whole * S[n_e]) + (weight15_whole * M[n_e])), input_precision="tf32x3",
             )  # ... + -k^T diag(eta . weight16) write1
-            p6 = tl.dot(
+            S_after2 = tl.dot(
                 ((eta * beta * weight17_each)[None, :] * k_each.to(tl.float32)).to(DT),
-                write1.to(DT), p5, input_precision="tf32x3",
+                write1.to(DT), S_after, input_precision="tf32x3",
             )  # ... + k^T diag(eta . beta . weight17) write1
-            p7 = tl.dot(
+            M_after = tl.dot(
                 (-(weight18_each * eta)[None, :] * k_each.to(tl.float32)).to(DT), write1.to(DT),
                 (weight13_whole * M[n_e]), input_precision="tf32x3",
             )  # ... + -k^T diag(eta . weight18) write1
-            S_next = p6  # (46) weight14 S + weight15 M + k^T diag(eta . beta . weight17) write1 - k^T diag(eta . weight16) write1
-            M_next = p7  # (47) weight13 M - k^T diag(eta . weight18) write1
+            S_next = S_after2  # (46) weight14 S + weight15 M + k^T diag(eta . beta . weight17) write1 - k^T diag(eta . weight16) write1
+            M_next = M_after  # (47) weight13 M - k^T diag(eta . weight18) write1
             S_slice2 = S_next
             M_slice2 = M_next
             M_next2 = M_next2 + (M_slice2,)
             S_next2 = S_next2 + (S_slice2,)
         M = M_next2
         S = S_next2
-        t = tl.load(matrix22 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p3 = tl.dot(k.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix22 k
-        t2 = tl.load(matrix21 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p4 = tl.dot(
-            k.to(DT), tl.trans(t2.to(DT)),
-            (((eta * weight11_each)[None, :] * p) + ((eta * weight12_each)[None, :] * p2) + (-p3)),
+        matrix22_tile = tl.load(matrix22 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        matrix22_k = tl.dot(k.to(DT), tl.trans(matrix22_tile.to(DT)), input_precision="tf32x3")  # matrix22 k
+        matrix21_tile = tl.load(matrix21 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        dp = tl.dot(
+            k.to(DT), tl.trans(matrix21_tile.to(DT)),
+            (((eta * weight11_each)[None, :] * write2_S) + ((eta * weight12_each)[None, :] * write2_M) + (-matrix22_k)),
             input_precision="tf32x3",
         )  # ... + matrix21 k
         if YIELD:
             tl.store(
-                dp_out + step * D + i[None, :] * (H * D) + d[:, None], p4, mask=d_ok[:, None] & i_ok[None, :]
+                dp_out + step * D + i[None, :] * (H * D) + d[:, None], dp, mask=d_ok[:, None] & i_ok[None, :]
             )  # dp
 
 
@@ -2659,70 +2689,85 @@ def backward_unroll_1(
     write1_p += b * write1_b + h // write1_g * write1_h
     do_p += b * do_b + h // do_g * do_h
     q_p += b * q_b + h // q_g * q_h
-    t = tl.load(matrix23 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-    t2 = tl.load(matrix24 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+    matrix23_tile = tl.load(matrix23 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+    matrix24_tile = tl.load(matrix24 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
     p = tl.load(p_p + t0 * p_t + i[:, None] * p_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    p2 = tl.dot(p.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # (p) (k)^T
+    p_k = tl.dot(p.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # (p) (k)^T
     write2 = tl.load(
         write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
     )
     write1 = tl.load(
         write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
     )
-    p3 = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # (write2) (write1)^T
+    write2_write1 = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # (write2) (write1)^T
     eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
-    x = tl.where(i_ok, (-eta), 0.0)  # -eta
+    stepwise = tl.where(i_ok, (-eta), 0.0)  # -eta
     alpha = tl.exp(tl.load(alpha_by_head + at + i, mask=i_ok, other=0.0))
-    x2 = tl.where(i_ok, alpha, 0.0)  # alpha
+    stepwise2 = tl.where(i_ok, alpha, 0.0)  # alpha
     do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-    p4 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # (do) (write1)^T
+    do_write1 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # (do) (write1)^T
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    p5 = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # (q) (k)^T
-    p6 = tl.dot(
-        t2.to(DT),
-        tl.trans(((eta[:, None] * x[None, :] * (p2 * p3)) + (x2[:, None] * x[None, :] * (p4 * p5))).to(DT)),
+    q_k = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # (q) (k)^T
+    product = tl.dot(
+        matrix24_tile.to(DT),
+        tl.trans(
+            (
+                (eta[:, None] * stepwise[None, :] * (p_k * write2_write1))
+                + (stepwise2[:, None] * stepwise[None, :] * (do_write1 * q_k))
+            ).to(DT)
+        ),
         input_precision="tf32x3",
     )  # matrix24 (diag((-eta)) (((k) (p)^T) . ((write1) (write2)^T)) diag((eta)) + diag((-eta)) (((write1) (do)^T) . ((k) (q)^T)) diag((alpha)))
-    s = tl.sum(
-        (t.to(tl.float32) * p6), axis=1
+    matrix23_product = tl.sum(
+        (matrix23_tile.to(tl.float32) * product), axis=1
     )  # ((matrix24 (diag((-eta)) (((k) (p)^T) . ((write1) (write2)^T)) diag((eta)) + diag((-eta)) (((write1) (do)^T) . ((k) (q)^T)) diag((alpha)))) . matrix23) 1
-    tl.store(M_dS_own_out + at + i, s, mask=i_ok)  # M.dS.own
-    t3 = tl.load(matrix25 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-    p7 = tl.dot(
-        t3.to(DT),
-        tl.trans(((eta[:, None] * x[None, :] * (p2 * p3)) + (x2[:, None] * x[None, :] * (p4 * p5))).to(DT)),
+    tl.store(M_dS_own_out + at + i, matrix23_product, mask=i_ok)  # M.dS.own
+    matrix25_tile = tl.load(matrix25 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+    product2 = tl.dot(
+        matrix25_tile.to(DT),
+        tl.trans(
+            (
+                (eta[:, None] * stepwise[None, :] * (p_k * write2_write1))
+                + (stepwise2[:, None] * stepwise[None, :] * (do_write1 * q_k))
+            ).to(DT)
+        ),
         input_precision="tf32x3",
     )  # matrix25 (diag((-eta)) (((k) (p)^T) . ((write1) (write2)^T)) diag((eta)) + diag((-eta)) (((write1) (do)^T) . ((k) (q)^T)) diag((alpha)))
-    s2 = tl.sum(
-        (p7 * t.to(tl.float32)), axis=1
+    product2_matrix23 = tl.sum(
+        (product2 * matrix23_tile.to(tl.float32)), axis=1
     )  # ((matrix25 (diag((-eta)) (((k) (p)^T) . ((write1) (write2)^T)) diag((eta)) + diag((-eta)) (((write1) (do)^T) . ((k) (q)^T)) diag((alpha)))) . matrix23) 1
-    t4 = tl.load(matrix26 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+    matrix26_tile = tl.load(matrix26 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
     beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
-    x3 = tl.where(i_ok, (eta * beta), 0.0)  # eta beta
-    p8 = tl.dot(
-        t4.to(DT),
-        tl.trans(((x2[:, None] * x3[None, :] * (p4 * p5)) + (eta[:, None] * x3[None, :] * (p2 * p3))).to(DT)),
+    stepwise3 = tl.where(i_ok, (eta * beta), 0.0)  # eta beta
+    product3 = tl.dot(
+        matrix26_tile.to(DT),
+        tl.trans(
+            (
+                (stepwise2[:, None] * stepwise3[None, :] * (do_write1 * q_k))
+                + (eta[:, None] * stepwise3[None, :] * (p_k * write2_write1))
+            ).to(DT)
+        ),
         input_precision="tf32x3",
     )  # matrix26 (diag((eta beta)) (((write1) (do)^T) . ((k) (q)^T)) diag((alpha)) + diag((eta beta)) (((k) (p)^T) . ((write1) (write2)^T)) diag((eta)))
-    s3 = tl.sum(
-        (p8 * t.to(tl.float32)), axis=1
+    product3_matrix23 = tl.sum(
+        (product3 * matrix23_tile.to(tl.float32)), axis=1
     )  # ((matrix26 (diag((eta beta)) (((write1) (do)^T) . ((k) (q)^T)) diag((alpha)) + diag((eta beta)) (((k) (p)^T) . ((write1) (write2)^T)) diag((eta)))) . matrix23) 1
-    tl.store(S_dS_own_out + at + i, (s2 + s3), mask=i_ok)  # S.dS.own
-    p9 = tl.dot(
-        t2.to(DT), tl.trans((x[None, :] * (p4 * p5)).to(DT)), input_precision="tf32x3"
+    tl.store(S_dS_own_out + at + i, (product2_matrix23 + product3_matrix23), mask=i_ok)  # S.dS.own
+    product4 = tl.dot(
+        matrix24_tile.to(DT), tl.trans((stepwise[None, :] * (do_write1 * q_k)).to(DT)), input_precision="tf32x3"
     )  # matrix24 diag((-eta)) (((do) (write1)^T) . ((q) (k)^T))^T
-    t5 = tl.load(matrix27 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+    matrix27_tile = tl.load(matrix27 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
     mu = tl.exp(tl.load(mu_by_head + at + i, mask=i_ok, other=0.0))
-    x4 = tl.where(i_ok, (-(beta * mu)), 0.0)  # -mu beta
-    s4 = tl.sum(
-        (x4[None, :] * (p9 * t5.to(tl.float32))), axis=1
+    stepwise4 = tl.where(i_ok, (-(beta * mu)), 0.0)  # -mu beta
+    product4_matrix27 = tl.sum(
+        (stepwise4[None, :] * (product4 * matrix27_tile.to(tl.float32))), axis=1
     )  # ((matrix24 diag((-eta)) (((do) (write1)^T) . ((q) (k)^T))^T) . matrix27) (-mu beta)
-    t6 = tl.load(matrix28 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-    s5 = tl.sum(
-        (t6.to(tl.float32) * p6), axis=1
+    matrix28_tile = tl.load(matrix28 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+    matrix28_product = tl.sum(
+        (matrix28_tile.to(tl.float32) * product), axis=1
     )  # ((matrix24 (diag((-eta)) (((k) (p)^T) . ((write1) (write2)^T)) diag((eta)) + diag((-eta)) (((write1) (do)^T) . ((k) (q)^T)) diag((alpha)))) . matrix28) 1
-    tl.store(M_dM_own_out + at + i, (s4 + s5), mask=i_ok)  # M.dM.own
+    tl.store(M_dM_own_out + at + i, (product4_matrix27 + matrix28_product), mask=i_ok)  # M.dM.own
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
@@ -2766,104 +2811,114 @@ def backward_unroll_2(
     weight22_each = tl.load(weight22 + at + i, mask=i_ok, other=0.0)
     weight23_each = tl.load(weight23 + at + i, mask=i_ok, other=0.0)
     weight24_each = tl.load(weight24 + at + i, mask=i_ok, other=0.0)
-    t = tl.load(matrix23 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+    matrix23_tile = tl.load(matrix23 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
     do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    s = tl.load(
+    M = tl.load(
         M_borders + (bh * chunks + c) * D * E + d[:, None] * E + e[None, :],
         mask=d_ok[:, None] & e_ok[None, :], other=0.0,
     )  # M
-    p = tl.dot(q.to(DT), s.to(DT), input_precision="tf32x3")  # (q) M
-    s2 = tl.sum((do.to(tl.float32) * p), axis=1)  # (((q) M) . (do)) 1
+    q_M = tl.dot(q.to(DT), M.to(DT), input_precision="tf32x3")  # (q) M
+    sums = tl.sum((do.to(tl.float32) * q_M), axis=1)  # (((q) M) . (do)) 1
     alpha = tl.exp(tl.load(alpha_by_head + at + i, mask=i_ok, other=0.0))
-    x = tl.where(i_ok, alpha, 0.0)  # alpha
+    stepwise = tl.where(i_ok, alpha, 0.0)  # alpha
     eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
-    p2 = tl.load(p_p + t0 * p_t + i[:, None] * p_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    p3 = tl.dot(p2.to(DT), s.to(DT), input_precision="tf32x3")  # (p) M
+    p = tl.load(p_p + t0 * p_t + i[:, None] * p_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+    p_M = tl.dot(p.to(DT), M.to(DT), input_precision="tf32x3")  # (p) M
     write2 = tl.load(
         write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
     )
-    s3 = tl.sum((p3 * write2.to(tl.float32)), axis=1)  # (((p) M) . (write2)) 1
-    s4 = tl.sum(
-        (((s2 * x) + (eta * s3))[None, :] * t.to(tl.float32)), axis=1
+    sums2 = tl.sum((p_M * write2.to(tl.float32)), axis=1)  # (((p) M) . (write2)) 1
+    sums3 = tl.sum(
+        (((sums * stepwise) + (eta * sums2))[None, :] * matrix23_tile.to(tl.float32)), axis=1
     )  # matrix23 ((alpha) . ((((q) M) . (do)) 1) + (eta) . ((((p) M) . (write2)) 1))
-    s5 = tl.load(
+    dS = tl.load(
         dS_borders + (bh * chunks + c) * D * E + d[:, None] * E + e[None, :],
         mask=d_ok[:, None] & e_ok[None, :], other=0.0,
     )  # dS
-    s6 = tl.sum((s5.to(tl.float32) * s.to(tl.float32)), axis=0)  # (M . dS)^T 1
-    s7 = tl.sum(s6, axis=0)  # <M, dS>
-    t2 = tl.load(matrix24 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+    dS_M = tl.sum((dS.to(tl.float32) * M.to(tl.float32)), axis=0)  # (M . dS)^T 1
+    sums4 = tl.sum(dS_M, axis=0)  # <M, dS>
+    matrix24_tile = tl.load(matrix24 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
     k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    p4 = tl.dot(k.to(DT), s5.to(DT), input_precision="tf32x3")  # (k) dS
+    k_dS = tl.dot(k.to(DT), dS.to(DT), input_precision="tf32x3")  # (k) dS
     write1 = tl.load(
         write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
     )
-    s8 = tl.sum((p4 * write1.to(tl.float32)), axis=1)  # (((k) dS) . (write1)) 1
-    x2 = tl.where(i_ok, (-eta), 0.0)  # -eta
-    s9 = tl.sum(((s8 * x2)[None, :] * t2.to(tl.float32)), axis=1)  # matrix24 ((-eta) . ((((k) dS) . (write1)) 1))
+    sums5 = tl.sum((k_dS * write1.to(tl.float32)), axis=1)  # (((k) dS) . (write1)) 1
+    stepwise2 = tl.where(i_ok, (-eta), 0.0)  # -eta
+    sums6 = tl.sum(
+        ((sums5 * stepwise2)[None, :] * matrix24_tile.to(tl.float32)), axis=1
+    )  # matrix24 ((-eta) . ((((k) dS) . (write1)) 1))
     tl.store(
         M_dS_out + (bh * tl.cdiv(E, block_e) + tile) * T + t0 + i,
-        ((s4 * weight19_each) + (s7 * (weight20_each * weight19_each)) + (weight20_each * s9)),
+        ((sums3 * weight19_each) + (sums4 * (weight20_each * weight19_each)) + (weight20_each * sums6)),
         mask=i_ok,
     )  # M.dS
-    t3 = tl.load(matrix25 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-    s10 = tl.sum(((s8 * x2)[None, :] * t3.to(tl.float32)), axis=1)  # matrix25 ((-eta) . ((((k) dS) . (write1)) 1))
-    s11 = tl.load(
+    matrix25_tile = tl.load(matrix25 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+    sums7 = tl.sum(
+        ((sums5 * stepwise2)[None, :] * matrix25_tile.to(tl.float32)), axis=1
+    )  # matrix25 ((-eta) . ((((k) dS) . (write1)) 1))
+    S = tl.load(
         S_borders + (bh * chunks + c) * D * E + d[:, None] * E + e[None, :],
         mask=d_ok[:, None] & e_ok[None, :], other=0.0,
     )  # S
-    s12 = tl.sum((s11.to(tl.float32) * s5.to(tl.float32)), axis=0)  # (S . dS)^T 1
-    s13 = tl.sum(s12, axis=0)  # <S, dS>
-    t4 = tl.load(matrix26 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+    S_dS = tl.sum((S.to(tl.float32) * dS.to(tl.float32)), axis=0)  # (S . dS)^T 1
+    sums8 = tl.sum(S_dS, axis=0)  # <S, dS>
+    matrix26_tile = tl.load(matrix26 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
     beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
-    x3 = tl.where(i_ok, (eta * beta), 0.0)  # eta beta
-    s14 = tl.sum(((x3 * s8)[None, :] * t4.to(tl.float32)), axis=1)  # matrix26 ((eta beta) . ((((k) dS) . (write1)) 1))
-    p5 = tl.dot(q.to(DT), s11.to(DT), input_precision="tf32x3")  # (q) S
-    s15 = tl.sum((p5 * do.to(tl.float32)), axis=1)  # (((q) S) . (do)) 1
-    p6 = tl.dot(p2.to(DT), s11.to(DT), input_precision="tf32x3")  # (p) S
-    s16 = tl.sum((p6 * write2.to(tl.float32)), axis=1)  # (((p) S) . (write2)) 1
-    s17 = tl.sum(
-        (((x * s15) + (eta * s16))[None, :] * t.to(tl.float32)), axis=1
+    stepwise3 = tl.where(i_ok, (eta * beta), 0.0)  # eta beta
+    sums9 = tl.sum(
+        ((stepwise3 * sums5)[None, :] * matrix26_tile.to(tl.float32)), axis=1
+    )  # matrix26 ((eta beta) . ((((k) dS) . (write1)) 1))
+    q_S = tl.dot(q.to(DT), S.to(DT), input_precision="tf32x3")  # (q) S
+    sums10 = tl.sum((q_S * do.to(tl.float32)), axis=1)  # (((q) S) . (do)) 1
+    p_S = tl.dot(p.to(DT), S.to(DT), input_precision="tf32x3")  # (p) S
+    sums11 = tl.sum((p_S * write2.to(tl.float32)), axis=1)  # (((p) S) . (write2)) 1
+    sums12 = tl.sum(
+        (((stepwise * sums10) + (eta * sums11))[None, :] * matrix23_tile.to(tl.float32)), axis=1
     )  # matrix23 ((eta) . ((((p) S) . (write2)) 1) + (alpha) . ((((q) S) . (do)) 1))
     tl.store(
         S_dS_out + (bh * tl.cdiv(E, block_e) + tile) * T + t0 + i,
         (
-            (weight20_each * s10)
-            + (s13 * (weight20_each * weight21_each))
-            + (s4 * weight22_each)
-            + (s7 * (weight20_each * weight22_each))
-            + (weight20_each * s14)
-            + (s17 * weight21_each)
+            (weight20_each * sums7)
+            + (sums8 * (weight20_each * weight21_each))
+            + (sums3 * weight22_each)
+            + (sums4 * (weight20_each * weight22_each))
+            + (weight20_each * sums9)
+            + (sums12 * weight21_each)
         ),
         mask=i_ok,
     )  # S.dS
-    s18 = tl.load(
+    dM = tl.load(
         dM_borders + (bh * chunks + c) * D * E + d[:, None] * E + e[None, :],
         mask=d_ok[:, None] & e_ok[None, :], other=0.0,
     )  # dM
-    p7 = tl.dot(k.to(DT), s18.to(DT), input_precision="tf32x3")  # (k) dM
-    s19 = tl.sum((p7 * write1.to(tl.float32)), axis=1)  # (((k) dM) . (write1)) 1
-    s20 = tl.sum(((s19 * x2)[None, :] * t2.to(tl.float32)), axis=1)  # matrix24 ((-eta) . ((((k) dM) . (write1)) 1))
-    s21 = tl.sum((s.to(tl.float32) * s18.to(tl.float32)), axis=0)  # (M . dM)^T 1
-    s22 = tl.sum(s21, axis=0)  # <M, dM>
-    t5 = tl.load(matrix28 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-    s23 = tl.sum(
-        (((s2 * x) + (eta * s3))[None, :] * t5.to(tl.float32)), axis=1
+    k_dM = tl.dot(k.to(DT), dM.to(DT), input_precision="tf32x3")  # (k) dM
+    sums13 = tl.sum((k_dM * write1.to(tl.float32)), axis=1)  # (((k) dM) . (write1)) 1
+    sums14 = tl.sum(
+        ((sums13 * stepwise2)[None, :] * matrix24_tile.to(tl.float32)), axis=1
+    )  # matrix24 ((-eta) . ((((k) dM) . (write1)) 1))
+    M_dM = tl.sum((M.to(tl.float32) * dM.to(tl.float32)), axis=0)  # (M . dM)^T 1
+    sums15 = tl.sum(M_dM, axis=0)  # <M, dM>
+    matrix28_tile = tl.load(matrix28 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+    sums16 = tl.sum(
+        (((sums * stepwise) + (eta * sums2))[None, :] * matrix28_tile.to(tl.float32)), axis=1
     )  # matrix28 ((alpha) . ((((q) M) . (do)) 1) + (eta) . ((((p) M) . (write2)) 1))
-    t6 = tl.load(matrix27 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+    matrix27_tile = tl.load(matrix27 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
     mu = tl.exp(tl.load(mu_by_head + at + i, mask=i_ok, other=0.0))
-    x4 = tl.where(i_ok, (-(beta * mu)), 0.0)  # -mu beta
-    s24 = tl.sum(((s2 * x4)[None, :] * t6.to(tl.float32)), axis=1)  # matrix27 ((-mu beta) . ((((q) M) . (do)) 1))
+    stepwise4 = tl.where(i_ok, (-(beta * mu)), 0.0)  # -mu beta
+    sums17 = tl.sum(
+        ((sums * stepwise4)[None, :] * matrix27_tile.to(tl.float32)), axis=1
+    )  # matrix27 ((-mu beta) . ((((q) M) . (do)) 1))
     tl.store(
         M_dM_out + (bh * tl.cdiv(E, block_e) + tile) * T + t0 + i,
         (
-            (s20 * weight23_each)
-            + (weight24_each * s9)
-            + (s7 * (weight24_each * weight19_each))
-            + (s22 * (weight19_each * weight23_each))
-            + (s23 * weight19_each)
-            + (weight19_each * s24)
+            (sums14 * weight23_each)
+            + (weight24_each * sums6)
+            + (sums4 * (weight24_each * weight19_each))
+            + (sums15 * (weight19_each * weight23_each))
+            + (sums16 * weight19_each)
+            + (weight19_each * sums17)
         ),
         mask=i_ok,
     )  # M.dM
@@ -3181,16 +3236,16 @@ def backward_rows_14(
             M_dM__pairing_p + h // M_dM__pairing_g * M_dM__pairing_h + b * M_dM__pairing_b + step * M_dM__pairing_t,
             mask=i_ok, other=0.0,
         ).to(tl.float32)
-    t1 = tl.sum(do * write1, axis=1)
-    t2 = tl.sum(q * k, axis=1)
+    do_write1 = tl.sum(do * write1, axis=1)
+    q_k = tl.sum(q * k, axis=1)
     if dk_out is not None:
         tl.store(
             dk_out + at[:, None] * D + d[None, :],
-            -eta[:, None] * (read1 - beta[:, None] * (t1[:, None] * q + read2)),
+            -eta[:, None] * (read1 - beta[:, None] * (do_write1[:, None] * q + read2)),
             mask=i_ok[:, None] & d_ok[None, :],
         )
     if dbeta_out is not None:
-        tl.store(dbeta_out + at, dbeta_1 + dbeta_3 + t1 * eta * t2 - mu * M_dS__pairing, mask=i_ok)
+        tl.store(dbeta_out + at, dbeta_1 + dbeta_3 + do_write1 * eta * q_k - mu * M_dS__pairing, mask=i_ok)
     if dlog_alpha_out is not None:
         tl.store(dlog_alpha_out + at, dlog_alpha_4 + alpha * S_dS__pairing, mask=i_ok)
     if dlog_mu_out is not None:
@@ -3212,7 +3267,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], p.shape[2], v.shape[2], beta.shape[2], eta.shape[2], alpha.shape[2], mu.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "534bae47c744fa6b")
+    config = choose(some.dtype, (D, E), "92d962f8c64c8bd3")
     lay = places(packed, (B, T, H), config.chunk)
     blocks = places(packed, (B, T, H), config.span)
     parts = 1
@@ -3808,13 +3863,13 @@ def torch_step(given, states, constants, outputs, following):
     mu = given["mu"].to(dtype).exp()
     S = states["S"].to(dtype)
     M = states["M"].to(dtype)
-    t1 = (p[..., :, None] * S).sum(-2)
-    t2 = mu[..., None, None] * M - (eta[..., None] * k)[..., :, None] * (v - t1)[..., None, :]
-    t3 = alpha[..., None, None] * S - beta[..., None, None] * t2
-    t4 = (q[..., :, None] * t3).sum(-2)
-    next_S = t3
-    next_M = t2
-    outputs["o"][...] = t4
+    p_S = (p[..., :, None] * S).sum(-2)
+    t1 = mu[..., None, None] * M - (eta[..., None] * k)[..., :, None] * (v - p_S)[..., None, :]
+    t2 = alpha[..., None, None] * S - beta[..., None, None] * t1
+    t3 = (q[..., :, None] * t2).sum(-2)
+    next_S = t2
+    next_M = t1
+    outputs["o"][...] = t3
     following["S"][...] = next_S
     following["M"][...] = next_M
 
@@ -3894,13 +3949,13 @@ def step_kernel(
         eta = eta.to(tl.float32)
         alpha = tl.exp(alpha.to(tl.float32))
         mu = tl.exp(mu.to(tl.float32))
-        t1 = tl.sum(p[:, None] * S, axis=0)
-        t2 = mu * M - (eta * k)[:, None] * (v - t1)[None, :]
-        tl.store(next_M_at + at_d_e, t2, mask=in_d_e)
-        t3 = alpha * S - beta * t2
-        tl.store(next_S_at + at_d_e, t3, mask=in_d_e)
-        t4 = tl.sum(q[:, None] * t3, axis=0)
-        tl.store(o_at + at_e, t4, mask=in_e)
+        p_S = tl.sum(p[:, None] * S, axis=0)
+        t1 = mu * M - (eta * k)[:, None] * (v - p_S)[None, :]
+        tl.store(next_M_at + at_d_e, t1, mask=in_d_e)
+        t2 = alpha * S - beta * t1
+        tl.store(next_S_at + at_d_e, t2, mask=in_d_e)
+        t3 = tl.sum(q[:, None] * t2, axis=0)
+        tl.store(o_at + at_e, t3, mask=in_e)
 
 
 @triton.jit(do_not_specialize=["heads", "steps"])
@@ -3996,14 +4051,14 @@ def steps_kernel(
             alpha_ahead = tl.load(alpha_at + then * alpha_stride1)
             mu = tl.exp(mu_ahead.to(tl.float32))
             mu_ahead = tl.load(mu_at + then * mu_stride1)
-            t1 = tl.sum(p[:, None] * S, axis=0)
-            t2 = mu * M - (eta * k)[:, None] * (v - t1)[None, :]
-            t3 = alpha * S - beta * t2
-            t4 = tl.sum(q[:, None] * t3, axis=0)
+            p_S = tl.sum(p[:, None] * S, axis=0)
+            t1 = mu * M - (eta * k)[:, None] * (v - p_S)[None, :]
+            t2 = alpha * S - beta * t1
+            t3 = tl.sum(q[:, None] * t2, axis=0)
             if yields:
-                tl.store(o_at + now * o_stride1 + at_e, t4, mask=in_e)
-            next_S = (t3).to(S_at.dtype.element_ty)
-            next_M = (t2).to(M_at.dtype.element_ty)
+                tl.store(o_at + now * o_stride1 + at_e, t3, mask=in_e)
+            next_S = (t2).to(S_at.dtype.element_ty)
+            next_M = (t1).to(M_at.dtype.element_ty)
             if keeps:
                 if each_at is not None:
                     kept_row = tl.cast(tl.load(each_at + batch * steps + now), tl.int64)

@@ -860,22 +860,25 @@ def forward_sweep_1(
             if PRODUCTS and k.dtype == DT
             else tl.where(d_ok[:, None] & i_ok[None, :], k, 0.0)
         )
-        x = tl.where(d_ok[:, None] & i_ok[None, :], (k_each.to(tl.float32) * k_each.to(tl.float32)), 0.0)  # k^2
+        stepwise = tl.where(d_ok[:, None] & i_ok[None, :], (k_each.to(tl.float32) * k_each.to(tl.float32)), 0.0)  # k^2
         rate = tl.load(rate_by_head + at + i, mask=i_ok, other=0.0)
         seen = i[:, None] > i[None, :]
         log2 = forget_a_before[:, None] - forget_a[None, :]
         if EXACT:
             log2 = log2 + (forget_n_before[:, None] - forget_n[None, :])
         m = power(log2, seen)  # decays from write to read
-        p = tl.dot(
-            (rate[None, :] * x).to(DT), tl.trans(m.to(DT)), (since[None, :] * A[:, None]), input_precision="tf32x3"
+        read1 = tl.dot(
+            (rate[None, :] * stepwise).to(DT), tl.trans(m.to(DT)), (since[None, :] * A[:, None]),
+            input_precision="tf32x3",
         )  # ... + m diag(rate) (k^2)
         if YIELD:
-            tl.store(read1_out + step * D + i[None, :] * (H * D) + d[:, None], p, mask=d_ok[:, None] & i_ok[None, :])
+            tl.store(
+                read1_out + step * D + i[None, :] * (H * D) + d[:, None], read1, mask=d_ok[:, None] & i_ok[None, :]
+            )
         until = span(forget_a_end, forget_n_end, forget_a, forget_n)
-        s = tl.sum(((rate * until)[None, :] * x), axis=1)  # (k^2)^T (rate . until)
+        sums = tl.sum(((rate * until)[None, :] * stepwise), axis=1)  # (k^2)^T (rate . until)
         kept = span(forget_a_end, forget_n_end, 0.0, 0)
-        A = s + (kept * A)  # (54) kept A + (k^2)^T (rate . until)
+        A = sums + (kept * A)  # (54) kept A + (k^2)^T (rate . until)
     if YIELD:
         if A_last is not None:
             if part == parts - 1:
@@ -962,19 +965,19 @@ def forward_prepare_2(
         ahead1 = tl.load(
             ahead1_p + t0 * ahead1_t + i[:, None] * ahead1_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
         )
-        p = tl.dot(k.to(DT), tl.trans(ahead1.to(DT)), input_precision="tf32x3")  # k (ahead1)^T
-        w = -beta[None, :] * (m * p)
-        x = inverse(w, C, LEVELS, DT)  # (I - T)^-1
-        tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x)  # x
+        k_ahead1 = tl.dot(k.to(DT), tl.trans(ahead1.to(DT)), input_precision="tf32x3")  # k (ahead1)^T
+        system = -beta[None, :] * (m * k_ahead1)
+        solved = inverse(system, C, LEVELS, DT)  # (I - T)^-1
+        tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], solved)  # solved
         seen2 = i[:, None] >= i[None, :]
         log22 = g_a[:, None] - g_a[None, :]
         if EXACT:
             log22 = log22 + (g_n[:, None] - g_n[None, :])
         m2 = power(log22, seen2)  # decays from write to read
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p2 = tl.dot(q.to(DT), tl.trans(ahead1.to(DT)), input_precision="tf32x3")  # q (ahead1)^T
+        q_ahead1 = tl.dot(q.to(DT), tl.trans(ahead1.to(DT)), input_precision="tf32x3")  # q (ahead1)^T
         tl.store(
-            matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (beta[None, :] * (m2 * p2))
+            matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (beta[None, :] * (m2 * q_ahead1))
         )  # ((q (ahead1)^T) . m) diag(beta)
 
 
@@ -1051,18 +1054,18 @@ def forward_sweep_2(
         g_n = tl.load(g_rests + at + row) if EXACT else 0
         g_a_end = tl.load(g_sums + at + last)
         g_n_end = tl.load(g_rests + at + last) if EXACT else 0
-        p = tl.zeros([block_e, C], tl.float32)
-        p3 = tl.zeros([block_e, C], tl.float32)
+        k_S = tl.zeros([block_e, C], tl.float32)
+        q_S = tl.zeros([block_e, C], tl.float32)
         ahead1 = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
             k = tl.load(
                 k_p + t0 * k_t + i[:, None] * k_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
-            p = tl.dot(S[n_d].to(DT), tl.trans(k.to(DT)), p, input_precision="tf32x3")  # k S
+            k_S = tl.dot(S[n_d].to(DT), tl.trans(k.to(DT)), k_S, input_precision="tf32x3")  # k S
             q = tl.load(
                 q_p + t0 * q_t + i[:, None] * q_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
-            p3 = tl.dot(S[n_d].to(DT), tl.trans(q.to(DT)), p3, input_precision="tf32x3")  # q S
+            q_S = tl.dot(S[n_d].to(DT), tl.trans(q.to(DT)), q_S, input_precision="tf32x3")  # q S
             ahead1_slice = tl.load(
                 ahead1_p + t0 * ahead1_t + i[:, None] * ahead1_t + d[n_d][None, :],
                 mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
@@ -1075,28 +1078,31 @@ def forward_sweep_2(
             if PRODUCTS and v.dtype == DT
             else tl.where(e_ok[:, None] & i_ok[None, :], v, 0.0)
         )
-        w = (-since[None, :] * p) + v_each.to(tl.float32)
-        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p2 = tl.dot(w.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix1 w
-        t2 = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p4 = tl.dot(p2.to(DT), tl.trans(t2.to(DT)), (since[None, :] * p3), input_precision="tf32x3")  # ... + matrix2 p2
+        known = (-since[None, :] * k_S) + v_each.to(tl.float32)
+        matrix1_tile = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        write1 = tl.dot(known.to(DT), tl.trans(matrix1_tile.to(DT)), input_precision="tf32x3")  # matrix1 known
+        matrix2_tile = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        o = tl.dot(
+            write1.to(DT), tl.trans(matrix2_tile.to(DT)), (since[None, :] * q_S), input_precision="tf32x3"
+        )  # ... + matrix2 write1
         if YIELD:
             if write1_out is not None:
                 tl.store(
-                    write1_out + step * E + i[None, :] * (H * E) + e[:, None], p2, mask=e_ok[:, None] & i_ok[None, :]
+                    write1_out + step * E + i[None, :] * (H * E) + e[:, None], write1,
+                    mask=e_ok[:, None] & i_ok[None, :],
                 )
             tl.store(
-                o_out + step * E + i[None, :] * (H * E) + e[:, None], p4, mask=e_ok[:, None] & i_ok[None, :]
+                o_out + step * E + i[None, :] * (H * E) + e[:, None], o, mask=e_ok[:, None] & i_ok[None, :]
             )  # (57) o
         kept = span(g_a_end, g_n_end, 0.0, 0)
         until = span(g_a_end, g_n_end, g_a, g_n)
         beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
         S_next = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
-            p5 = tl.dot(
-                ((until * beta)[None, :] * p2).to(DT), ahead1[n_d].to(DT), (kept * S[n_d]), input_precision="tf32x3"
-            )  # ... + (ahead1)^T diag(beta . until) p2
-            S_slice2 = p5  # (58) kept S + (ahead1)^T diag(beta . until) p2
+            S_after = tl.dot(
+                ((until * beta)[None, :] * write1).to(DT), ahead1[n_d].to(DT), (kept * S[n_d]), input_precision="tf32x3"
+            )  # ... + (ahead1)^T diag(beta . until) write1
+            S_slice2 = S_after  # (58) kept S + (ahead1)^T diag(beta . until) write1
             S_next = S_next + (S_slice2,)
         S = S_next
     for n_d in tl.static_range((D + block_d - 1) // block_d):
@@ -1153,7 +1159,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     center = with_heads(center, H)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "51e098c365881a08")
+    config = choose(some.dtype, (D, E), "c7cdc76751f1ae02")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     A_first = whole(states.get("A"))
@@ -1353,8 +1359,10 @@ def backward_prepare_1(
         write1 = tl.load(
             write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
-        p = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do write1^T
-        tl.store(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m2 * p))  # (do write1^T) . m
+        do_write1 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do write1^T
+        tl.store(
+            matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m2 * do_write1)
+        )  # (do write1^T) . m
         seen3 = i[:, None] >= i[None, :]
         log23 = forget_a[:, None] - forget_a[None, :]
         if EXACT:
@@ -1363,7 +1371,7 @@ def backward_prepare_1(
         tl.store(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], m3)  # m
         beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
         tl.store(
-            matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (beta[None, :] * (m2 * p))
+            matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (beta[None, :] * (m2 * do_write1))
         )  # ((do write1^T) . m) diag(beta)
 
 
@@ -1413,18 +1421,20 @@ def backward_sweep_1(
             if PRODUCTS and k.dtype == DT
             else tl.where(d_ok[:, None] & i_ok[None, :], k, 0.0)
         )
-        x = tl.where(d_ok[:, None] & i_ok[None, :], (k_each.to(tl.float32) * k_each.to(tl.float32)), 0.0)  # k^2
-        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p = tl.dot(
-            x.to(DT), tl.trans(t.to(DT)), (since[None, :] * A[:, None]), input_precision="tf32x3"
+        stepwise = tl.where(d_ok[:, None] & i_ok[None, :], (k_each.to(tl.float32) * k_each.to(tl.float32)), 0.0)  # k^2
+        matrix1_tile = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        read1 = tl.dot(
+            stepwise.to(DT), tl.trans(matrix1_tile.to(DT)), (since[None, :] * A[:, None]), input_precision="tf32x3"
         )  # ... + matrix1 (k^2)
         if YIELD:
-            tl.store(read1_out + step * D + i[None, :] * (H * D) + d[:, None], p, mask=d_ok[:, None] & i_ok[None, :])
+            tl.store(
+                read1_out + step * D + i[None, :] * (H * D) + d[:, None], read1, mask=d_ok[:, None] & i_ok[None, :]
+            )
         rate = tl.load(rate_by_head + at + i, mask=i_ok, other=0.0)
         until = span(forget_a_end, forget_n_end, forget_a, forget_n)
-        s = tl.sum(((rate * until)[None, :] * x), axis=1)  # (k^2)^T (rate . until)
+        sums = tl.sum(((rate * until)[None, :] * stepwise), axis=1)  # (k^2)^T (rate . until)
         kept = span(forget_a_end, forget_n_end, 0.0, 0)
-        A = s + (kept * A)  # (54) kept A + (k^2)^T (rate . until)
+        A = sums + (kept * A)  # (54) kept A + (k^2)^T (rate . until)
     if A_last is not None:
         tl.store(A_last + sh * D + d, A, mask=d_ok)
 
@@ -1507,19 +1517,21 @@ def backward_prepare_2(
         ahead1 = tl.load(
             ahead1_p + t0 * ahead1_t + i[:, None] * ahead1_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
         )
-        p = tl.dot(q.to(DT), tl.trans(ahead1.to(DT)), input_precision="tf32x3")  # q (ahead1)^T
-        tl.store(matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m * p))  # (q (ahead1)^T) . m
+        q_ahead1 = tl.dot(q.to(DT), tl.trans(ahead1.to(DT)), input_precision="tf32x3")  # q (ahead1)^T
+        tl.store(
+            matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m * q_ahead1)
+        )  # (q (ahead1)^T) . m
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p2 = tl.dot(ahead1.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # (ahead1) k^T
+        ahead1_k = tl.dot(ahead1.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # (ahead1) k^T
         beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
         seen2 = i[:, None] < i[None, :]
         log22 = g_a[None, :] - g_a[:, None]
         if EXACT:
             log22 = log22 + (g_n[None, :] - g_n[:, None])
         m2 = power(log22, seen2)  # decays from write to read
-        w = -beta[None, :] * (p2 * m2)
-        x = inverse(w, C, LEVELS, DT)  # (I - T)^-1
-        tl.store(matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x)  # x
+        system = -beta[None, :] * (ahead1_k * m2)
+        solved = inverse(system, C, LEVELS, DT)  # (I - T)^-1
+        tl.store(matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], solved)  # solved
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -1587,14 +1599,16 @@ def backward_sweep_2(
             if PRODUCTS and write1.dtype == DT
             else tl.where(e_ok[:, None] & i_ok[None, :], write1, 0.0)
         )
-        p = tl.zeros([block_e, C], tl.float32)
+        ahead1_dS = tl.zeros([block_e, C], tl.float32)
         k = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
             ahead1 = tl.load(
                 ahead1_p + t0 * ahead1_t + i[:, None] * ahead1_t + d[n_d][None, :],
                 mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
-            p = tl.dot(dS[n_d].to(DT), tl.trans(ahead1.to(DT)), p, input_precision="tf32x3")  # (ahead1) dS
+            ahead1_dS = tl.dot(
+                dS[n_d].to(DT), tl.trans(ahead1.to(DT)), ahead1_dS, input_precision="tf32x3"
+            )  # (ahead1) dS
             k_slice = tl.load(
                 k_p + t0 * k_t + i[:, None] * k_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
@@ -1606,13 +1620,15 @@ def backward_sweep_2(
             if PRODUCTS and do.dtype == DT
             else tl.where(e_ok[:, None] & i_ok[None, :], do, 0.0)
         )
-        t = tl.load(matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p2 = tl.dot(do.to(DT), t.to(DT), (since[None, :] * p), input_precision="tf32x3")  # ... + matrix6 do
-        t2 = tl.load(matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p3 = tl.dot(p2.to(DT), tl.trans(t2.to(DT)), input_precision="tf32x3")  # matrix5 p2
+        matrix6_tile = tl.load(matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        added = tl.dot(
+            do.to(DT), matrix6_tile.to(DT), (since[None, :] * ahead1_dS), input_precision="tf32x3"
+        )  # ... + matrix6 do
+        matrix5_tile = tl.load(matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        write = tl.dot(added.to(DT), tl.trans(matrix5_tile.to(DT)), input_precision="tf32x3")  # matrix5 added
         if YIELD:
             tl.store(
-                dv_out + step * E + i[None, :] * (H * E) + e[:, None], (beta[None, :] * p3),
+                dv_out + step * E + i[None, :] * (H * E) + e[:, None], (beta[None, :] * write),
                 mask=e_ok[:, None] & i_ok[None, :],
             )  # dv
             tl.store(
@@ -1622,7 +1638,7 @@ def backward_sweep_2(
                 + i[None, :],
                 tl.sum(
                     tl.reshape(
-                        tl.where(e_ok[:, None], (p3 * write1_each.to(tl.float32)), 0.0), [WARPS, block_e // WARPS, C]
+                        tl.where(e_ok[:, None], (write * write1_each.to(tl.float32)), 0.0), [WARPS, block_e // WARPS, C]
                     ),
                     axis=1,
                 ),
@@ -1632,16 +1648,16 @@ def backward_sweep_2(
         until = span(g_a, g_n, 0.0, 0)
         dS_next = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
-            p4 = tl.dot(
-                (-(beta * until)[None, :] * p3).to(DT), k[n_d].to(DT), (kept * dS[n_d]), input_precision="tf32x3"
-            )  # ... + -k^T diag(beta . until) p3
+            dS_after = tl.dot(
+                (-(beta * until)[None, :] * write).to(DT), k[n_d].to(DT), (kept * dS[n_d]), input_precision="tf32x3"
+            )  # ... + -k^T diag(beta . until) write
             q = tl.load(
                 q_p + t0 * q_t + i[:, None] * q_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
-            p5 = tl.dot(
-                (until[None, :] * do_each.to(tl.float32)).to(DT), q.to(DT), p4, input_precision="tf32x3"
+            dS_after2 = tl.dot(
+                (until[None, :] * do_each.to(tl.float32)).to(DT), q.to(DT), dS_after, input_precision="tf32x3"
             )  # ... + q^T diag(until) do
-            dS_slice2 = p5  # (62) kept dS + q^T diag(until) do - k^T diag(beta . until) p3
+            dS_slice2 = dS_after2  # (62) kept dS + q^T diag(until) do - k^T diag(beta . until) write
             dS_next = dS_next + (dS_slice2,)
         dS = dS_next
     for n_d in tl.static_range((D + block_d - 1) // block_d):
@@ -1697,11 +1713,13 @@ def backward_prepare_3(
         write1 = tl.load(
             write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
-        p = tl.dot(dv.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # dv write1^T
-        tl.store(matrix7 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m * p))  # (dv write1^T) . m
+        dv_write1 = tl.dot(dv.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # dv write1^T
+        tl.store(
+            matrix7 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m * dv_write1)
+        )  # (dv write1^T) . m
         beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
         tl.store(
-            matrix8 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (beta[None, :] * (m * p))
+            matrix8 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (beta[None, :] * (m * dv_write1))
         )  # ((dv write1^T) . m) diag(beta)
 
 
@@ -1783,7 +1801,7 @@ def backward_sweep_3(
             else tl.where(d_ok[:, None] & i_ok[None, :], ahead1, 0.0)
         )
         since = span(g_a_end, g_n_end, g_a, g_n)
-        p = tl.zeros([block_d, C], tl.float32)
+        write1_dS = tl.zeros([block_d, C], tl.float32)
         k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         k_each = (
             tl.dot(k.to(DT), identity)
@@ -1805,41 +1823,47 @@ def backward_sweep_3(
                 mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
             rounded, rest = rounded_and_rest(dS[n_e], DT)
-            p = tl.dot(rounded.to(DT), tl.trans(write1.to(DT)), p, input_precision="tf32x3")  # write1 dS^T
+            write1_dS = tl.dot(
+                rounded.to(DT), tl.trans(write1.to(DT)), write1_dS, input_precision="tf32x3"
+            )  # write1 dS^T
             if not EXACT:
-                p = tl.dot(rest.to(DT), tl.trans(write1.to(DT)), p)
+                write1_dS = tl.dot(rest.to(DT), tl.trans(write1.to(DT)), write1_dS)
             dv = tl.load(
                 dv_p + t0 * dv_t + i[:, None] * dv_t + e_[n_e][None, :],
                 mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
-            p4 = tl.dot(
+            dS_after = tl.dot(
                 (-until[None, :] * k_each.to(tl.float32)).to(DT), dv.to(DT), (kept * dS[n_e]), input_precision="tf32x3"
             )  # ... + -k^T diag(until) dv
             do = tl.load(
                 do_p + t0 * do_t + i[:, None] * do_t + e_[n_e][None, :],
                 mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
-            p5 = tl.dot(
-                (until[None, :] * q_each.to(tl.float32)).to(DT), do.to(DT), p4, input_precision="tf32x3"
+            dS_after2 = tl.dot(
+                (until[None, :] * q_each.to(tl.float32)).to(DT), do.to(DT), dS_after, input_precision="tf32x3"
             )  # ... + q^T diag(until) do
-            dS_slice2 = p5  # (62) kept dS + q^T diag(until) do - k^T diag(until) dv
+            dS_slice2 = dS_after2  # (62) kept dS + q^T diag(until) do - k^T diag(until) dv
             dS_next = dS_next + (dS_slice2,)
         dS = dS_next
         sums = tl.sum(
             tl.reshape(
-                rounded_to((-(beta * since)[None, :] * ahead1_each.to(tl.float32)), DT) * p,
+                rounded_to((-(beta * since)[None, :] * ahead1_each.to(tl.float32)), DT) * write1_dS,
                 [WARPS, block_d // WARPS, C],
             ),
             axis=1,
         )
-        t = tl.load(matrix7 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p2 = tl.dot(k.to(DT), t.to(DT), input_precision="tf32x3")  # matrix7 k
-        t2 = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p3 = tl.dot(q.to(DT), t2.to(DT), ((since[None, :] * p) + (-p2)), input_precision="tf32x3")  # ... + matrix2 q
+        matrix7_tile = tl.load(matrix7 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        matrix7_k = tl.dot(k.to(DT), matrix7_tile.to(DT), input_precision="tf32x3")  # matrix7 k
+        matrix2_tile = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        read2 = tl.dot(
+            q.to(DT), matrix2_tile.to(DT), ((since[None, :] * write1_dS) + (-matrix7_k)), input_precision="tf32x3"
+        )  # ... + matrix2 q
         center = tl.load(center_p + h).to(tl.float32)
         forget = tl.exp(tl.load(forget_by_head + at + i, mask=i_ok, other=0.0))
         if YIELD:
-            tl.store(read2_out + step * D + i[None, :] * (H * D) + d[:, None], p3, mask=d_ok[:, None] & i_ok[None, :])
+            tl.store(
+                read2_out + step * D + i[None, :] * (H * D) + d[:, None], read2, mask=d_ok[:, None] & i_ok[None, :]
+            )
             tl.store(
                 dk_2_out + step * D + i[None, :] * (H * D) + d[:, None],
                 (
@@ -1897,7 +1921,7 @@ def backward_sweep_3(
                                 )
                             )
                         )
-                        * p3
+                        * read2
                     )
                 ),
                 mask=d_ok[:, None] & i_ok[None, :],
@@ -2034,7 +2058,7 @@ def backward_sweep_3(
                                                 )
                                             )
                                         )
-                                        * p3
+                                        * read2
                                         * (
                                             tl.where(
                                                 (
@@ -2159,7 +2183,7 @@ def backward_sweep_3(
                                                 )
                                             )
                                         )
-                                        * p3
+                                        * read2
                                         * (
                                             1.0
                                             / (
@@ -2295,14 +2319,16 @@ def backward_prepare_4(
             ahead2_p + t0 * ahead2_t + i[:, None] * ahead2_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
         )
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        x = tl.where(i_ok[:, None] & d_ok[None, :], (k.to(tl.float32) * k.to(tl.float32)), 0.0)  # k^2
-        p = tl.dot(ahead2.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # (ahead2) (k^2)^T
+        stepwise = tl.where(i_ok[:, None] & d_ok[None, :], (k.to(tl.float32) * k.to(tl.float32)), 0.0)  # k^2
+        ahead2_stepwise = tl.dot(ahead2.to(DT), tl.trans(stepwise.to(DT)), input_precision="tf32x3")  # (ahead2) (k^2)^T
         seen = i[:, None] >= i[None, :]
         log2 = forget_a[:, None] - forget_a[None, :]
         if EXACT:
             log2 = log2 + (forget_n[:, None] - forget_n[None, :])
         m = power(log2, seen)  # decays from write to read
-        tl.store(matrix9 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (p * m))  # m . ((ahead2) (k^2)^T)
+        tl.store(
+            matrix9 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (ahead2_stepwise * m)
+        )  # m . ((ahead2) (k^2)^T)
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -2354,7 +2380,7 @@ def backward_sweep_4(
         forget_n = tl.load(forget_rests + at + row) if EXACT else 0
         forget_a_end = tl.load(forget_sums + at + last)
         forget_n_end = tl.load(forget_rests + at + last) if EXACT else 0
-        s = tl.zeros([C], tl.float32)
+        sums = tl.zeros([C], tl.float32)
         until = span(forget_a, forget_n, 0.0, 0)
         kept = span(forget_a_end, forget_n_end, 0.0, 0)
         dA_next = ()
@@ -2363,25 +2389,25 @@ def backward_sweep_4(
                 k_p + t0 * k_t + i[:, None] * k_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
             k_each = tl.where(i_ok[:, None] & d_ok[n_d][None, :], k, 0.0)
-            x = tl.where(
+            stepwise = tl.where(
                 i_ok[:, None] & d_ok[n_d][None, :], (k_each.to(tl.float32) * k_each.to(tl.float32)), 0.0
             )  # k^2
-            s += tl.sum((dA[n_d][None, :] * x), axis=1)  # (k^2) dA
+            sums += tl.sum((dA[n_d][None, :] * stepwise), axis=1)  # (k^2) dA
             ahead2 = tl.load(
                 ahead2_p + t0 * ahead2_t + i[:, None] * ahead2_t + d[n_d][None, :],
                 mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
             ahead2_each = tl.where(i_ok[:, None] & d_ok[n_d][None, :], ahead2, 0.0)
-            s3 = tl.sum((until[:, None] * ahead2_each.to(tl.float32)), axis=0)  # (ahead2)^T until
-            dA_slice2 = s3 + (kept * dA[n_d])  # (65) kept dA + (ahead2)^T until
+            sums3 = tl.sum((until[:, None] * ahead2_each.to(tl.float32)), axis=0)  # (ahead2)^T until
+            dA_slice2 = sums3 + (kept * dA[n_d])  # (65) kept dA + (ahead2)^T until
             dA_next = dA_next + (dA_slice2,)
         dA = dA_next
         since = span(forget_a_end, forget_n_end, forget_a, forget_n)
-        t = tl.load(matrix9 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        s2 = tl.sum(tl.where(i_ok[None, :], tl.trans(t).to(tl.float32), 0.0), axis=1)  # matrix9 1
-        y = (s * since) + s2  # (64) since . ((k^2) dA) + matrix9 1
+        matrix9_tile = tl.load(matrix9 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        sums2 = tl.sum(tl.where(i_ok[None, :], tl.trans(matrix9_tile).to(tl.float32), 0.0), axis=1)  # matrix9 1
+        drate = (sums * since) + sums2  # (64) since . ((k^2) dA) + matrix9 1
         if YIELD:
-            tl.store(drate_out + step + i * H, y, mask=i_ok)  # (64) drate
+            tl.store(drate_out + step + i * H, drate, mask=i_ok)  # (64) drate
     for n_d in tl.static_range((D + block_d - 1) // block_d):
         if YIELD:
             if dA_last is not None:
@@ -2464,15 +2490,15 @@ def backward_sweep_5(
             if PRODUCTS and ahead2.dtype == DT
             else tl.where(d_ok[:, None] & i_ok[None, :], ahead2, 0.0)
         )
-        t = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p = tl.dot(
-            ahead2.to(DT), t.to(DT), (since[None, :] * dA[:, None]), input_precision="tf32x3"
+        matrix3_tile = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        read = tl.dot(
+            ahead2.to(DT), matrix3_tile.to(DT), (since[None, :] * dA[:, None]), input_precision="tf32x3"
         )  # ... + matrix3 (ahead2)
         forget = tl.exp(tl.load(forget_by_head + at + i, mask=i_ok, other=0.0))
         if YIELD:
             tl.store(
                 dk_4_out + step * D + i[None, :] * (H * D) + d[:, None],
-                ((2.0 * rate[None, :] * (p * k_each.to(tl.float32))) + dk_2_each.to(tl.float32)),
+                ((2.0 * rate[None, :] * (read * k_each.to(tl.float32))) + dk_2_each.to(tl.float32)),
                 mask=d_ok[:, None] & i_ok[None, :],
             )  # dk
             tl.store(
@@ -2482,7 +2508,7 @@ def backward_sweep_5(
                 + i[None, :],
                 tl.sum(
                     tl.reshape(
-                        tl.where(d_ok[:, None], (forget[None, :] * (read1_each.to(tl.float32) * p)), 0.0),
+                        tl.where(d_ok[:, None], (forget[None, :] * (read1_each.to(tl.float32) * read)), 0.0),
                         [WARPS, block_d // WARPS, C],
                     ),
                     axis=1,
@@ -2490,9 +2516,9 @@ def backward_sweep_5(
                 mask=i_ok[None, :],
             )  # dlog_forget
         until = span(forget_a, forget_n, 0.0, 0)
-        s = tl.sum((until[None, :] * ahead2_each.to(tl.float32)), axis=1)  # (ahead2)^T until
+        sums = tl.sum((until[None, :] * ahead2_each.to(tl.float32)), axis=1)  # (ahead2)^T until
         kept = span(forget_a_end, forget_n_end, 0.0, 0)
-        dA = s + (kept * dA)  # (65) kept dA + (ahead2)^T until
+        dA = sums + (kept * dA)  # (65) kept dA + (ahead2)^T until
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
@@ -2539,14 +2565,14 @@ def backward_prepare_6(
     ahead1 = tl.load(
         ahead1_p + t0 * ahead1_t + i[:, None] * ahead1_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
     )
-    p = tl.dot(q.to(DT), tl.trans(ahead1.to(DT)), input_precision="tf32x3")  # q (ahead1)^T
+    q_ahead1 = tl.dot(q.to(DT), tl.trans(ahead1.to(DT)), input_precision="tf32x3")  # q (ahead1)^T
     do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
     write1 = tl.load(
         write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
     )
-    p2 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do write1^T
+    do_write1 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do write1^T
     pairs = beta[None, :] * (
-        m * tl.where(i[:, None] > i[None, :], 1.0, 0.0) * p * p2
+        m * tl.where(i[:, None] > i[None, :], 1.0, 0.0) * q_ahead1 * do_write1
     )  # ([i > j] . (q (ahead1)^T) . (do write1^T) . m) diag(beta)
     sums = tl.sum(pairs, axis=1)
     sums2 = tl.sum(tl.reshape(pairs, [2, C // 2, C]), axis=1)
@@ -2556,11 +2582,11 @@ def backward_prepare_6(
         log22 = log22 + (g_n[:, None] - g_n[None, :])
     m2 = power(log22, seen2)  # decays from write to read
     k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    p3 = tl.dot(k.to(DT), tl.trans(ahead1.to(DT)), input_precision="tf32x3")  # k (ahead1)^T
+    k_ahead1 = tl.dot(k.to(DT), tl.trans(ahead1.to(DT)), input_precision="tf32x3")  # k (ahead1)^T
     dv = tl.load(dv_p + t0 * dv_t + i[:, None] * dv_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-    p4 = tl.dot(dv.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # dv write1^T
+    dv_write1 = tl.dot(dv.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # dv write1^T
     pairs2 = -beta[None, :] * (
-        m2 * p3 * tl.where(i[:, None] > i[None, :], 1.0, 0.0) * p4
+        m2 * k_ahead1 * tl.where(i[:, None] > i[None, :], 1.0, 0.0) * dv_write1
     )  # -([i > j] . (k (ahead1)^T) . (dv write1^T) . m) diag(beta)
     sums3 = tl.sum(pairs2, axis=1)
     sums4 = sums2 + tl.sum(tl.reshape(pairs2, [2, C // 2, C]), axis=1)
@@ -2645,8 +2671,8 @@ def backward_sweep_6(
             if PRODUCTS and q.dtype == DT
             else tl.where(d_ok[:, None] & i_ok[None, :], q, 0.0)
         )
-        p = tl.zeros([block_d, C], tl.float32)
-        p2 = tl.zeros([block_d, C], tl.float32)
+        do_S = tl.zeros([block_d, C], tl.float32)
+        dv_S = tl.zeros([block_d, C], tl.float32)
         ahead1 = tl.load(
             ahead1_p + t0 * ahead1_t + i[None, :] * ahead1_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0
         )
@@ -2665,25 +2691,25 @@ def backward_sweep_6(
                 mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
             rounded, rest = rounded_and_rest(S[n_e], DT)
-            p = tl.dot(rounded.to(DT), tl.trans(do.to(DT)), p, input_precision="tf32x3")  # do S^T
+            do_S = tl.dot(rounded.to(DT), tl.trans(do.to(DT)), do_S, input_precision="tf32x3")  # do S^T
             if not EXACT:
-                p = tl.dot(rest.to(DT), tl.trans(do.to(DT)), p)
+                do_S = tl.dot(rest.to(DT), tl.trans(do.to(DT)), do_S)
             dv = tl.load(
                 dv_p + t0 * dv_t + i[:, None] * dv_t + e[n_e][None, :],
                 mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
-            p2 = tl.dot(rounded.to(DT), tl.trans(dv.to(DT)), p2, input_precision="tf32x3")  # dv S^T
+            dv_S = tl.dot(rounded.to(DT), tl.trans(dv.to(DT)), dv_S, input_precision="tf32x3")  # dv S^T
             if not EXACT:
-                p2 = tl.dot(rest.to(DT), tl.trans(dv.to(DT)), p2)
+                dv_S = tl.dot(rest.to(DT), tl.trans(dv.to(DT)), dv_S)
             write1 = tl.load(
                 write1_p + t0 * write1_t + i[:, None] * write1_t + e[n_e][None, :],
                 mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0,
             )
-            p5 = tl.dot(
+            S_after = tl.dot(
                 ((until * beta)[None, :] * ahead1_each.to(tl.float32)).to(DT), write1.to(DT),
                 (kept * S[n_e]), input_precision="tf32x3",
             )  # ... + (ahead1)^T diag(beta . until) write1
-            S_slice2 = p5  # (58) kept S + (ahead1)^T diag(beta . until) write1
+            S_slice2 = S_after  # (58) kept S + (ahead1)^T diag(beta . until) write1
             S_next = S_next + (S_slice2,)
         S = S_next
         k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
@@ -2694,27 +2720,29 @@ def backward_sweep_6(
         )
         if READ == 0 or READ == 1:
             sums = tl.sum(
-                tl.reshape(rounded_to((since[None, :] * q_each.to(tl.float32)), DT) * p, [WARPS, block_d // WARPS, C]),
+                tl.reshape(
+                    rounded_to((since[None, :] * q_each.to(tl.float32)), DT) * do_S, [WARPS, block_d // WARPS, C]
+                ),
                 axis=1,
             )
         if READ == 0 or READ == 2:
             sums2 = tl.sum(
                 tl.reshape(
-                    rounded_to((-since[None, :] * k_each.to(tl.float32)), DT) * p2, [WARPS, block_d // WARPS, C]
+                    rounded_to((-since[None, :] * k_each.to(tl.float32)), DT) * dv_S, [WARPS, block_d // WARPS, C]
                 ),
                 axis=1,
             )
-        t = tl.load(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p3 = tl.dot(
-            ahead1.to(DT), tl.trans(t.to(DT)), (since[None, :] * p), input_precision="tf32x3"
+        matrix4_tile = tl.load(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        dq = tl.dot(
+            ahead1.to(DT), tl.trans(matrix4_tile.to(DT)), (since[None, :] * do_S), input_precision="tf32x3"
         )  # ... + matrix4 (ahead1)
-        t2 = tl.load(matrix8 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p4 = tl.dot(
-            ahead1.to(DT), tl.trans(t2.to(DT)), (since[None, :] * p2), input_precision="tf32x3"
+        matrix8_tile = tl.load(matrix8 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        read = tl.dot(
+            ahead1.to(DT), tl.trans(matrix8_tile.to(DT)), (since[None, :] * dv_S), input_precision="tf32x3"
         )  # ... + matrix8 (ahead1)
         if YIELD and (READ == 0 or READ == 1):
             tl.store(
-                dq_out + step * D + i[None, :] * (H * D) + d[:, None], p3, mask=d_ok[:, None] & i_ok[None, :]
+                dq_out + step * D + i[None, :] * (H * D) + d[:, None], dq, mask=d_ok[:, None] & i_ok[None, :]
             )  # (67) dq
             tl.store(
                 S_in_late__out
@@ -2725,7 +2753,7 @@ def backward_sweep_6(
         if YIELD and (READ == 0 or READ == 2):
             tl.store(
                 dk_out + step * D + i[None, :] * (H * D) + d[:, None],
-                ((-p4) + dk_4_each.to(tl.float32)), mask=d_ok[:, None] & i_ok[None, :],
+                ((-read) + dk_4_each.to(tl.float32)), mask=d_ok[:, None] & i_ok[None, :],
             )  # dk
             tl.store(
                 S_in_early__out
@@ -2781,7 +2809,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     center = with_heads(center, H)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "51e098c365881a08")
+    config = choose(some.dtype, (D, E), "c7cdc76751f1ae02")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     A_first = whole(states.get("A"))
@@ -3188,12 +3216,12 @@ def torch_step(given, states, constants, outputs, following):
     t3 = torch.log(t1 + t2 + 1e-06)
     off = t3 + (-center)[..., None]
     t4 = torch.exp(((0.405465108108164 * center)[..., None] - 0.405465108108164 * t3) / (1.0 + torch.abs(off)))
-    t5 = (k[..., :, None] * S).sum(-2)
-    t6 = g[..., None, None] * S + (beta[..., None] * k * t4)[..., :, None] * (v - g[..., None] * t5)[..., None, :]
-    t7 = (q[..., :, None] * t6).sum(-2)
+    k_S = (k[..., :, None] * S).sum(-2)
+    t5 = g[..., None, None] * S + (beta[..., None] * k * t4)[..., :, None] * (v - g[..., None] * k_S)[..., None, :]
+    t6 = (q[..., :, None] * t5).sum(-2)
     next_A = t1 + t2
-    next_S = t6
-    outputs["o"][...] = t7
+    next_S = t5
+    outputs["o"][...] = t6
     following["A"][...] = next_A
     following["S"][...] = next_S
 
@@ -3278,14 +3306,14 @@ def step_kernel(
         tl.store(next_A_at + at_d, t1 + t2, mask=first & in_d)
         t3 = tl.log(t1 + t2 + 1e-06)
         off = t3 - center
-        t4 = tl.sum(k[:, None] * S, axis=0)
-        t5 = (beta * k * tl.exp((0.405465108108164 * center - 0.405465108108164 * t3) / (1.0 + tl.abs(off))))[
+        k_S = tl.sum(k[:, None] * S, axis=0)
+        t4 = (beta * k * tl.exp((0.405465108108164 * center - 0.405465108108164 * t3) / (1.0 + tl.abs(off))))[
             :, None
-        ] * (v - g * t4)[None, :]
-        t6 = g * S + t5
-        tl.store(next_S_at + at_d_e, tl.where(in_d[:, None], t6, 0.0), mask=in_d_e)
-        t7 = tl.sum(tl.where(in_d[:, None], q[:, None] * t6, 0.0), axis=0)
-        tl.store(o_at + at_e, t7, mask=in_e)
+        ] * (v - g * k_S)[None, :]
+        t5 = g * S + t4
+        tl.store(next_S_at + at_d_e, tl.where(in_d[:, None], t5, 0.0), mask=in_d_e)
+        t6 = tl.sum(tl.where(in_d[:, None], q[:, None] * t5, 0.0), axis=0)
+        tl.store(o_at + at_e, t6, mask=in_e)
 
 
 @triton.jit(do_not_specialize=["heads", "steps"])
@@ -3382,16 +3410,16 @@ def steps_kernel(
             t2 = rate * (k * k)
             t3 = tl.log(t1 + t2 + 1e-06)
             off = t3 - center
-            t4 = tl.sum(k[:, None] * S, axis=0)
-            t5 = (beta * k * tl.exp((0.405465108108164 * center - 0.405465108108164 * t3) / (1.0 + tl.abs(off))))[
+            k_S = tl.sum(k[:, None] * S, axis=0)
+            t4 = (beta * k * tl.exp((0.405465108108164 * center - 0.405465108108164 * t3) / (1.0 + tl.abs(off))))[
                 :, None
-            ] * (v - g * t4)[None, :]
-            t6 = g * S + t5
-            t7 = tl.sum(tl.where(in_d[:, None], q[:, None] * t6, 0.0), axis=0)
+            ] * (v - g * k_S)[None, :]
+            t5 = g * S + t4
+            t6 = tl.sum(tl.where(in_d[:, None], q[:, None] * t5, 0.0), axis=0)
             if yields:
-                tl.store(o_at + now * o_stride1 + at_e, t7, mask=in_e)
+                tl.store(o_at + now * o_stride1 + at_e, t6, mask=in_e)
             next_A = (t1 + t2).to(A_at.dtype.element_ty)
-            next_S = (tl.where(in_d[:, None], t6, 0.0)).to(S_at.dtype.element_ty)
+            next_S = (tl.where(in_d[:, None], t5, 0.0)).to(S_at.dtype.element_ty)
             if keeps:
                 if each_at is not None:
                     kept_row = tl.cast(tl.load(each_at + batch * steps + now), tl.int64)

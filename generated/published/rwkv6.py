@@ -366,7 +366,7 @@ def forward_prepare_1(
     i_new = i_ok
     if not FLAT:
         steep_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
-    t = tl.zeros([C, C], tl.float32)
+    products = tl.zeros([C, C], tl.float32)
     w_most = tl.full([], 0.0, tl.float32)
     w_least = tl.full([], 0.0, tl.float32)
     for d_start in range(0, D, part_d):
@@ -444,8 +444,8 @@ def forward_prepare_1(
             if EXACT
             else 0
         )
-        t = decayed_product(
-            t, q.to(tl.float32), k.to(tl.float32), w_sums + step * D,
+        products = decayed_product(
+            products, q.to(tl.float32), k.to(tl.float32), w_sums + step * D,
             w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d, d_ok, last,
             H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
         )
@@ -481,9 +481,9 @@ def forward_prepare_1(
                     w_sums + step * D + i[:, None] * (H * D) + d[None, :], sums, mask=i_ok[:, None] & d_ok[None, :]
                 )
     tl.store(
-        matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t,
+        matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products,
         mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
-    )  # t
+    )  # products
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
@@ -519,7 +519,7 @@ def forward_prepare_1_others(
             extent = reach(w_extents + at, last, C, CHUNK)
             if not is_flat(extent, DT):
                 steep_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
-                t = tl.zeros([C, C], tl.float32)
+                products = tl.zeros([C, C], tl.float32)
                 w_most = tl.full([], 0.0, tl.float32)
                 w_least = tl.full([], 0.0, tl.float32)
                 for d_start in range(0, D, part_d):
@@ -610,8 +610,8 @@ def forward_prepare_1_others(
                         if EXACT
                         else 0
                     )
-                    t = decayed_product(
-                        t, q.to(tl.float32), k.to(tl.float32), w_sums + step * D,
+                    products = decayed_product(
+                        products, q.to(tl.float32), k.to(tl.float32), w_sums + step * D,
                         w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d,
                         d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
                     )
@@ -648,9 +648,9 @@ def forward_prepare_1_others(
                                 mask=i_ok[:, None] & d_ok[None, :],
                             )
                 tl.store(
-                    matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t,
+                    matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products,
                     mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
-                )  # t
+                )  # products
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -706,7 +706,7 @@ def forward_sweep_1(
         row = i if EVEN else tl.minimum(i, last)
         at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
-        p = tl.zeros([block_e, C], tl.float32)
+        scaled1_S = tl.zeros([block_e, C], tl.float32)
         v = tl.load(v_p + t0 * v_t + i[None, :] * v_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
         S_next = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
@@ -728,26 +728,28 @@ def forward_sweep_1(
                 scaled1_p + at * D + i[:, None] * D + d[n_d][None, :],
                 mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
-            p = tl.dot(S[n_d].to(DT), tl.trans(scaled1.to(DT)), p, input_precision="tf32x3")  # scaled1 S
+            scaled1_S = tl.dot(
+                S[n_d].to(DT), tl.trans(scaled1.to(DT)), scaled1_S, input_precision="tf32x3"
+            )  # scaled1 S
             kept = span(w_a_end, w_n_end, 0.0, 0)
             scaled2 = tl.load(
                 scaled2_p + at * D + i[:, None] * D + d[n_d][None, :],
                 mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
-            p3 = tl.dot(
+            S_after = tl.dot(
                 v.to(DT), scaled2.to(DT), (kept[None, :] * S[n_d]), input_precision="tf32x3"
             )  # ... + scaled2^T v
-            S_slice2 = p3  # (26) diag(kept) S + scaled2^T v
+            S_slice2 = S_after  # (26) diag(kept) S + scaled2^T v
             S_next = S_next + (S_slice2,)
         S = S_next
-        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        rounded, rest = rounded_and_rest(t, DT)
-        p2 = tl.dot(v.to(DT), tl.trans(rounded.to(DT)), p, input_precision="tf32x3")  # ... + matrix1 v
+        matrix1_tile = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        rounded, rest = rounded_and_rest(matrix1_tile, DT)
+        o_0 = tl.dot(v.to(DT), tl.trans(rounded.to(DT)), scaled1_S, input_precision="tf32x3")  # ... + matrix1 v
         if not EXACT:
-            p2 = tl.dot(v.to(DT), tl.trans(rest.to(DT)), p2)
+            o_0 = tl.dot(v.to(DT), tl.trans(rest.to(DT)), o_0)
         if YIELD:
             tl.store(
-                o_0_out + step * E + i[None, :] * (H * E) + e[:, None], p2, mask=e_ok[:, None] & i_ok[None, :]
+                o_0_out + step * E + i[None, :] * (H * E) + e[:, None], o_0, mask=e_ok[:, None] & i_ok[None, :]
             )  # o
     for n_d in tl.static_range((D + block_d - 1) // block_d):
         if YIELD:
@@ -816,7 +818,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     u = with_heads(u, H)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "86ce2f7754d67908")
+    config = choose(some.dtype, (D, E), "467be7ef48d2709c")
     lay = places(packed, (B, T, H), config.chunk)
     blocks = places(packed, (B, T, H), BLOCK)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
@@ -930,7 +932,7 @@ def backward_prepare_1(
     i_new = i_ok
     if not FLAT:
         steep_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
-    t = tl.zeros([C, C], tl.float32)
+    products = tl.zeros([C, C], tl.float32)
     for d_start in range(0, D, part_d):
         d = d_start + tl.arange(0, part_d)
         d_ok = d < D
@@ -970,8 +972,8 @@ def backward_prepare_1(
             if EXACT
             else 0
         )
-        t = decayed_product(
-            t, k.to(tl.float32), q.to(tl.float32), w_sums + step * D,
+        products = decayed_product(
+            products, k.to(tl.float32), q.to(tl.float32), w_sums + step * D,
             w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d, d_ok, last,
             H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
         )
@@ -1001,9 +1003,9 @@ def backward_prepare_1(
             mask=i_new[:, None] & d_ok[None, :],
         )  # q . until
     tl.store(
-        matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t,
+        matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products,
         mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
-    )  # t
+    )  # products
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
@@ -1036,7 +1038,7 @@ def backward_prepare_1_others(
             extent = reach(w_extents + at, last, C, CHUNK)
             if not is_flat(extent, DT):
                 steep_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
-                t = tl.zeros([C, C], tl.float32)
+                products = tl.zeros([C, C], tl.float32)
                 for d_start in range(0, D, part_d):
                     d = d_start + tl.arange(0, part_d)
                     d_ok = d < D
@@ -1086,8 +1088,8 @@ def backward_prepare_1_others(
                         if EXACT
                         else 0
                     )
-                    t = decayed_product(
-                        t, k.to(tl.float32), q.to(tl.float32), w_sums + step * D,
+                    products = decayed_product(
+                        products, k.to(tl.float32), q.to(tl.float32), w_sums + step * D,
                         w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d,
                         d_ok, last, H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
                     )
@@ -1117,9 +1119,9 @@ def backward_prepare_1_others(
                         (until * q.to(tl.float32)), mask=i_new[:, None] & d_ok[None, :],
                     )  # q . until
                 tl.store(
-                    matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t,
+                    matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products,
                     mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
-                )  # t
+                )  # products
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -1175,7 +1177,7 @@ def backward_sweep_1(
         row = i if EVEN else tl.minimum(i, last)
         at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
-        p = tl.zeros([block_e, C], tl.float32)
+        scaled1_dS = tl.zeros([block_e, C], tl.float32)
         do = tl.load(do_p + t0 * do_t + i[None, :] * do_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
         dS_next = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
@@ -1197,26 +1199,28 @@ def backward_sweep_1(
                 scaled1_p + at * D + i[:, None] * D + d[n_d][None, :],
                 mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
-            p = tl.dot(dS[n_d].to(DT), tl.trans(scaled1.to(DT)), p, input_precision="tf32x3")  # scaled1 dS
+            scaled1_dS = tl.dot(
+                dS[n_d].to(DT), tl.trans(scaled1.to(DT)), scaled1_dS, input_precision="tf32x3"
+            )  # scaled1 dS
             kept = span(w_a_end, w_n_end, 0.0, 0)
             scaled2 = tl.load(
                 scaled2_p + at * D + i[:, None] * D + d[n_d][None, :],
                 mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
-            p3 = tl.dot(
+            dS_after = tl.dot(
                 do.to(DT), scaled2.to(DT), (kept[None, :] * dS[n_d]), input_precision="tf32x3"
             )  # ... + scaled2^T do
-            dS_slice2 = p3  # (31) diag(kept) dS + scaled2^T do
+            dS_slice2 = dS_after  # (31) diag(kept) dS + scaled2^T do
             dS_next = dS_next + (dS_slice2,)
         dS = dS_next
-        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        rounded, rest = rounded_and_rest(t, DT)
-        p2 = tl.dot(do.to(DT), tl.trans(rounded.to(DT)), p, input_precision="tf32x3")  # ... + matrix1 do
+        matrix1_tile = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        rounded, rest = rounded_and_rest(matrix1_tile, DT)
+        dv_1 = tl.dot(do.to(DT), tl.trans(rounded.to(DT)), scaled1_dS, input_precision="tf32x3")  # ... + matrix1 do
         if not EXACT:
-            p2 = tl.dot(do.to(DT), tl.trans(rest.to(DT)), p2)
+            dv_1 = tl.dot(do.to(DT), tl.trans(rest.to(DT)), dv_1)
         if YIELD:
             tl.store(
-                dv_1_out + step * E + i[None, :] * (H * E) + e[:, None], p2, mask=e_ok[:, None] & i_ok[None, :]
+                dv_1_out + step * E + i[None, :] * (H * E) + e[:, None], dv_1, mask=e_ok[:, None] & i_ok[None, :]
             )  # dv
     for n_d in tl.static_range((D + block_d - 1) // block_d):
         if YIELD:
@@ -1265,14 +1269,14 @@ def backward_read_1(
     i_new = i_ok
     if not FLAT:
         steep_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
-    s = tl.load(
+    S = tl.load(
         S_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
         mask=d_ok[None, :] & e_ok[:, None], other=0.0,
     )  # S
     do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
     v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-    p = tl.dot(do.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # do v^T
-    p2 = p
+    do_v = tl.dot(do.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # do v^T
+    reads = do_v
     k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     w_a_before = over_block(
         tl.load(
@@ -1306,35 +1310,37 @@ def backward_read_1(
         if EXACT
         else 0
     )
-    p3 = decayed_sum(
-        p2, k.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before,
-        w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
+    decayed = decayed_sum(
+        reads, k.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None,
+        w_a_before, w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT,
+        EXACT, DT,
     )  # sum_{j} k_{j,d} [do v^T]_{i,j} m_{i,j,d}
     if not FLAT:
         steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
         i_new = i_ok & ((i >= steep_from) | (again > 0))
-    p4 = tl.dot(do.to(DT), s.to(DT), input_precision="tf32x3")  # do S^T
+    do_S = tl.dot(do.to(DT), S.to(DT), input_precision="tf32x3")  # do S^T
     since = span(w_a_before, w_n_before, 0.0, 0)
-    apart = (p4 * since) + p3
-    y = p3 + (p4 * since)  # (28) (do S^T) . since + intra1
-    terms = y  # dq
-    tl.store(dq_0_out + step * D + i[:, None] * (H * D) + d[None, :], y, mask=i_new[:, None] & d_ok[None, :])  # dq
-    s2 = tl.load(
+    apart = (do_S * since) + decayed
+    dq_0 = decayed + (do_S * since)  # (28) (do S^T) . since + intra1
+    dq_02 = dq_0  # dq
+    tl.store(dq_0_out + step * D + i[:, None] * (H * D) + d[None, :], dq_0, mask=i_new[:, None] & d_ok[None, :])  # dq
+    dS = tl.load(
         dS_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
         mask=d_ok[None, :] & e_ok[:, None], other=0.0,
     )  # dS
-    p5 = tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # v do^T
-    p6 = p5
+    v_do = tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # v do^T
+    reads2 = v_do
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    p7 = decayed_sum(
-        p6, q.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before,
-        w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
+    decayed2 = decayed_sum(
+        reads2, q.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None,
+        w_a_before, w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False,
+        FLAT, EXACT, DT,
     )  # sum_{j} q_{j,d} [v do^T]_{i,j} m_{i,j,d}
     if not FLAT:
         steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
-        again = adds_steep(again, p6, q.to(tl.float32), steep_from, C)
+        again = adds_steep(again, reads2, q.to(tl.float32), steep_from, C)
         i_new = i_ok & ((i >= steep_from) | (again > 0))
-    p8 = tl.dot(v.to(DT), s2.to(DT), input_precision="tf32x3")  # v dS^T
+    v_dS = tl.dot(v.to(DT), dS.to(DT), input_precision="tf32x3")  # v dS^T
     w_a_end = over_block(
         tl.load(w_sums + step * D + last * (H * D) + d, mask=d_ok, other=0), w_sums + step * D,
         (last), d, d_ok, last, H * D, C, CHUNK,
@@ -1348,10 +1354,10 @@ def backward_read_1(
         else tl.full([1], 0, tl.int32)
     )
     since2 = span(w_a_end[None, :], w_n_end[None, :], w_a, w_n)
-    apart2 = p7 + (p8 * since2)
-    y2 = p7 + (p8 * since2)  # (33) (v dS^T) . since + intra2
-    terms2 = y2  # dk
-    tl.store(dk_2_out + step * D + i[:, None] * (H * D) + d[None, :], y2, mask=i_new[:, None] & d_ok[None, :])  # dk
+    apart2 = decayed2 + (v_dS * since2)
+    dk_2 = decayed2 + (v_dS * since2)  # (33) (v dS^T) . since + intra2
+    dk_22 = dk_2  # dk
+    tl.store(dk_2_out + step * D + i[:, None] * (H * D) + d[None, :], dk_2, mask=i_new[:, None] & d_ok[None, :])  # dk
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
@@ -1393,7 +1399,7 @@ def backward_read_1_others(
             extent = reach(w_extents + at, last, C, CHUNK)
             if not is_flat(extent, DT):
                 steep_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
-                s = tl.load(
+                S = tl.load(
                     S_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
                     mask=d_ok[None, :] & e_ok[:, None], other=0.0,
                 )  # S
@@ -1403,8 +1409,8 @@ def backward_read_1_others(
                 v = tl.load(
                     v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
                 )
-                p = tl.dot(do.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # do v^T
-                p2 = p
+                do_v = tl.dot(do.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # do v^T
+                reads = do_v
                 k = tl.load(
                     k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
                 )
@@ -1444,41 +1450,41 @@ def backward_read_1_others(
                     if EXACT
                     else 0
                 )
-                p3 = decayed_sum(
-                    p2, k.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None,
-                    w_a_before, w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True,
-                    False, FLAT, EXACT, DT,
+                decayed = decayed_sum(
+                    reads, k.to(tl.float32), w_sums + step * D,
+                    w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d,
+                    d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
                 )  # sum_{j} k_{j,d} [do v^T]_{i,j} m_{i,j,d}
                 if not FLAT:
                     steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
                     i_new = i_ok & ((i >= steep_from) | (again > 0))
-                p4 = tl.dot(do.to(DT), s.to(DT), input_precision="tf32x3")  # do S^T
+                do_S = tl.dot(do.to(DT), S.to(DT), input_precision="tf32x3")  # do S^T
                 since = span(w_a_before, w_n_before, 0.0, 0)
-                apart = (p4 * since) + p3
-                y = p3 + (p4 * since)  # (28) (do S^T) . since + intra1
-                terms = y  # dq
+                apart = (do_S * since) + decayed
+                dq_0 = decayed + (do_S * since)  # (28) (do S^T) . since + intra1
+                dq_02 = dq_0  # dq
                 tl.store(
-                    dq_0_out + step * D + i[:, None] * (H * D) + d[None, :], y, mask=i_new[:, None] & d_ok[None, :]
+                    dq_0_out + step * D + i[:, None] * (H * D) + d[None, :], dq_0, mask=i_new[:, None] & d_ok[None, :]
                 )  # dq
-                s2 = tl.load(
+                dS = tl.load(
                     dS_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
                     mask=d_ok[None, :] & e_ok[:, None], other=0.0,
                 )  # dS
-                p5 = tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # v do^T
-                p6 = p5
+                v_do = tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # v do^T
+                reads2 = v_do
                 q = tl.load(
                     q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
                 )
-                p7 = decayed_sum(
-                    p6, q.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None,
-                    w_a_before, w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False,
-                    False, FLAT, EXACT, DT,
+                decayed2 = decayed_sum(
+                    reads2, q.to(tl.float32), w_sums + step * D,
+                    w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d,
+                    d_ok, last, H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
                 )  # sum_{j} q_{j,d} [v do^T]_{i,j} m_{i,j,d}
                 if not FLAT:
                     steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
-                    again = adds_steep(again, p6, q.to(tl.float32), steep_from, C)
+                    again = adds_steep(again, reads2, q.to(tl.float32), steep_from, C)
                     i_new = i_ok & ((i >= steep_from) | (again > 0))
-                p8 = tl.dot(v.to(DT), s2.to(DT), input_precision="tf32x3")  # v dS^T
+                v_dS = tl.dot(v.to(DT), dS.to(DT), input_precision="tf32x3")  # v dS^T
                 w_a_end = over_block(
                     tl.load(w_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
                     w_sums + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
@@ -1492,11 +1498,11 @@ def backward_read_1_others(
                     else tl.full([1], 0, tl.int32)
                 )
                 since2 = span(w_a_end[None, :], w_n_end[None, :], w_a, w_n)
-                apart2 = p7 + (p8 * since2)
-                y2 = p7 + (p8 * since2)  # (33) (v dS^T) . since + intra2
-                terms2 = y2  # dk
+                apart2 = decayed2 + (v_dS * since2)
+                dk_2 = decayed2 + (v_dS * since2)  # (33) (v dS^T) . since + intra2
+                dk_22 = dk_2  # dk
                 tl.store(
-                    dk_2_out + step * D + i[:, None] * (H * D) + d[None, :], y2, mask=i_new[:, None] & d_ok[None, :]
+                    dk_2_out + step * D + i[:, None] * (H * D) + d[None, :], dk_2, mask=i_new[:, None] & d_ok[None, :]
                 )  # dk
 
 
@@ -1535,7 +1541,7 @@ def backward_unroll_1(
     k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
     do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-    p = tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # (v) (do)^T
+    v_do = tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # (v) (do)^T
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     w_a_before = over_block(
         tl.load(
@@ -1569,19 +1575,19 @@ def backward_unroll_1(
         if EXACT
         else 0
     )
-    p2 = decayed_sum(
-        (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * p), q.to(tl.float32), w_sums + step * D,
-        w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d, d_ok, last,
-        H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
+    decayed = decayed_sum(
+        (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * v_do), q.to(tl.float32),
+        w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n,
+        d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
     )  # sum_{j} [i <= j - 2]_{i,j} m_{i,j,d} (q)_{j,d} [(v) (do)^T]_{i,j}
     if not FLAT:
         steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
         again = adds_steep(
-            again, (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * p), q.to(tl.float32), steep_from, C
+            again, (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * v_do), q.to(tl.float32), steep_from, C
         )
         i_new = i_ok & ((i >= steep_from) | (again > 0))
-    w = -(k.to(tl.float32) * p2)
-    sums = summed(w, C, False, True, DT)  # [i <= j] w
+    known = -(k.to(tl.float32) * decayed)
+    sums = summed(known, C, False, True, DT)  # [i <= j] w
     w_a_end = over_block(
         tl.load(w_sums + step * D + last * (H * D) + d, mask=d_ok, other=0), w_sums + step * D,
         (last), d, d_ok, last, H * D, C, CHUNK,
@@ -1595,35 +1601,35 @@ def backward_unroll_1(
         else tl.full([1], 0, tl.int32)
     )
     kept = span(w_a_end, w_n_end, 0.0, 0)
-    s = tl.load(
+    S = tl.load(
         S_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
         mask=d_ok[None, :] & e_ok[:, None], other=0.0,
     )  # S
-    s2 = tl.load(
+    dS = tl.load(
         dS_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
         mask=d_ok[None, :] & e_ok[:, None], other=0.0,
     )  # dS
-    s3 = tl.sum((s.to(tl.float32) * s2.to(tl.float32)), axis=0)  # (S . dS) 1
-    p3 = tl.dot(do.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # (do) (v)^T
-    p4 = decayed_sum(
-        (tl.where(i[:, None] >= i[None, :] + 2, 1.0, 0.0) * p3), k.to(tl.float32),
+    S_dS = tl.sum((S.to(tl.float32) * dS.to(tl.float32)), axis=0)  # (S . dS) 1
+    do_v = tl.dot(do.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # (do) (v)^T
+    decayed2 = decayed_sum(
+        (tl.where(i[:, None] >= i[None, :] + 2, 1.0, 0.0) * do_v), k.to(tl.float32),
         w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n,
         d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
     )  # sum_{j} [i >= j + 2]_{i,j} (k)_{j,d} m_{i,j,d} [(do) (v)^T]_{i,j}
     if not FLAT:
         steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
         i_new = i_ok & ((i >= steep_from) | (again > 0))
-    p5 = tl.dot(do.to(DT), s.to(DT), input_precision="tf32x3")  # (do) S^T
+    do_S = tl.dot(do.to(DT), S.to(DT), input_precision="tf32x3")  # (do) S^T
     since = span(w_a_before, w_n_before, 0.0, 0)
-    w2 = (q.to(tl.float32) * p4) + (q.to(tl.float32) * p5 * since)
-    sums2 = summed(w2, C, False, False, DT)  # [i < j] w
+    known2 = (q.to(tl.float32) * decayed2) + (q.to(tl.float32) * do_S * since)
+    sums2 = summed(known2, C, False, False, DT)  # [i < j] w
     since2 = span(w_a_end[None, :], w_n_end[None, :], w_a, w_n)
-    p6 = tl.dot(v.to(DT), s2.to(DT), input_precision="tf32x3")  # (v) dS^T
-    w3 = k.to(tl.float32) * since2 * p6
-    sums3 = summed(w3, C, True, False, DT)  # [i > j] w
+    v_dS = tl.dot(v.to(DT), dS.to(DT), input_precision="tf32x3")  # (v) dS^T
+    known3 = k.to(tl.float32) * since2 * v_dS
+    sums3 = summed(known3, C, True, False, DT)  # [i > j] w
     tl.store(
         S__out + step * D + i[:, None] * (H * D) + d[None, :],
-        (sums + (kept * s3)[None, :] + sums2 + sums3), mask=i_new[:, None] & d_ok[None, :],
+        (sums + (kept * S_dS)[None, :] + sums2 + sums3), mask=i_new[:, None] & d_ok[None, :],
     )  # S
 
 
@@ -1675,7 +1681,7 @@ def backward_unroll_1_others(
                 do = tl.load(
                     do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
                 )
-                p = tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # (v) (do)^T
+                v_do = tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # (v) (do)^T
                 q = tl.load(
                     q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
                 )
@@ -1715,8 +1721,8 @@ def backward_unroll_1_others(
                     if EXACT
                     else 0
                 )
-                p2 = decayed_sum(
-                    (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * p), q.to(tl.float32),
+                decayed = decayed_sum(
+                    (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * v_do), q.to(tl.float32),
                     w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before,
                     w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False,
                     FLAT, EXACT, DT,
@@ -1724,11 +1730,12 @@ def backward_unroll_1_others(
                 if not FLAT:
                     steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
                     again = adds_steep(
-                        again, (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * p), q.to(tl.float32), steep_from, C
+                        again, (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * v_do),
+                        q.to(tl.float32), steep_from, C,
                     )
                     i_new = i_ok & ((i >= steep_from) | (again > 0))
-                w = -(k.to(tl.float32) * p2)
-                sums = summed(w, C, False, True, DT)  # [i <= j] w
+                known = -(k.to(tl.float32) * decayed)
+                sums = summed(known, C, False, True, DT)  # [i <= j] w
                 w_a_end = over_block(
                     tl.load(w_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
                     w_sums + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
@@ -1742,18 +1749,18 @@ def backward_unroll_1_others(
                     else tl.full([1], 0, tl.int32)
                 )
                 kept = span(w_a_end, w_n_end, 0.0, 0)
-                s = tl.load(
+                S = tl.load(
                     S_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
                     mask=d_ok[None, :] & e_ok[:, None], other=0.0,
                 )  # S
-                s2 = tl.load(
+                dS = tl.load(
                     dS_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
                     mask=d_ok[None, :] & e_ok[:, None], other=0.0,
                 )  # dS
-                s3 = tl.sum((s.to(tl.float32) * s2.to(tl.float32)), axis=0)  # (S . dS) 1
-                p3 = tl.dot(do.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # (do) (v)^T
-                p4 = decayed_sum(
-                    (tl.where(i[:, None] >= i[None, :] + 2, 1.0, 0.0) * p3), k.to(tl.float32),
+                S_dS = tl.sum((S.to(tl.float32) * dS.to(tl.float32)), axis=0)  # (S . dS) 1
+                do_v = tl.dot(do.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # (do) (v)^T
+                decayed2 = decayed_sum(
+                    (tl.where(i[:, None] >= i[None, :] + 2, 1.0, 0.0) * do_v), k.to(tl.float32),
                     w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before,
                     w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT,
                     EXACT, DT,
@@ -1761,17 +1768,17 @@ def backward_unroll_1_others(
                 if not FLAT:
                     steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
                     i_new = i_ok & ((i >= steep_from) | (again > 0))
-                p5 = tl.dot(do.to(DT), s.to(DT), input_precision="tf32x3")  # (do) S^T
+                do_S = tl.dot(do.to(DT), S.to(DT), input_precision="tf32x3")  # (do) S^T
                 since = span(w_a_before, w_n_before, 0.0, 0)
-                w2 = (q.to(tl.float32) * p4) + (q.to(tl.float32) * p5 * since)
-                sums2 = summed(w2, C, False, False, DT)  # [i < j] w
+                known2 = (q.to(tl.float32) * decayed2) + (q.to(tl.float32) * do_S * since)
+                sums2 = summed(known2, C, False, False, DT)  # [i < j] w
                 since2 = span(w_a_end[None, :], w_n_end[None, :], w_a, w_n)
-                p6 = tl.dot(v.to(DT), s2.to(DT), input_precision="tf32x3")  # (v) dS^T
-                w3 = k.to(tl.float32) * since2 * p6
-                sums3 = summed(w3, C, True, False, DT)  # [i > j] w
+                v_dS = tl.dot(v.to(DT), dS.to(DT), input_precision="tf32x3")  # (v) dS^T
+                known3 = k.to(tl.float32) * since2 * v_dS
+                sums3 = summed(known3, C, True, False, DT)  # [i > j] w
                 tl.store(
                     S__out + step * D + i[:, None] * (H * D) + d[None, :],
-                    (sums + (kept * s3)[None, :] + sums2 + sums3),
+                    (sums + (kept * S_dS)[None, :] + sums2 + sums3),
                     mask=i_new[:, None] & d_ok[None, :],
                 )  # S
 
@@ -1832,23 +1839,23 @@ def backward_rows_1(
             dv_1_p + h // dv_1_g * dv_1_h + (b * dv_1_b + step * dv_1_t)[:, None] + e[None, :],
             mask=i_ok[:, None] & e_ok[None, :], other=0.0,
         ).to(tl.float32)
-    t1 = tl.sum(do * v, axis=1)
-    t2 = tl.sum(u[None, :] * k * q, axis=1)
-    t3 = tl.sum(t1[:, None] * k * q, axis=0)
+    do_v = tl.sum(do * v, axis=1)
+    t1 = tl.sum(u[None, :] * k * q, axis=1)
+    t2 = tl.sum(do_v[:, None] * k * q, axis=0)
     if dq_out is not None:
         tl.store(
-            dq_out + at[:, None] * D + d[None, :], t1[:, None] * u[None, :] * k + dq_0,
+            dq_out + at[:, None] * D + d[None, :], do_v[:, None] * u[None, :] * k + dq_0,
             mask=i_ok[:, None] & d_ok[None, :],
         )
     if dk_out is not None:
         tl.store(
-            dk_out + at[:, None] * D + d[None, :], dk_2 + t1[:, None] * u[None, :] * q,
+            dk_out + at[:, None] * D + d[None, :], dk_2 + do_v[:, None] * u[None, :] * q,
             mask=i_ok[:, None] & d_ok[None, :],
         )
     if dv_out is not None:
-        tl.store(dv_out + at[:, None] * E + e[None, :], dv_1 + t2[:, None] * do, mask=i_ok[:, None] & e_ok[None, :])
+        tl.store(dv_out + at[:, None] * E + e[None, :], dv_1 + t1[:, None] * do, mask=i_ok[:, None] & e_ok[None, :])
     if du_summed_out is not None:
-        tl.store(du_summed_out + tl.program_id(0).to(tl.int64) * D + d, t3, mask=d_ok)
+        tl.store(du_summed_out + tl.program_id(0).to(tl.int64) * D + d, t2, mask=d_ok)
 
 
 def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None, exchange=None):
@@ -1864,7 +1871,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     u = with_heads(u, H)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "86ce2f7754d67908")
+    config = choose(some.dtype, (D, E), "467be7ef48d2709c")
     lay = places(packed, (B, T, H), config.chunk)
     blocks = places(packed, (B, T, H), BLOCK)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))

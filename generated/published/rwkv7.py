@@ -552,10 +552,10 @@ def forward_prepare_1(
     i_new = i_ok
     if not FLAT:
         steep_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
-    t = tl.zeros([C, C], tl.float32)
-    t2 = tl.zeros([C, C], tl.float32)
-    t3 = tl.zeros([C, C], tl.float32)
-    t4 = tl.zeros([C, C], tl.float32)
+    products = tl.zeros([C, C], tl.float32)
+    products2 = tl.zeros([C, C], tl.float32)
+    products3 = tl.zeros([C, C], tl.float32)
+    products4 = tl.zeros([C, C], tl.float32)
     for d_start in range(0, D, part_d):
         d = d_start + tl.arange(0, part_d)
         d_ok = d < D
@@ -597,8 +597,8 @@ def forward_prepare_1(
             if EXACT
             else 0
         )
-        t = decayed_product(
-            t, kappa.to(tl.float32), k.to(tl.float32), w_sums + step * D,
+        products = decayed_product(
+            products, kappa.to(tl.float32), k.to(tl.float32), w_sums + step * D,
             w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d, d_ok, last,
             H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
         )
@@ -607,20 +607,21 @@ def forward_prepare_1(
             i_new = i_ok & ((i >= steep_from) | (again > 0))
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         a = tl.load(a_p + t0 * a_t + i[:, None] * a_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        x = tl.where(
+        stepwise = tl.where(
             i_ok[:, None] & d_ok[None, :], (kappa.to(tl.float32) * (tl.sigmoid(a.to(tl.float32)))), 0.0
         )  # sigmoid(a) . kappa
         # sum_{d} q_{i,d} m_{i,j,d} (sigmoid(a) . kappa)_{j,d}
-        t2 = decayed_product(
-            t2, q.to(tl.float32), x, w_sums + step * D, w_rests + step * D if EXACT else None, w_a,
-            w_n, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
+        products2 = decayed_product(
+            products2, q.to(tl.float32), stepwise, w_sums + step * D,
+            w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last, H * D, C,
+            CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
         )
         if not FLAT:
             steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
             i_new = i_ok & ((i >= steep_from) | (again > 0))
         # sum_{d} k_{j,d} q_{i,d} m_{i,j,d}
-        t3 = decayed_product(
-            t3, q.to(tl.float32), k.to(tl.float32), w_sums + step * D,
+        products3 = decayed_product(
+            products3, q.to(tl.float32), k.to(tl.float32), w_sums + step * D,
             w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last, H * D, C,
             CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
         )
@@ -628,10 +629,10 @@ def forward_prepare_1(
             steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
             i_new = i_ok & ((i >= steep_from) | (again > 0))
         # sum_{d} kappa_{i,d} (sigmoid(a) . kappa)_{j,d} m_{i,j,d}
-        t4 = decayed_product(
-            t4, kappa.to(tl.float32), x, w_sums + step * D, w_rests + step * D if EXACT else None,
-            w_a_before, w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False,
-            FLAT, EXACT, DT,
+        products4 = decayed_product(
+            products4, kappa.to(tl.float32), stepwise, w_sums + step * D,
+            w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d, d_ok, last,
+            H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
         )
         if not FLAT:
             steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
@@ -660,32 +661,32 @@ def forward_prepare_1(
         )
         until = span(w_a_end[None, :], w_n_end[None, :], w_a, w_n)
         tl.store(
-            scaled3_p + at * D + i[:, None] * D + d[None, :], (until * x), mask=i_new[:, None] & d_ok[None, :]
+            scaled3_p + at * D + i[:, None] * D + d[None, :], (until * stepwise), mask=i_new[:, None] & d_ok[None, :]
         )  # until . (sigmoid(a) . kappa)
         tl.store(
             scaled4_p + at * D + i[:, None] * D + d[None, :], (until * k.to(tl.float32)),
             mask=i_new[:, None] & d_ok[None, :],
         )  # k . until
     tl.store(
-        matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t,
+        matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products,
         mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
-    )  # t
+    )  # products
     ahead1 = tl.load(ahead1_p + t0 * ahead1_t + i * ahead1_t, mask=i_ok, other=0.0)
-    w = -ahead1.to(tl.float32)[None, :] * t4
-    x2 = inverse(w, C, LEVELS, DT)  # (I - T)^-1
+    system = -ahead1.to(tl.float32)[None, :] * products4
+    solved = inverse(system, C, LEVELS, DT)  # (I - T)^-1
     tl.store(
-        matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x2,
+        matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], solved,
         mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
-    )  # x2
+    )  # solved
     tl.store(
         matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-        (ahead1.to(tl.float32)[None, :] * t2),
+        (ahead1.to(tl.float32)[None, :] * products2),
         mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
-    )  # t2 diag((ahead1))
+    )  # products2 diag((ahead1))
     tl.store(
-        matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t3,
+        matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products3,
         mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
-    )  # t3
+    )  # products3
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
@@ -726,10 +727,10 @@ def forward_prepare_1_others(
             extent = reach(w_extents + at, last, C, CHUNK)
             if not is_flat(extent, DT):
                 steep_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
-                t = tl.zeros([C, C], tl.float32)
-                t2 = tl.zeros([C, C], tl.float32)
-                t3 = tl.zeros([C, C], tl.float32)
-                t4 = tl.zeros([C, C], tl.float32)
+                products = tl.zeros([C, C], tl.float32)
+                products2 = tl.zeros([C, C], tl.float32)
+                products3 = tl.zeros([C, C], tl.float32)
+                products4 = tl.zeros([C, C], tl.float32)
                 for d_start in range(0, D, part_d):
                     d = d_start + tl.arange(0, part_d)
                     d_ok = d < D
@@ -780,8 +781,8 @@ def forward_prepare_1_others(
                         if EXACT
                         else 0
                     )
-                    t = decayed_product(
-                        t, kappa.to(tl.float32), k.to(tl.float32), w_sums + step * D,
+                    products = decayed_product(
+                        products, kappa.to(tl.float32), k.to(tl.float32), w_sums + step * D,
                         w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d,
                         d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
                     )
@@ -794,12 +795,12 @@ def forward_prepare_1_others(
                     a = tl.load(
                         a_p + t0 * a_t + i[:, None] * a_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
                     )
-                    x = tl.where(
+                    stepwise = tl.where(
                         i_ok[:, None] & d_ok[None, :], (kappa.to(tl.float32) * (tl.sigmoid(a.to(tl.float32)))), 0.0
                     )  # sigmoid(a) . kappa
                     # sum_{d} q_{i,d} m_{i,j,d} (sigmoid(a) . kappa)_{j,d}
-                    t2 = decayed_product(
-                        t2, q.to(tl.float32), x, w_sums + step * D,
+                    products2 = decayed_product(
+                        products2, q.to(tl.float32), stepwise, w_sums + step * D,
                         w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last,
                         H * D, C, CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
                     )
@@ -807,8 +808,8 @@ def forward_prepare_1_others(
                         steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
                         i_new = i_ok & ((i >= steep_from) | (again > 0))
                     # sum_{d} k_{j,d} q_{i,d} m_{i,j,d}
-                    t3 = decayed_product(
-                        t3, q.to(tl.float32), k.to(tl.float32), w_sums + step * D,
+                    products3 = decayed_product(
+                        products3, q.to(tl.float32), k.to(tl.float32), w_sums + step * D,
                         w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last,
                         H * D, C, CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
                     )
@@ -816,8 +817,8 @@ def forward_prepare_1_others(
                         steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
                         i_new = i_ok & ((i >= steep_from) | (again > 0))
                     # sum_{d} kappa_{i,d} (sigmoid(a) . kappa)_{j,d} m_{i,j,d}
-                    t4 = decayed_product(
-                        t4, kappa.to(tl.float32), x, w_sums + step * D,
+                    products4 = decayed_product(
+                        products4, kappa.to(tl.float32), stepwise, w_sums + step * D,
                         w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d,
                         d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
                     )
@@ -848,7 +849,7 @@ def forward_prepare_1_others(
                     )
                     until = span(w_a_end[None, :], w_n_end[None, :], w_a, w_n)
                     tl.store(
-                        scaled3_p + at * D + i[:, None] * D + d[None, :], (until * x),
+                        scaled3_p + at * D + i[:, None] * D + d[None, :], (until * stepwise),
                         mask=i_new[:, None] & d_ok[None, :],
                     )  # until . (sigmoid(a) . kappa)
                     tl.store(
@@ -856,25 +857,25 @@ def forward_prepare_1_others(
                         (until * k.to(tl.float32)), mask=i_new[:, None] & d_ok[None, :],
                     )  # k . until
                 tl.store(
-                    matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t,
+                    matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products,
                     mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
-                )  # t
+                )  # products
                 ahead1 = tl.load(ahead1_p + t0 * ahead1_t + i * ahead1_t, mask=i_ok, other=0.0)
-                w = -ahead1.to(tl.float32)[None, :] * t4
-                x2 = inverse(w, C, LEVELS, DT)  # (I - T)^-1
+                system = -ahead1.to(tl.float32)[None, :] * products4
+                solved = inverse(system, C, LEVELS, DT)  # (I - T)^-1
                 tl.store(
-                    matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x2,
+                    matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], solved,
                     mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
-                )  # x2
+                )  # solved
                 tl.store(
                     matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-                    (ahead1.to(tl.float32)[None, :] * t2),
+                    (ahead1.to(tl.float32)[None, :] * products2),
                     mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
-                )  # t2 diag((ahead1))
+                )  # products2 diag((ahead1))
                 tl.store(
-                    matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t3,
+                    matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products3,
                     mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
-                )  # t3
+                )  # products3
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -944,7 +945,7 @@ def forward_sweep_1(
         row = i if EVEN else tl.minimum(i, last)
         at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
-        p = tl.zeros([block_e, C], tl.float32)
+        scaled1_S = tl.zeros([block_e, C], tl.float32)
         scaled2 = ()
         w_a_end = ()
         w_n_end = ()
@@ -967,7 +968,9 @@ def forward_sweep_1(
                 scaled1_p + at * D + i[:, None] * D + d[n_d][None, :],
                 mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
-            p = tl.dot(S[n_d].to(DT), tl.trans(scaled1.to(DT)), p, input_precision="tf32x3")  # scaled1 S^T
+            scaled1_S = tl.dot(
+                S[n_d].to(DT), tl.trans(scaled1.to(DT)), scaled1_S, input_precision="tf32x3"
+            )  # scaled1 S^T
             scaled2_slice = tl.load(
                 scaled2_p + at * D + i[:, None] * D + d[n_d][None, :],
                 mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
@@ -976,52 +979,53 @@ def forward_sweep_1(
             w_a_end = w_a_end + (w_a_end_slice,)
             w_n_end = w_n_end + (w_n_end_slice,)
         v = tl.load(v_p + t0 * v_t + i[None, :] * v_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
-        t = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        rounded, rest = rounded_and_rest(t, DT)
-        p2 = tl.dot(v.to(DT), tl.trans(rounded.to(DT)), p, input_precision="tf32x3")  # ... + matrix2 v
+        matrix2_tile = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        rounded, rest = rounded_and_rest(matrix2_tile, DT)
+        added = tl.dot(v.to(DT), tl.trans(rounded.to(DT)), scaled1_S, input_precision="tf32x3")  # ... + matrix2 v
         if not EXACT:
-            p2 = tl.dot(v.to(DT), tl.trans(rest.to(DT)), p2)
-        t2 = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p3 = tl.dot(p2.to(DT), tl.trans(t2.to(DT)), input_precision="tf32x3")  # matrix1 p2
-        t3 = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        rounded2, rest2 = rounded_and_rest(t3, DT)
-        p4 = tl.dot(p3.to(DT), tl.trans(rounded2.to(DT)), input_precision="tf32x3")  # matrix3 p3
+            added = tl.dot(v.to(DT), tl.trans(rest.to(DT)), added)
+        matrix1_tile = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        write1 = tl.dot(added.to(DT), tl.trans(matrix1_tile.to(DT)), input_precision="tf32x3")  # matrix1 added
+        matrix3_tile = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        rounded2, rest2 = rounded_and_rest(matrix3_tile, DT)
+        matrix3_write1 = tl.dot(write1.to(DT), tl.trans(rounded2.to(DT)), input_precision="tf32x3")  # matrix3 write1
         if not EXACT:
-            p4 = tl.dot(p3.to(DT), tl.trans(rest2.to(DT)), p4)
-        p5 = -p4
+            matrix3_write1 = tl.dot(write1.to(DT), tl.trans(rest2.to(DT)), matrix3_write1)
+        o = -matrix3_write1
         ahead1 = tl.load(ahead1_p + t0 * ahead1_t + i * ahead1_t, mask=i_ok, other=0.0)
         S_next = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
-            p5 = tl.dot(S[n_d].to(DT), tl.trans(scaled2[n_d].to(DT)), p5, input_precision="tf32x3")  # ... + scaled2 S^T
+            o = tl.dot(S[n_d].to(DT), tl.trans(scaled2[n_d].to(DT)), o, input_precision="tf32x3")  # ... + scaled2 S^T
             kept = span(w_a_end[n_d], w_n_end[n_d], 0.0, 0)
             scaled3 = tl.load(
                 scaled3_p + at * D + i[:, None] * D + d[n_d][None, :],
                 mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
-            p7 = tl.dot(
-                (-ahead1.to(tl.float32)[None, :] * p3).to(DT), scaled3.to(DT),
+            S_after = tl.dot(
+                (-ahead1.to(tl.float32)[None, :] * write1).to(DT), scaled3.to(DT),
                 (kept[None, :] * S[n_d]), input_precision="tf32x3",
-            )  # ... + -scaled3^T diag((ahead1)) p3
+            )  # ... + -scaled3^T diag((ahead1)) write1
             scaled4 = tl.load(
                 scaled4_p + at * D + i[:, None] * D + d[n_d][None, :],
                 mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
-            p8 = tl.dot(v.to(DT), scaled4.to(DT), p7, input_precision="tf32x3")  # ... + scaled4^T v
-            S_slice2 = p8  # (44) S diag(kept) + v^T scaled4 - p3^T diag((ahead1)) scaled3
+            S_after2 = tl.dot(v.to(DT), scaled4.to(DT), S_after, input_precision="tf32x3")  # ... + scaled4^T v
+            S_slice2 = S_after2  # (44) S diag(kept) + v^T scaled4 - write1^T diag((ahead1)) scaled3
             S_next = S_next + (S_slice2,)
         S = S_next
-        t4 = tl.load(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        rounded3, rest3 = rounded_and_rest(t4, DT)
-        p6 = tl.dot(v.to(DT), tl.trans(rounded3.to(DT)), p5, input_precision="tf32x3")  # ... + matrix4 v
+        matrix4_tile = tl.load(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        rounded3, rest3 = rounded_and_rest(matrix4_tile, DT)
+        o2 = tl.dot(v.to(DT), tl.trans(rounded3.to(DT)), o, input_precision="tf32x3")  # ... + matrix4 v
         if not EXACT:
-            p6 = tl.dot(v.to(DT), tl.trans(rest3.to(DT)), p6)
+            o2 = tl.dot(v.to(DT), tl.trans(rest3.to(DT)), o2)
         if YIELD:
             if write1_out is not None:
                 tl.store(
-                    write1_out + step * E + i[None, :] * (H * E) + e[:, None], p3, mask=e_ok[:, None] & i_ok[None, :]
+                    write1_out + step * E + i[None, :] * (H * E) + e[:, None], write1,
+                    mask=e_ok[:, None] & i_ok[None, :],
                 )
             tl.store(
-                o_out + step * E + i[None, :] * (H * E) + e[:, None], p6, mask=e_ok[:, None] & i_ok[None, :]
+                o_out + step * E + i[None, :] * (H * E) + e[:, None], o2, mask=e_ok[:, None] & i_ok[None, :]
             )  # (43) o
     for n_d in tl.static_range((D + block_d - 1) // block_d):
         if YIELD:
@@ -1071,7 +1075,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], kappa.shape[2], a.shape[2], v.shape[2], w.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "65e0ab577ccf9490")
+    config = choose(some.dtype, (D, E), "7a49bb76da2b4cec")
     lay = places(packed, (B, T, H), config.chunk)
     blocks = places(packed, (B, T, H), BLOCK)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
@@ -1233,10 +1237,10 @@ def backward_prepare_1(
     i_new = i_ok
     if not FLAT:
         steep_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
-    t = tl.zeros([C, C], tl.float32)
-    t2 = tl.zeros([C, C], tl.float32)
-    t3 = tl.zeros([C, C], tl.float32)
-    t4 = tl.zeros([C, C], tl.float32)
+    products = tl.zeros([C, C], tl.float32)
+    products2 = tl.zeros([C, C], tl.float32)
+    products3 = tl.zeros([C, C], tl.float32)
+    products4 = tl.zeros([C, C], tl.float32)
     for d_start in range(0, D, part_d):
         d = d_start + tl.arange(0, part_d)
         d_ok = d < D
@@ -1244,7 +1248,7 @@ def backward_prepare_1(
             kappa_p + t0 * kappa_t + i[:, None] * kappa_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
         )
         a = tl.load(a_p + t0 * a_t + i[:, None] * a_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        x = tl.where(
+        stepwise = tl.where(
             i_ok[:, None] & d_ok[None, :], (kappa.to(tl.float32) * (tl.sigmoid(a.to(tl.float32)))), 0.0
         )  # sigmoid(a) . kappa
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
@@ -1262,9 +1266,10 @@ def backward_prepare_1(
             if EXACT
             else 0
         )
-        t = decayed_product(
-            t, x, q.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a,
-            w_n, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, True, FLAT, EXACT, DT,
+        products = decayed_product(
+            products, stepwise, q.to(tl.float32), w_sums + step * D,
+            w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last, H * D, C,
+            CHUNK, LEVELS, False, True, FLAT, EXACT, DT,
         )
         if not FLAT:
             steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
@@ -1291,8 +1296,8 @@ def backward_prepare_1(
             if EXACT
             else 0
         )
-        t2 = decayed_product(
-            t2, k.to(tl.float32), kappa.to(tl.float32), w_sums + step * D,
+        products2 = decayed_product(
+            products2, k.to(tl.float32), kappa.to(tl.float32), w_sums + step * D,
             w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d, d_ok, last,
             H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
         )
@@ -1300,8 +1305,8 @@ def backward_prepare_1(
             steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
             i_new = i_ok & ((i >= steep_from) | (again > 0))
         # sum_{d} q_{j,d} k_{i,d} m_{i,j,d}
-        t3 = decayed_product(
-            t3, k.to(tl.float32), q.to(tl.float32), w_sums + step * D,
+        products3 = decayed_product(
+            products3, k.to(tl.float32), q.to(tl.float32), w_sums + step * D,
             w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last, H * D, C,
             CHUNK, LEVELS, False, True, FLAT, EXACT, DT,
         )
@@ -1309,10 +1314,10 @@ def backward_prepare_1(
             steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
             i_new = i_ok & ((i >= steep_from) | (again > 0))
         # sum_{d} kappa_{j,d} m_{i,j,d} (sigmoid(a) . kappa)_{i,d}
-        t4 = decayed_product(
-            t4, x, kappa.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None,
-            w_a_before, w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False,
-            FLAT, EXACT, DT,
+        products4 = decayed_product(
+            products4, stepwise, kappa.to(tl.float32), w_sums + step * D,
+            w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d, d_ok, last,
+            H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
         )
         if not FLAT:
             steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
@@ -1331,7 +1336,7 @@ def backward_prepare_1(
         )
         since = span(w_a_end[None, :], w_n_end[None, :], w_a, w_n)
         tl.store(
-            scaled1_p + at * D + i[:, None] * D + d[None, :], (since * x), mask=i_new[:, None] & d_ok[None, :]
+            scaled1_p + at * D + i[:, None] * D + d[None, :], (since * stepwise), mask=i_new[:, None] & d_ok[None, :]
         )  # since . (sigmoid(a) . kappa)
         tl.store(
             scaled2_p + at * D + i[:, None] * D + d[None, :], (since * k.to(tl.float32)),
@@ -1348,25 +1353,25 @@ def backward_prepare_1(
             mask=i_new[:, None] & d_ok[None, :],
         )  # q . until
     tl.store(
-        matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t,
+        matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products,
         mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
-    )  # t
+    )  # products
     ahead1 = tl.load(ahead1_p + t0 * ahead1_t + i * ahead1_t, mask=i_ok, other=0.0)
-    w = -ahead1.to(tl.float32)[None, :] * t4
-    x2 = inverse(w, C, LEVELS, DT)  # (I - T)^-1
+    system = -ahead1.to(tl.float32)[None, :] * products4
+    solved = inverse(system, C, LEVELS, DT)  # (I - T)^-1
     tl.store(
-        matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x2,
+        matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], solved,
         mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
-    )  # x2
+    )  # solved
     tl.store(
         matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-        (ahead1.to(tl.float32)[None, :] * t2),
+        (ahead1.to(tl.float32)[None, :] * products2),
         mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
-    )  # t2 diag((ahead1))
+    )  # products2 diag((ahead1))
     tl.store(
-        matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t3,
+        matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products3,
         mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
-    )  # t3
+    )  # products3
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
@@ -1407,10 +1412,10 @@ def backward_prepare_1_others(
             extent = reach(w_extents + at, last, C, CHUNK)
             if not is_flat(extent, DT):
                 steep_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
-                t = tl.zeros([C, C], tl.float32)
-                t2 = tl.zeros([C, C], tl.float32)
-                t3 = tl.zeros([C, C], tl.float32)
-                t4 = tl.zeros([C, C], tl.float32)
+                products = tl.zeros([C, C], tl.float32)
+                products2 = tl.zeros([C, C], tl.float32)
+                products3 = tl.zeros([C, C], tl.float32)
+                products4 = tl.zeros([C, C], tl.float32)
                 for d_start in range(0, D, part_d):
                     d = d_start + tl.arange(0, part_d)
                     d_ok = d < D
@@ -1421,7 +1426,7 @@ def backward_prepare_1_others(
                     a = tl.load(
                         a_p + t0 * a_t + i[:, None] * a_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
                     )
-                    x = tl.where(
+                    stepwise = tl.where(
                         i_ok[:, None] & d_ok[None, :], (kappa.to(tl.float32) * (tl.sigmoid(a.to(tl.float32)))), 0.0
                     )  # sigmoid(a) . kappa
                     q = tl.load(
@@ -1447,8 +1452,8 @@ def backward_prepare_1_others(
                         if EXACT
                         else 0
                     )
-                    t = decayed_product(
-                        t, x, q.to(tl.float32), w_sums + step * D,
+                    products = decayed_product(
+                        products, stepwise, q.to(tl.float32), w_sums + step * D,
                         w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last,
                         H * D, C, CHUNK, LEVELS, False, True, FLAT, EXACT, DT,
                     )
@@ -1479,8 +1484,8 @@ def backward_prepare_1_others(
                         if EXACT
                         else 0
                     )
-                    t2 = decayed_product(
-                        t2, k.to(tl.float32), kappa.to(tl.float32), w_sums + step * D,
+                    products2 = decayed_product(
+                        products2, k.to(tl.float32), kappa.to(tl.float32), w_sums + step * D,
                         w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d,
                         d_ok, last, H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
                     )
@@ -1488,8 +1493,8 @@ def backward_prepare_1_others(
                         steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
                         i_new = i_ok & ((i >= steep_from) | (again > 0))
                     # sum_{d} q_{j,d} k_{i,d} m_{i,j,d}
-                    t3 = decayed_product(
-                        t3, k.to(tl.float32), q.to(tl.float32), w_sums + step * D,
+                    products3 = decayed_product(
+                        products3, k.to(tl.float32), q.to(tl.float32), w_sums + step * D,
                         w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last,
                         H * D, C, CHUNK, LEVELS, False, True, FLAT, EXACT, DT,
                     )
@@ -1497,8 +1502,8 @@ def backward_prepare_1_others(
                         steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
                         i_new = i_ok & ((i >= steep_from) | (again > 0))
                     # sum_{d} kappa_{j,d} m_{i,j,d} (sigmoid(a) . kappa)_{i,d}
-                    t4 = decayed_product(
-                        t4, x, kappa.to(tl.float32), w_sums + step * D,
+                    products4 = decayed_product(
+                        products4, stepwise, kappa.to(tl.float32), w_sums + step * D,
                         w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d,
                         d_ok, last, H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
                     )
@@ -1519,7 +1524,7 @@ def backward_prepare_1_others(
                     )
                     since = span(w_a_end[None, :], w_n_end[None, :], w_a, w_n)
                     tl.store(
-                        scaled1_p + at * D + i[:, None] * D + d[None, :], (since * x),
+                        scaled1_p + at * D + i[:, None] * D + d[None, :], (since * stepwise),
                         mask=i_new[:, None] & d_ok[None, :],
                     )  # since . (sigmoid(a) . kappa)
                     tl.store(
@@ -1537,25 +1542,25 @@ def backward_prepare_1_others(
                         (until2 * q.to(tl.float32)), mask=i_new[:, None] & d_ok[None, :],
                     )  # q . until
                 tl.store(
-                    matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t,
+                    matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products,
                     mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
-                )  # t
+                )  # products
                 ahead1 = tl.load(ahead1_p + t0 * ahead1_t + i * ahead1_t, mask=i_ok, other=0.0)
-                w = -ahead1.to(tl.float32)[None, :] * t4
-                x2 = inverse(w, C, LEVELS, DT)  # (I - T)^-1
+                system = -ahead1.to(tl.float32)[None, :] * products4
+                solved = inverse(system, C, LEVELS, DT)  # (I - T)^-1
                 tl.store(
-                    matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x2,
+                    matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], solved,
                     mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
-                )  # x2
+                )  # solved
                 tl.store(
                     matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-                    (ahead1.to(tl.float32)[None, :] * t2),
+                    (ahead1.to(tl.float32)[None, :] * products2),
                     mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
-                )  # t2 diag((ahead1))
+                )  # products2 diag((ahead1))
                 tl.store(
-                    matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t3,
+                    matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products3,
                     mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
-                )  # t3
+                )  # products3
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -1617,7 +1622,7 @@ def backward_sweep_1(
             if PRODUCTS and write1.dtype == DT
             else tl.where(e_ok[:, None] & i_ok[None, :], write1, 0.0)
         )
-        p = tl.zeros([block_e, C], tl.float32)
+        scaled1_dS = tl.zeros([block_e, C], tl.float32)
         scaled2 = ()
         w_a_end = ()
         w_n_end = ()
@@ -1640,7 +1645,9 @@ def backward_sweep_1(
                 scaled1_p + at * D + i[:, None] * D + d[n_d][None, :],
                 mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
-            p = tl.dot(dS[n_d].to(DT), tl.trans(scaled1.to(DT)), p, input_precision="tf32x3")  # scaled1 dS^T
+            scaled1_dS = tl.dot(
+                dS[n_d].to(DT), tl.trans(scaled1.to(DT)), scaled1_dS, input_precision="tf32x3"
+            )  # scaled1 dS^T
             scaled2_slice = tl.load(
                 scaled2_p + at * D + i[:, None] * D + d[n_d][None, :],
                 mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
@@ -1649,49 +1656,51 @@ def backward_sweep_1(
             w_a_end = w_a_end + (w_a_end_slice,)
             w_n_end = w_n_end + (w_n_end_slice,)
         do = tl.load(do_p + t0 * do_t + i[None, :] * do_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
-        t = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        rounded, rest = rounded_and_rest(t, DT)
-        p2 = tl.dot(do.to(DT), tl.trans(rounded.to(DT)), p, input_precision="tf32x3")  # ... + matrix2 do
+        matrix2_tile = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        rounded, rest = rounded_and_rest(matrix2_tile, DT)
+        added = tl.dot(do.to(DT), tl.trans(rounded.to(DT)), scaled1_dS, input_precision="tf32x3")  # ... + matrix2 do
         if not EXACT:
-            p2 = tl.dot(do.to(DT), tl.trans(rest.to(DT)), p2)
-        t2 = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p3 = tl.dot(p2.to(DT), tl.trans(t2.to(DT)), input_precision="tf32x3")  # matrix1 p2
-        t3 = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        rounded2, rest2 = rounded_and_rest(t3, DT)
-        p4 = tl.dot(p3.to(DT), tl.trans(rounded2.to(DT)), input_precision="tf32x3")  # matrix3 p3
+            added = tl.dot(do.to(DT), tl.trans(rest.to(DT)), added)
+        matrix1_tile = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        write2 = tl.dot(added.to(DT), tl.trans(matrix1_tile.to(DT)), input_precision="tf32x3")  # matrix1 added
+        matrix3_tile = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        rounded2, rest2 = rounded_and_rest(matrix3_tile, DT)
+        matrix3_write2 = tl.dot(write2.to(DT), tl.trans(rounded2.to(DT)), input_precision="tf32x3")  # matrix3 write2
         if not EXACT:
-            p4 = tl.dot(p3.to(DT), tl.trans(rest2.to(DT)), p4)
-        p5 = -p4
+            matrix3_write2 = tl.dot(write2.to(DT), tl.trans(rest2.to(DT)), matrix3_write2)
+        dv = -matrix3_write2
         ahead1 = tl.load(ahead1_p + t0 * ahead1_t + i * ahead1_t, mask=i_ok, other=0.0)
         dS_next = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
-            p5 = tl.dot(
-                dS[n_d].to(DT), tl.trans(scaled2[n_d].to(DT)), p5, input_precision="tf32x3"
+            dv = tl.dot(
+                dS[n_d].to(DT), tl.trans(scaled2[n_d].to(DT)), dv, input_precision="tf32x3"
             )  # ... + scaled2 dS^T
             kept = span(w_a_end[n_d], w_n_end[n_d], 0.0, 0)
             scaled3 = tl.load(
                 scaled3_p + at * D + i[:, None] * D + d[n_d][None, :],
                 mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
-            p7 = tl.dot(
-                (-ahead1.to(tl.float32)[None, :] * p3).to(DT), scaled3.to(DT),
+            dS_after = tl.dot(
+                (-ahead1.to(tl.float32)[None, :] * write2).to(DT), scaled3.to(DT),
                 (kept[None, :] * dS[n_d]), input_precision="tf32x3",
-            )  # ... + -scaled3^T diag((ahead1)) p3
+            )  # ... + -scaled3^T diag((ahead1)) write2
             scaled4 = tl.load(
                 scaled4_p + at * D + i[:, None] * D + d[n_d][None, :],
                 mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0,
             )
-            p8 = tl.dot(do.to(DT), scaled4.to(DT), p7, input_precision="tf32x3")  # ... + scaled4^T do
-            dS_slice2 = p8  # (52) dS diag(kept) + do^T scaled4 - p3^T diag((ahead1)) scaled3
+            dS_after2 = tl.dot(do.to(DT), scaled4.to(DT), dS_after, input_precision="tf32x3")  # ... + scaled4^T do
+            dS_slice2 = dS_after2  # (52) dS diag(kept) + do^T scaled4 - write2^T diag((ahead1)) scaled3
             dS_next = dS_next + (dS_slice2,)
         dS = dS_next
-        t4 = tl.load(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        rounded3, rest3 = rounded_and_rest(t4, DT)
-        p6 = tl.dot(do.to(DT), tl.trans(rounded3.to(DT)), p5, input_precision="tf32x3")  # ... + matrix4 do
+        matrix4_tile = tl.load(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        rounded3, rest3 = rounded_and_rest(matrix4_tile, DT)
+        dv2 = tl.dot(do.to(DT), tl.trans(rounded3.to(DT)), dv, input_precision="tf32x3")  # ... + matrix4 do
         if not EXACT:
-            p6 = tl.dot(do.to(DT), tl.trans(rest3.to(DT)), p6)
+            dv2 = tl.dot(do.to(DT), tl.trans(rest3.to(DT)), dv2)
         if YIELD:
-            tl.store(write2_out + step * E + i[None, :] * (H * E) + e[:, None], p3, mask=e_ok[:, None] & i_ok[None, :])
+            tl.store(
+                write2_out + step * E + i[None, :] * (H * E) + e[:, None], write2, mask=e_ok[:, None] & i_ok[None, :]
+            )
             tl.store(
                 dkappa_0_530d83_out
                 + ((bh * tl.cdiv(E, block_e) + tile) * WARPS + tl.arange(0, WARPS))[:, None] * T
@@ -1699,14 +1708,15 @@ def backward_sweep_1(
                 + i[None, :],
                 tl.sum(
                     tl.reshape(
-                        tl.where(e_ok[:, None], (write1_each.to(tl.float32) * p3), 0.0), [WARPS, block_e // WARPS, C]
+                        tl.where(e_ok[:, None], (write1_each.to(tl.float32) * write2), 0.0),
+                        [WARPS, block_e // WARPS, C],
                     ),
                     axis=1,
                 ),
                 mask=i_ok[None, :],
             )  # dkappa
             tl.store(
-                dv_out + step * E + i[None, :] * (H * E) + e[:, None], p6, mask=e_ok[:, None] & i_ok[None, :]
+                dv_out + step * E + i[None, :] * (H * E) + e[:, None], dv2, mask=e_ok[:, None] & i_ok[None, :]
             )  # (51) dv
     for n_d in tl.static_range((D + block_d - 1) // block_d):
         if YIELD:
@@ -1764,7 +1774,7 @@ def backward_read_1(
     i_new = i_ok
     if not FLAT:
         steep_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
-    s = tl.load(
+    dS = tl.load(
         dS_borders + (bh * chunks + c) * E * D + e[:, None] * D + d[None, :],
         mask=e_ok[:, None] & d_ok[None, :], other=0.0,
     )  # dS
@@ -1774,8 +1784,8 @@ def backward_read_1(
     write2 = tl.load(
         write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
     )
-    p = tl.dot(write1.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # write1 write2^T
-    p2 = p
+    write1_write2 = tl.dot(write1.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # write1 write2^T
+    reads = write1_write2
     ahead1 = tl.load(ahead1_p + t0 * ahead1_t + i * ahead1_t, mask=i_ok, other=0.0)
     kappa = tl.load(
         kappa_p + t0 * kappa_t + i[:, None] * kappa_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
@@ -1812,28 +1822,28 @@ def backward_read_1(
         if EXACT
         else 0
     )
-    p3 = decayed_sum(
-        p2, (ahead1.to(tl.float32)[:, None] * kappa.to(tl.float32)), w_sums + step * D,
+    decayed = decayed_sum(
+        reads, (ahead1.to(tl.float32)[:, None] * kappa.to(tl.float32)), w_sums + step * D,
         w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d, d_ok, last,
         H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
     )  # sum_{j} kappa_{j,d} [write1 write2^T]_{i,j} (ahead1)_j m_{i,j,d}
     if not FLAT:
         steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
-        again = adds_steep(again, p2, (ahead1.to(tl.float32)[:, None] * kappa.to(tl.float32)), steep_from, C)
+        again = adds_steep(again, reads, (ahead1.to(tl.float32)[:, None] * kappa.to(tl.float32)), steep_from, C)
         i_new = i_ok & ((i >= steep_from) | (again > 0))
     do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-    p4 = tl.dot(write1.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # write1 do^T
-    p5 = p4
+    write1_do = tl.dot(write1.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # write1 do^T
+    reads2 = write1_do
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    p6 = decayed_sum(
-        p5, q.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a, w_n,
-        w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, True, FLAT, EXACT, DT,
+    decayed2 = decayed_sum(
+        reads2, q.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a,
+        w_n, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, True, FLAT, EXACT, DT,
     )  # sum_{j} q_{j,d} [write1 do^T]_{i,j} m_{i,j,d}
     if not FLAT:
         steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
-        again = adds_steep(again, p5, q.to(tl.float32), steep_from, C)
+        again = adds_steep(again, reads2, q.to(tl.float32), steep_from, C)
         i_new = i_ok & ((i >= steep_from) | (again > 0))
-    p7 = tl.dot(write1.to(DT), s.to(DT), input_precision="tf32x3")  # write1 dS
+    write1_dS = tl.dot(write1.to(DT), dS.to(DT), input_precision="tf32x3")  # write1 dS
     w_a_end = over_block(
         tl.load(w_sums + step * D + last * (H * D) + d, mask=d_ok, other=0), w_sums + step * D,
         (last), d, d_ok, last, H * D, C, CHUNK,
@@ -1847,59 +1857,59 @@ def backward_read_1(
         else tl.full([1], 0, tl.int32)
     )
     since = span(w_a_end[None, :], w_n_end[None, :], w_a, w_n)
-    apart = (-p3) + (p7 * since) + p6
-    y = ((-p3) + p6) + (p7 * since)  # (55) (write1 dS) . since + intra1
+    apart = (-decayed) + (write1_dS * since) + decayed2
+    read1 = ((-decayed) + decayed2) + (write1_dS * since)  # (55) (write1 dS) . since + intra1
     v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-    p8 = tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # v do^T
-    p9 = p8
-    p10 = decayed_sum(
-        p9, q.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a, w_n,
-        w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, True, FLAT, EXACT, DT,
+    v_do = tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # v do^T
+    reads3 = v_do
+    decayed3 = decayed_sum(
+        reads3, q.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a,
+        w_n, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, True, FLAT, EXACT, DT,
     )  # sum_{j} q_{j,d} [v do^T]_{i,j} m_{i,j,d}
     if not FLAT:
         steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
-        again = adds_steep(again, p9, q.to(tl.float32), steep_from, C)
+        again = adds_steep(again, reads3, q.to(tl.float32), steep_from, C)
         i_new = i_ok & ((i >= steep_from) | (again > 0))
-    p11 = tl.dot(v.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # v write2^T
-    p12 = p11
-    p13 = decayed_sum(
-        p12, (ahead1.to(tl.float32)[:, None] * kappa.to(tl.float32)), w_sums + step * D,
+    v_write2 = tl.dot(v.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # v write2^T
+    reads4 = v_write2
+    decayed4 = decayed_sum(
+        reads4, (ahead1.to(tl.float32)[:, None] * kappa.to(tl.float32)), w_sums + step * D,
         w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d, d_ok, last,
         H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
     )  # sum_{j} [v write2^T]_{i,j} kappa_{j,d} (ahead1)_j m_{i,j,d}
     if not FLAT:
         steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
-        again = adds_steep(again, p12, (ahead1.to(tl.float32)[:, None] * kappa.to(tl.float32)), steep_from, C)
+        again = adds_steep(again, reads4, (ahead1.to(tl.float32)[:, None] * kappa.to(tl.float32)), steep_from, C)
         i_new = i_ok & ((i >= steep_from) | (again > 0))
-    p14 = tl.dot(v.to(DT), s.to(DT), input_precision="tf32x3")  # v dS
-    apart2 = p10 + (since * p14) + (-p13)
-    y2 = (p10 + (-p13)) + (since * p14)  # (58) (v dS) . since + intra2
-    terms = y
-    tl.store(read1_out + step * D + i[:, None] * (H * D) + d[None, :], terms, mask=i_new[:, None] & d_ok[None, :])
-    terms2 = y2  # (58) dk
-    tl.store(dk_out + step * D + i[:, None] * (H * D) + d[None, :], y2, mask=i_new[:, None] & d_ok[None, :])  # (58) dk
-    s2 = tl.load(
+    v_dS = tl.dot(v.to(DT), dS.to(DT), input_precision="tf32x3")  # v dS
+    apart2 = decayed3 + (since * v_dS) + (-decayed4)
+    dk = (decayed3 + (-decayed4)) + (since * v_dS)  # (58) (v dS) . since + intra2
+    read12 = read1
+    tl.store(read1_out + step * D + i[:, None] * (H * D) + d[None, :], read12, mask=i_new[:, None] & d_ok[None, :])
+    dk2 = dk  # (58) dk
+    tl.store(dk_out + step * D + i[:, None] * (H * D) + d[None, :], dk, mask=i_new[:, None] & d_ok[None, :])  # (58) dk
+    S = tl.load(
         S_borders + (bh * chunks + c) * E * D + e[:, None] * D + d[None, :],
         mask=e_ok[:, None] & d_ok[None, :], other=0.0,
     )  # S
-    p15 = tl.dot(do.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # do v^T
-    p16 = p15
+    do_v = tl.dot(do.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # do v^T
+    reads5 = do_v
     k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    p17 = decayed_sum(
-        p16, k.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a, w_n,
-        w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
+    decayed5 = decayed_sum(
+        reads5, k.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a,
+        w_n, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
     )  # sum_{j} k_{j,d} [do v^T]_{i,j} m_{i,j,d}
     if not FLAT:
         steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
         i_new = i_ok & ((i >= steep_from) | (again > 0))
-    p18 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do write1^T
-    p19 = p18
+    do_write1 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do write1^T
+    reads6 = do_write1
     a = tl.load(a_p + t0 * a_t + i[:, None] * a_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    x = tl.where(
+    stepwise = tl.where(
         i_ok[:, None] & d_ok[None, :], (kappa.to(tl.float32) * (tl.sigmoid(a.to(tl.float32)))), 0.0
     )  # sigmoid(a) . kappa
-    p20 = decayed_sum(
-        p19, (ahead1.to(tl.float32)[:, None] * x), w_sums + step * D,
+    decayed6 = decayed_sum(
+        reads6, (ahead1.to(tl.float32)[:, None] * stepwise), w_sums + step * D,
         w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last, H * D, C, CHUNK,
         LEVELS, True, True, FLAT, EXACT, DT,
     )  # sum_{j} [do write1^T]_{i,j} (ahead1)_j m_{i,j,d} (sigmoid(a) . kappa)_{j,d}
@@ -1907,36 +1917,37 @@ def backward_read_1(
         steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
         i_new = i_ok & ((i >= steep_from) | (again > 0))
     since2 = span(w_a, w_n, 0.0, 0)
-    p21 = tl.dot(do.to(DT), s2.to(DT), input_precision="tf32x3")  # do S
-    apart3 = p17 + (-p20) + (since2 * p21)
-    y3 = (p17 + (-p20)) + (since2 * p21)  # (61) (do S) . since + intra3
-    p22 = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # write2 write1^T
-    p23 = p22
-    p24 = decayed_sum(
-        p23, (ahead1.to(tl.float32)[:, None] * x), w_sums + step * D,
+    do_S = tl.dot(do.to(DT), S.to(DT), input_precision="tf32x3")  # do S
+    apart3 = decayed5 + (-decayed6) + (since2 * do_S)
+    dq = (decayed5 + (-decayed6)) + (since2 * do_S)  # (61) (do S) . since + intra3
+    write2_write1 = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # write2 write1^T
+    reads7 = write2_write1
+    decayed7 = decayed_sum(
+        reads7, (ahead1.to(tl.float32)[:, None] * stepwise), w_sums + step * D,
         w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d, d_ok, last,
         H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
     )  # sum_{j} [write2 write1^T]_{i,j} (ahead1)_j (sigmoid(a) . kappa)_{j,d} m_{i,j,d}
     if not FLAT:
         steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
         i_new = i_ok & ((i >= steep_from) | (again > 0))
-    p25 = tl.dot(write2.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # write2 v^T
-    p26 = p25
-    p27 = decayed_sum(
-        p26, k.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before,
-        w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
+    write2_v = tl.dot(write2.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # write2 v^T
+    reads8 = write2_v
+    decayed8 = decayed_sum(
+        reads8, k.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None,
+        w_a_before, w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT,
+        EXACT, DT,
     )  # sum_{j} k_{j,d} [write2 v^T]_{i,j} m_{i,j,d}
     if not FLAT:
         steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
         i_new = i_ok & ((i >= steep_from) | (again > 0))
-    p28 = tl.dot(write2.to(DT), s2.to(DT), input_precision="tf32x3")  # write2 S
+    write2_S = tl.dot(write2.to(DT), S.to(DT), input_precision="tf32x3")  # write2 S
     since3 = span(w_a_before, w_n_before, 0.0, 0)
-    apart4 = (-p24) + p27 + (p28 * since3)
-    y4 = ((-p24) + p27) + (p28 * since3)  # (64) (write2 S) . since + intra4
-    terms3 = y4
-    tl.store(read2_out + step * D + i[:, None] * (H * D) + d[None, :], terms3, mask=i_new[:, None] & d_ok[None, :])
-    terms4 = y3  # (61) dq
-    tl.store(dq_out + step * D + i[:, None] * (H * D) + d[None, :], y3, mask=i_new[:, None] & d_ok[None, :])  # (61) dq
+    apart4 = (-decayed7) + decayed8 + (write2_S * since3)
+    read2 = ((-decayed7) + decayed8) + (write2_S * since3)  # (64) (write2 S) . since + intra4
+    read22 = read2
+    tl.store(read2_out + step * D + i[:, None] * (H * D) + d[None, :], read22, mask=i_new[:, None] & d_ok[None, :])
+    dq2 = dq  # (61) dq
+    tl.store(dq_out + step * D + i[:, None] * (H * D) + d[None, :], dq, mask=i_new[:, None] & d_ok[None, :])  # (61) dq
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
@@ -1992,7 +2003,7 @@ def backward_read_1_others(
             extent = reach(w_extents + at, last, C, CHUNK)
             if not is_flat(extent, DT):
                 steep_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
-                s = tl.load(
+                dS = tl.load(
                     dS_borders + (bh * chunks + c) * E * D + e[:, None] * D + d[None, :],
                     mask=e_ok[:, None] & d_ok[None, :], other=0.0,
                 )  # dS
@@ -2004,8 +2015,10 @@ def backward_read_1_others(
                     write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :],
                     mask=i_ok[:, None] & e_ok[None, :], other=0.0,
                 )
-                p = tl.dot(write1.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # write1 write2^T
-                p2 = p
+                write1_write2 = tl.dot(
+                    write1.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3"
+                )  # write1 write2^T
+                reads = write1_write2
                 ahead1 = tl.load(ahead1_p + t0 * ahead1_t + i * ahead1_t, mask=i_ok, other=0.0)
                 kappa = tl.load(
                     kappa_p + t0 * kappa_t + i[:, None] * kappa_t + d[None, :],
@@ -2047,35 +2060,36 @@ def backward_read_1_others(
                     if EXACT
                     else 0
                 )
-                p3 = decayed_sum(
-                    p2, (ahead1.to(tl.float32)[:, None] * kappa.to(tl.float32)), w_sums + step * D,
-                    w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d,
-                    d_ok, last, H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
+                decayed = decayed_sum(
+                    reads, (ahead1.to(tl.float32)[:, None] * kappa.to(tl.float32)),
+                    w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before,
+                    w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False,
+                    FLAT, EXACT, DT,
                 )  # sum_{j} kappa_{j,d} [write1 write2^T]_{i,j} (ahead1)_j m_{i,j,d}
                 if not FLAT:
                     steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
                     again = adds_steep(
-                        again, p2, (ahead1.to(tl.float32)[:, None] * kappa.to(tl.float32)), steep_from, C
+                        again, reads, (ahead1.to(tl.float32)[:, None] * kappa.to(tl.float32)), steep_from, C
                     )
                     i_new = i_ok & ((i >= steep_from) | (again > 0))
                 do = tl.load(
                     do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
                 )
-                p4 = tl.dot(write1.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # write1 do^T
-                p5 = p4
+                write1_do = tl.dot(write1.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # write1 do^T
+                reads2 = write1_do
                 q = tl.load(
                     q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
                 )
-                p6 = decayed_sum(
-                    p5, q.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None,
-                    w_a, w_n, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, True, FLAT,
-                    EXACT, DT,
+                decayed2 = decayed_sum(
+                    reads2, q.to(tl.float32), w_sums + step * D,
+                    w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last, H * D,
+                    C, CHUNK, LEVELS, False, True, FLAT, EXACT, DT,
                 )  # sum_{j} q_{j,d} [write1 do^T]_{i,j} m_{i,j,d}
                 if not FLAT:
                     steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
-                    again = adds_steep(again, p5, q.to(tl.float32), steep_from, C)
+                    again = adds_steep(again, reads2, q.to(tl.float32), steep_from, C)
                     i_new = i_ok & ((i >= steep_from) | (again > 0))
-                p7 = tl.dot(write1.to(DT), s.to(DT), input_precision="tf32x3")  # write1 dS
+                write1_dS = tl.dot(write1.to(DT), dS.to(DT), input_precision="tf32x3")  # write1 dS
                 w_a_end = over_block(
                     tl.load(w_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
                     w_sums + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
@@ -2089,73 +2103,75 @@ def backward_read_1_others(
                     else tl.full([1], 0, tl.int32)
                 )
                 since = span(w_a_end[None, :], w_n_end[None, :], w_a, w_n)
-                apart = (-p3) + (p7 * since) + p6
-                y = ((-p3) + p6) + (p7 * since)  # (55) (write1 dS) . since + intra1
+                apart = (-decayed) + (write1_dS * since) + decayed2
+                read1 = ((-decayed) + decayed2) + (write1_dS * since)  # (55) (write1 dS) . since + intra1
                 v = tl.load(
                     v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
                 )
-                p8 = tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # v do^T
-                p9 = p8
-                p10 = decayed_sum(
-                    p9, q.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None,
-                    w_a, w_n, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, True, FLAT,
-                    EXACT, DT,
+                v_do = tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # v do^T
+                reads3 = v_do
+                decayed3 = decayed_sum(
+                    reads3, q.to(tl.float32), w_sums + step * D,
+                    w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last, H * D,
+                    C, CHUNK, LEVELS, False, True, FLAT, EXACT, DT,
                 )  # sum_{j} q_{j,d} [v do^T]_{i,j} m_{i,j,d}
                 if not FLAT:
                     steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
-                    again = adds_steep(again, p9, q.to(tl.float32), steep_from, C)
+                    again = adds_steep(again, reads3, q.to(tl.float32), steep_from, C)
                     i_new = i_ok & ((i >= steep_from) | (again > 0))
-                p11 = tl.dot(v.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # v write2^T
-                p12 = p11
-                p13 = decayed_sum(
-                    p12, (ahead1.to(tl.float32)[:, None] * kappa.to(tl.float32)), w_sums + step * D,
-                    w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d,
-                    d_ok, last, H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
+                v_write2 = tl.dot(v.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # v write2^T
+                reads4 = v_write2
+                decayed4 = decayed_sum(
+                    reads4, (ahead1.to(tl.float32)[:, None] * kappa.to(tl.float32)),
+                    w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before,
+                    w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False,
+                    FLAT, EXACT, DT,
                 )  # sum_{j} [v write2^T]_{i,j} kappa_{j,d} (ahead1)_j m_{i,j,d}
                 if not FLAT:
                     steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
                     again = adds_steep(
-                        again, p12, (ahead1.to(tl.float32)[:, None] * kappa.to(tl.float32)), steep_from, C
+                        again, reads4, (ahead1.to(tl.float32)[:, None] * kappa.to(tl.float32)), steep_from, C
                     )
                     i_new = i_ok & ((i >= steep_from) | (again > 0))
-                p14 = tl.dot(v.to(DT), s.to(DT), input_precision="tf32x3")  # v dS
-                apart2 = p10 + (since * p14) + (-p13)
-                y2 = (p10 + (-p13)) + (since * p14)  # (58) (v dS) . since + intra2
-                terms = y
+                v_dS = tl.dot(v.to(DT), dS.to(DT), input_precision="tf32x3")  # v dS
+                apart2 = decayed3 + (since * v_dS) + (-decayed4)
+                dk = (decayed3 + (-decayed4)) + (since * v_dS)  # (58) (v dS) . since + intra2
+                read12 = read1
                 tl.store(
-                    read1_out + step * D + i[:, None] * (H * D) + d[None, :], terms, mask=i_new[:, None] & d_ok[None, :]
+                    read1_out + step * D + i[:, None] * (H * D) + d[None, :], read12,
+                    mask=i_new[:, None] & d_ok[None, :],
                 )
-                terms2 = y2  # (58) dk
+                dk2 = dk  # (58) dk
                 tl.store(
-                    dk_out + step * D + i[:, None] * (H * D) + d[None, :], y2, mask=i_new[:, None] & d_ok[None, :]
+                    dk_out + step * D + i[:, None] * (H * D) + d[None, :], dk, mask=i_new[:, None] & d_ok[None, :]
                 )  # (58) dk
-                s2 = tl.load(
+                S = tl.load(
                     S_borders + (bh * chunks + c) * E * D + e[:, None] * D + d[None, :],
                     mask=e_ok[:, None] & d_ok[None, :], other=0.0,
                 )  # S
-                p15 = tl.dot(do.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # do v^T
-                p16 = p15
+                do_v = tl.dot(do.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # do v^T
+                reads5 = do_v
                 k = tl.load(
                     k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
                 )
-                p17 = decayed_sum(
-                    p16, k.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None,
-                    w_a, w_n, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, True, FLAT,
-                    EXACT, DT,
+                decayed5 = decayed_sum(
+                    reads5, k.to(tl.float32), w_sums + step * D,
+                    w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last, H * D,
+                    C, CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
                 )  # sum_{j} k_{j,d} [do v^T]_{i,j} m_{i,j,d}
                 if not FLAT:
                     steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
                     i_new = i_ok & ((i >= steep_from) | (again > 0))
-                p18 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do write1^T
-                p19 = p18
+                do_write1 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do write1^T
+                reads6 = do_write1
                 a = tl.load(
                     a_p + t0 * a_t + i[:, None] * a_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
                 )
-                x = tl.where(
+                stepwise = tl.where(
                     i_ok[:, None] & d_ok[None, :], (kappa.to(tl.float32) * (tl.sigmoid(a.to(tl.float32)))), 0.0
                 )  # sigmoid(a) . kappa
-                p20 = decayed_sum(
-                    p19, (ahead1.to(tl.float32)[:, None] * x), w_sums + step * D,
+                decayed6 = decayed_sum(
+                    reads6, (ahead1.to(tl.float32)[:, None] * stepwise), w_sums + step * D,
                     w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last, H * D,
                     C, CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
                 )  # sum_{j} [do write1^T]_{i,j} (ahead1)_j m_{i,j,d} (sigmoid(a) . kappa)_{j,d}
@@ -2163,41 +2179,43 @@ def backward_read_1_others(
                     steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
                     i_new = i_ok & ((i >= steep_from) | (again > 0))
                 since2 = span(w_a, w_n, 0.0, 0)
-                p21 = tl.dot(do.to(DT), s2.to(DT), input_precision="tf32x3")  # do S
-                apart3 = p17 + (-p20) + (since2 * p21)
-                y3 = (p17 + (-p20)) + (since2 * p21)  # (61) (do S) . since + intra3
-                p22 = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # write2 write1^T
-                p23 = p22
-                p24 = decayed_sum(
-                    p23, (ahead1.to(tl.float32)[:, None] * x), w_sums + step * D,
+                do_S = tl.dot(do.to(DT), S.to(DT), input_precision="tf32x3")  # do S
+                apart3 = decayed5 + (-decayed6) + (since2 * do_S)
+                dq = (decayed5 + (-decayed6)) + (since2 * do_S)  # (61) (do S) . since + intra3
+                write2_write1 = tl.dot(
+                    write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3"
+                )  # write2 write1^T
+                reads7 = write2_write1
+                decayed7 = decayed_sum(
+                    reads7, (ahead1.to(tl.float32)[:, None] * stepwise), w_sums + step * D,
                     w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d,
                     d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
                 )  # sum_{j} [write2 write1^T]_{i,j} (ahead1)_j (sigmoid(a) . kappa)_{j,d} m_{i,j,d}
                 if not FLAT:
                     steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
                     i_new = i_ok & ((i >= steep_from) | (again > 0))
-                p25 = tl.dot(write2.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # write2 v^T
-                p26 = p25
-                p27 = decayed_sum(
-                    p26, k.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None,
-                    w_a_before, w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True,
-                    False, FLAT, EXACT, DT,
+                write2_v = tl.dot(write2.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # write2 v^T
+                reads8 = write2_v
+                decayed8 = decayed_sum(
+                    reads8, k.to(tl.float32), w_sums + step * D,
+                    w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d,
+                    d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
                 )  # sum_{j} k_{j,d} [write2 v^T]_{i,j} m_{i,j,d}
                 if not FLAT:
                     steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
                     i_new = i_ok & ((i >= steep_from) | (again > 0))
-                p28 = tl.dot(write2.to(DT), s2.to(DT), input_precision="tf32x3")  # write2 S
+                write2_S = tl.dot(write2.to(DT), S.to(DT), input_precision="tf32x3")  # write2 S
                 since3 = span(w_a_before, w_n_before, 0.0, 0)
-                apart4 = (-p24) + p27 + (p28 * since3)
-                y4 = ((-p24) + p27) + (p28 * since3)  # (64) (write2 S) . since + intra4
-                terms3 = y4
+                apart4 = (-decayed7) + decayed8 + (write2_S * since3)
+                read2 = ((-decayed7) + decayed8) + (write2_S * since3)  # (64) (write2 S) . since + intra4
+                read22 = read2
                 tl.store(
-                    read2_out + step * D + i[:, None] * (H * D) + d[None, :], terms3,
+                    read2_out + step * D + i[:, None] * (H * D) + d[None, :], read22,
                     mask=i_new[:, None] & d_ok[None, :],
                 )
-                terms4 = y3  # (61) dq
+                dq2 = dq  # (61) dq
                 tl.store(
-                    dq_out + step * D + i[:, None] * (H * D) + d[None, :], y3, mask=i_new[:, None] & d_ok[None, :]
+                    dq_out + step * D + i[:, None] * (H * D) + d[None, :], dq, mask=i_new[:, None] & d_ok[None, :]
                 )  # (61) dq
 
 
@@ -2276,11 +2294,11 @@ def backward_unroll_1(
         steep_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
     k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-    s = tl.load(
+    dS = tl.load(
         dS_borders + (bh * chunks + c) * E * D + e[:, None] * D + d[None, :],
         mask=e_ok[:, None] & d_ok[None, :], other=0.0,
     )  # dS
-    p = tl.dot(v.to(DT), s.to(DT), input_precision="tf32x3")  # (v) dS
+    v_dS = tl.dot(v.to(DT), dS.to(DT), input_precision="tf32x3")  # (v) dS
     w_a = over_block(
         tl.load(w_sums + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
         w_sums + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C, CHUNK,
@@ -2312,13 +2330,13 @@ def backward_unroll_1(
     write1 = tl.load(
         write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
     )
-    p2 = tl.dot(write1.to(DT), s.to(DT), input_precision="tf32x3")  # (write1) dS
-    w = (k.to(tl.float32) * p * since) + (ahead2.to(tl.float32) * p2 * since)
-    sums = summed(w, C, True, False, DT)  # [i > j] w
+    write1_dS = tl.dot(write1.to(DT), dS.to(DT), input_precision="tf32x3")  # (write1) dS
+    known = (k.to(tl.float32) * v_dS * since) + (ahead2.to(tl.float32) * write1_dS * since)
+    sums = summed(known, C, True, False, DT)  # [i > j] w
     write2 = tl.load(
         write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
     )
-    p3 = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # (write2) (write1)^T
+    write2_write1 = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # (write2) (write1)^T
     w_a_before = over_block(
         tl.load(
             w_sums + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
@@ -2339,8 +2357,8 @@ def backward_unroll_1(
         if EXACT
         else 0
     )
-    p4 = decayed_sum(
-        (tl.where(i[:, None] >= i[None, :] + 2, 1.0, 0.0) * p3), ahead2.to(tl.float32),
+    decayed = decayed_sum(
+        (tl.where(i[:, None] >= i[None, :] + 2, 1.0, 0.0) * write2_write1), ahead2.to(tl.float32),
         w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n,
         d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
     )  # sum_{j} [i >= j + 2]_{i,j} m_{i,j,d} (ahead2)_{j,d} [(write2) (write1)^T]_{i,j}
@@ -2350,100 +2368,105 @@ def backward_unroll_1(
     ahead3 = tl.load(
         ahead3_p + t0 * ahead3_t + i[:, None] * ahead3_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
     )
-    s2 = tl.load(
+    S = tl.load(
         S_borders + (bh * chunks + c) * E * D + e[:, None] * D + d[None, :],
         mask=e_ok[:, None] & d_ok[None, :], other=0.0,
     )  # S
-    p5 = tl.dot(write2.to(DT), s2.to(DT), input_precision="tf32x3")  # (write2) S
+    write2_S = tl.dot(write2.to(DT), S.to(DT), input_precision="tf32x3")  # (write2) S
     since2 = span(w_a_before, w_n_before, 0.0, 0)
-    p6 = tl.dot(write2.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # (write2) (v)^T
-    p7 = decayed_sum(
-        (p6 * tl.where(i[:, None] >= i[None, :] + 2, 1.0, 0.0)), k.to(tl.float32),
+    write2_v = tl.dot(write2.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # (write2) (v)^T
+    decayed2 = decayed_sum(
+        (write2_v * tl.where(i[:, None] >= i[None, :] + 2, 1.0, 0.0)), k.to(tl.float32),
         w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n,
         d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
     )  # sum_{j} [i >= j + 2]_{i,j} (k)_{j,d} m_{i,j,d} [(write2) (v)^T]_{i,j}
     if not FLAT:
         steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
         i_new = i_ok & ((i >= steep_from) | (again > 0))
-    w2 = (p4 * ahead3.to(tl.float32)) + (p5 * ahead3.to(tl.float32) * since2) + (ahead3.to(tl.float32) * p7)
-    sums2 = summed(w2, C, False, False, DT)  # [i < j] w
+    known2 = (
+        (decayed * ahead3.to(tl.float32))
+        + (write2_S * ahead3.to(tl.float32) * since2)
+        + (ahead3.to(tl.float32) * decayed2)
+    )
+    sums2 = summed(known2, C, False, False, DT)  # [i < j] w
     kept = span(w_a_end, w_n_end, 0.0, 0)
-    s3 = tl.sum((s.to(tl.float32) * s2.to(tl.float32)), axis=0)  # (S . dS)^T 1
-    p8 = tl.dot(write1.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # (write1) (write2)^T
-    p9 = decayed_sum(
-        (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * p8), ahead3.to(tl.float32),
+    dS_S = tl.sum((dS.to(tl.float32) * S.to(tl.float32)), axis=0)  # (S . dS)^T 1
+    write1_write2 = tl.dot(write1.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # (write1) (write2)^T
+    decayed3 = decayed_sum(
+        (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * write1_write2), ahead3.to(tl.float32),
         w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n,
         d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
     )  # sum_{j} [i <= j - 2]_{i,j} (ahead3)_{j,d} m_{i,j,d} [(write1) (write2)^T]_{i,j}
     if not FLAT:
         steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
         again = adds_steep(
-            again, (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * p8), ahead3.to(tl.float32), steep_from, C
+            again, (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * write1_write2),
+            ahead3.to(tl.float32), steep_from, C,
         )
         i_new = i_ok & ((i >= steep_from) | (again > 0))
     do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-    p10 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # (do) (write1)^T
-    p11 = decayed_sum(
-        p10, ahead2.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a,
-        w_n, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
+    do_write1 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # (do) (write1)^T
+    decayed4 = decayed_sum(
+        do_write1, ahead2.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None,
+        w_a, w_n, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
     )  # sum_{j} m_{i,j,d} (ahead2)_{j,d} [(do) (write1)^T]_{i,j}
     if not FLAT:
         steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
         i_new = i_ok & ((i >= steep_from) | (again > 0))
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    p12 = tl.dot(v.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # (v) (write2)^T
-    p13 = decayed_sum(
-        (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * p12), ahead3.to(tl.float32),
+    v_write2 = tl.dot(v.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # (v) (write2)^T
+    decayed5 = decayed_sum(
+        (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * v_write2), ahead3.to(tl.float32),
         w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n,
         d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
     )  # sum_{j} [i <= j - 2]_{i,j} (ahead3)_{j,d} m_{i,j,d} [(v) (write2)^T]_{i,j}
     if not FLAT:
         steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
         again = adds_steep(
-            again, (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * p12), ahead3.to(tl.float32), steep_from, C
+            again, (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * v_write2), ahead3.to(tl.float32), steep_from, C
         )
         i_new = i_ok & ((i >= steep_from) | (again > 0))
-    p14 = tl.dot(write1.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # (write1) (do)^T
-    p15 = decayed_sum(
-        p14, q.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a, w_n,
-        w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
+    write1_do = tl.dot(write1.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # (write1) (do)^T
+    decayed6 = decayed_sum(
+        write1_do, q.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a,
+        w_n, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
     )  # sum_{j} m_{i,j,d} (q)_{j,d} [(write1) (do)^T]_{i,j}
     if not FLAT:
         steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
-        again = adds_steep(again, p14, q.to(tl.float32), steep_from, C)
+        again = adds_steep(again, write1_do, q.to(tl.float32), steep_from, C)
         i_new = i_ok & ((i >= steep_from) | (again > 0))
-    p16 = tl.dot(do.to(DT), s2.to(DT), input_precision="tf32x3")  # (do) S
+    do_S = tl.dot(do.to(DT), S.to(DT), input_precision="tf32x3")  # (do) S
     since3 = span(w_a, w_n, 0.0, 0)
-    p17 = tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # (v) (do)^T
-    p18 = decayed_sum(
-        p17, q.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a, w_n,
+    v_do = tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # (v) (do)^T
+    decayed7 = decayed_sum(
+        v_do, q.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a, w_n,
         w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
     )  # sum_{j} m_{i,j,d} (q)_{j,d} [(v) (do)^T]_{i,j}
     if not FLAT:
         steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
-        again = adds_steep(again, p17, q.to(tl.float32), steep_from, C)
+        again = adds_steep(again, v_do, q.to(tl.float32), steep_from, C)
         i_new = i_ok & ((i >= steep_from) | (again > 0))
-    p19 = tl.dot(do.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # (do) (v)^T
-    p20 = decayed_sum(
-        p19, k.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a, w_n,
+    do_v = tl.dot(do.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # (do) (v)^T
+    decayed8 = decayed_sum(
+        do_v, k.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a, w_n,
         w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
     )  # sum_{j} m_{i,j,d} (k)_{j,d} [(do) (v)^T]_{i,j}
     if not FLAT:
         steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
         i_new = i_ok & ((i >= steep_from) | (again > 0))
-    w3 = (
-        (-(ahead2.to(tl.float32) * p9))
-        + (p11 * q.to(tl.float32))
-        + (-(k.to(tl.float32) * p13))
-        + (-(ahead2.to(tl.float32) * p15))
-        + (p16 * since3 * q.to(tl.float32))
-        + (-(k.to(tl.float32) * p18))
-        + (q.to(tl.float32) * p20)
+    known3 = (
+        (-(ahead2.to(tl.float32) * decayed3))
+        + (decayed4 * q.to(tl.float32))
+        + (-(k.to(tl.float32) * decayed5))
+        + (-(ahead2.to(tl.float32) * decayed6))
+        + (do_S * since3 * q.to(tl.float32))
+        + (-(k.to(tl.float32) * decayed7))
+        + (q.to(tl.float32) * decayed8)
     )
-    sums3 = summed(w3, C, False, True, DT)  # [i <= j] w
+    sums3 = summed(known3, C, False, True, DT)  # [i <= j] w
     tl.store(
         S__out + step * D + i[:, None] * (H * D) + d[None, :],
-        (sums + sums2 + (kept * s3)[None, :] + sums3), mask=i_new[:, None] & d_ok[None, :],
+        (sums + sums2 + (kept * dS_S)[None, :] + sums3), mask=i_new[:, None] & d_ok[None, :],
     )  # S
 
 
@@ -2504,11 +2527,11 @@ def backward_unroll_1_others(
                 v = tl.load(
                     v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
                 )
-                s = tl.load(
+                dS = tl.load(
                     dS_borders + (bh * chunks + c) * E * D + e[:, None] * D + d[None, :],
                     mask=e_ok[:, None] & d_ok[None, :], other=0.0,
                 )  # dS
-                p = tl.dot(v.to(DT), s.to(DT), input_precision="tf32x3")  # (v) dS
+                v_dS = tl.dot(v.to(DT), dS.to(DT), input_precision="tf32x3")  # (v) dS
                 w_a = over_block(
                     tl.load(w_sums + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
                     w_sums + step * D, (row)[:, None], d[None, :], d_ok[None, :], last, H * D, C,
@@ -2546,14 +2569,16 @@ def backward_unroll_1_others(
                     write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :],
                     mask=i_ok[:, None] & e_ok[None, :], other=0.0,
                 )
-                p2 = tl.dot(write1.to(DT), s.to(DT), input_precision="tf32x3")  # (write1) dS
-                w = (k.to(tl.float32) * p * since) + (ahead2.to(tl.float32) * p2 * since)
-                sums = summed(w, C, True, False, DT)  # [i > j] w
+                write1_dS = tl.dot(write1.to(DT), dS.to(DT), input_precision="tf32x3")  # (write1) dS
+                known = (k.to(tl.float32) * v_dS * since) + (ahead2.to(tl.float32) * write1_dS * since)
+                sums = summed(known, C, True, False, DT)  # [i > j] w
                 write2 = tl.load(
                     write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :],
                     mask=i_ok[:, None] & e_ok[None, :], other=0.0,
                 )
-                p3 = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # (write2) (write1)^T
+                write2_write1 = tl.dot(
+                    write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3"
+                )  # (write2) (write1)^T
                 w_a_before = over_block(
                     tl.load(
                         w_sums + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
@@ -2574,11 +2599,11 @@ def backward_unroll_1_others(
                     if EXACT
                     else 0
                 )
-                p4 = decayed_sum(
-                    (tl.where(i[:, None] >= i[None, :] + 2, 1.0, 0.0) * p3), ahead2.to(tl.float32),
-                    w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before,
-                    w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT,
-                    EXACT, DT,
+                decayed = decayed_sum(
+                    (tl.where(i[:, None] >= i[None, :] + 2, 1.0, 0.0) * write2_write1),
+                    ahead2.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None,
+                    w_a_before, w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True,
+                    False, FLAT, EXACT, DT,
                 )  # sum_{j} [i >= j + 2]_{i,j} m_{i,j,d} (ahead2)_{j,d} [(write2) (write1)^T]_{i,j}
                 if not FLAT:
                     steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
@@ -2587,15 +2612,15 @@ def backward_unroll_1_others(
                     ahead3_p + t0 * ahead3_t + i[:, None] * ahead3_t + d[None, :],
                     mask=i_ok[:, None] & d_ok[None, :], other=0.0,
                 )
-                s2 = tl.load(
+                S = tl.load(
                     S_borders + (bh * chunks + c) * E * D + e[:, None] * D + d[None, :],
                     mask=e_ok[:, None] & d_ok[None, :], other=0.0,
                 )  # S
-                p5 = tl.dot(write2.to(DT), s2.to(DT), input_precision="tf32x3")  # (write2) S
+                write2_S = tl.dot(write2.to(DT), S.to(DT), input_precision="tf32x3")  # (write2) S
                 since2 = span(w_a_before, w_n_before, 0.0, 0)
-                p6 = tl.dot(write2.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # (write2) (v)^T
-                p7 = decayed_sum(
-                    (p6 * tl.where(i[:, None] >= i[None, :] + 2, 1.0, 0.0)), k.to(tl.float32),
+                write2_v = tl.dot(write2.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # (write2) (v)^T
+                decayed2 = decayed_sum(
+                    (write2_v * tl.where(i[:, None] >= i[None, :] + 2, 1.0, 0.0)), k.to(tl.float32),
                     w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before,
                     w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT,
                     EXACT, DT,
@@ -2603,30 +2628,36 @@ def backward_unroll_1_others(
                 if not FLAT:
                     steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
                     i_new = i_ok & ((i >= steep_from) | (again > 0))
-                w2 = (p4 * ahead3.to(tl.float32)) + (p5 * ahead3.to(tl.float32) * since2) + (ahead3.to(tl.float32) * p7)
-                sums2 = summed(w2, C, False, False, DT)  # [i < j] w
+                known2 = (
+                    (decayed * ahead3.to(tl.float32))
+                    + (write2_S * ahead3.to(tl.float32) * since2)
+                    + (ahead3.to(tl.float32) * decayed2)
+                )
+                sums2 = summed(known2, C, False, False, DT)  # [i < j] w
                 kept = span(w_a_end, w_n_end, 0.0, 0)
-                s3 = tl.sum((s.to(tl.float32) * s2.to(tl.float32)), axis=0)  # (S . dS)^T 1
-                p8 = tl.dot(write1.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # (write1) (write2)^T
-                p9 = decayed_sum(
-                    (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * p8), ahead3.to(tl.float32),
-                    w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before,
-                    w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False,
-                    FLAT, EXACT, DT,
+                dS_S = tl.sum((dS.to(tl.float32) * S.to(tl.float32)), axis=0)  # (S . dS)^T 1
+                write1_write2 = tl.dot(
+                    write1.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3"
+                )  # (write1) (write2)^T
+                decayed3 = decayed_sum(
+                    (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * write1_write2),
+                    ahead3.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None,
+                    w_a_before, w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False,
+                    False, FLAT, EXACT, DT,
                 )  # sum_{j} [i <= j - 2]_{i,j} (ahead3)_{j,d} m_{i,j,d} [(write1) (write2)^T]_{i,j}
                 if not FLAT:
                     steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
                     again = adds_steep(
-                        again, (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * p8),
+                        again, (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * write1_write2),
                         ahead3.to(tl.float32), steep_from, C,
                     )
                     i_new = i_ok & ((i >= steep_from) | (again > 0))
                 do = tl.load(
                     do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
                 )
-                p10 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # (do) (write1)^T
-                p11 = decayed_sum(
-                    p10, ahead2.to(tl.float32), w_sums + step * D,
+                do_write1 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # (do) (write1)^T
+                decayed4 = decayed_sum(
+                    do_write1, ahead2.to(tl.float32), w_sums + step * D,
                     w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last, H * D,
                     C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
                 )  # sum_{j} m_{i,j,d} (ahead2)_{j,d} [(do) (write1)^T]_{i,j}
@@ -2636,64 +2667,64 @@ def backward_unroll_1_others(
                 q = tl.load(
                     q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
                 )
-                p12 = tl.dot(v.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # (v) (write2)^T
-                p13 = decayed_sum(
-                    (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * p12), ahead3.to(tl.float32),
-                    w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before,
-                    w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False,
-                    FLAT, EXACT, DT,
+                v_write2 = tl.dot(v.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # (v) (write2)^T
+                decayed5 = decayed_sum(
+                    (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * v_write2),
+                    ahead3.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None,
+                    w_a_before, w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False,
+                    False, FLAT, EXACT, DT,
                 )  # sum_{j} [i <= j - 2]_{i,j} (ahead3)_{j,d} m_{i,j,d} [(v) (write2)^T]_{i,j}
                 if not FLAT:
                     steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
                     again = adds_steep(
-                        again, (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * p12),
+                        again, (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * v_write2),
                         ahead3.to(tl.float32), steep_from, C,
                     )
                     i_new = i_ok & ((i >= steep_from) | (again > 0))
-                p14 = tl.dot(write1.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # (write1) (do)^T
-                p15 = decayed_sum(
-                    p14, q.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None,
-                    w_a, w_n, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, FLAT,
-                    EXACT, DT,
+                write1_do = tl.dot(write1.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # (write1) (do)^T
+                decayed6 = decayed_sum(
+                    write1_do, q.to(tl.float32), w_sums + step * D,
+                    w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last, H * D,
+                    C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
                 )  # sum_{j} m_{i,j,d} (q)_{j,d} [(write1) (do)^T]_{i,j}
                 if not FLAT:
                     steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
-                    again = adds_steep(again, p14, q.to(tl.float32), steep_from, C)
+                    again = adds_steep(again, write1_do, q.to(tl.float32), steep_from, C)
                     i_new = i_ok & ((i >= steep_from) | (again > 0))
-                p16 = tl.dot(do.to(DT), s2.to(DT), input_precision="tf32x3")  # (do) S
+                do_S = tl.dot(do.to(DT), S.to(DT), input_precision="tf32x3")  # (do) S
                 since3 = span(w_a, w_n, 0.0, 0)
-                p17 = tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # (v) (do)^T
-                p18 = decayed_sum(
-                    p17, q.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None,
-                    w_a, w_n, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, FLAT,
-                    EXACT, DT,
+                v_do = tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # (v) (do)^T
+                decayed7 = decayed_sum(
+                    v_do, q.to(tl.float32), w_sums + step * D,
+                    w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last, H * D,
+                    C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
                 )  # sum_{j} m_{i,j,d} (q)_{j,d} [(v) (do)^T]_{i,j}
                 if not FLAT:
                     steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
-                    again = adds_steep(again, p17, q.to(tl.float32), steep_from, C)
+                    again = adds_steep(again, v_do, q.to(tl.float32), steep_from, C)
                     i_new = i_ok & ((i >= steep_from) | (again > 0))
-                p19 = tl.dot(do.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # (do) (v)^T
-                p20 = decayed_sum(
-                    p19, k.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None,
-                    w_a, w_n, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT,
-                    EXACT, DT,
+                do_v = tl.dot(do.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # (do) (v)^T
+                decayed8 = decayed_sum(
+                    do_v, k.to(tl.float32), w_sums + step * D,
+                    w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last, H * D,
+                    C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
                 )  # sum_{j} m_{i,j,d} (k)_{j,d} [(do) (v)^T]_{i,j}
                 if not FLAT:
                     steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
                     i_new = i_ok & ((i >= steep_from) | (again > 0))
-                w3 = (
-                    (-(ahead2.to(tl.float32) * p9))
-                    + (p11 * q.to(tl.float32))
-                    + (-(k.to(tl.float32) * p13))
-                    + (-(ahead2.to(tl.float32) * p15))
-                    + (p16 * since3 * q.to(tl.float32))
-                    + (-(k.to(tl.float32) * p18))
-                    + (q.to(tl.float32) * p20)
+                known3 = (
+                    (-(ahead2.to(tl.float32) * decayed3))
+                    + (decayed4 * q.to(tl.float32))
+                    + (-(k.to(tl.float32) * decayed5))
+                    + (-(ahead2.to(tl.float32) * decayed6))
+                    + (do_S * since3 * q.to(tl.float32))
+                    + (-(k.to(tl.float32) * decayed7))
+                    + (q.to(tl.float32) * decayed8)
                 )
-                sums3 = summed(w3, C, False, True, DT)  # [i <= j] w
+                sums3 = summed(known3, C, False, True, DT)  # [i <= j] w
                 tl.store(
                     S__out + step * D + i[:, None] * (H * D) + d[None, :],
-                    (sums + sums2 + (kept * s3)[None, :] + sums3),
+                    (sums + sums2 + (kept * dS_S)[None, :] + sums3),
                     mask=i_new[:, None] & d_ok[None, :],
                 )  # S
 
@@ -2772,7 +2803,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], kappa.shape[2], a.shape[2], v.shape[2], w.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "65e0ab577ccf9490")
+    config = choose(some.dtype, (D, E), "7a49bb76da2b4cec")
     lay = places(packed, (B, T, H), config.chunk)
     blocks = places(packed, (B, T, H), BLOCK)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
@@ -2986,13 +3017,13 @@ def torch_step(given, states, constants, outputs, following):
     w = given["w"].to(dtype).exp()
     S = states["S"].to(dtype)
     t1 = kappa.square().sum(-1)
-    t2 = (kappa[..., None, :] * S).sum(-1)
+    kappa_S = (kappa[..., None, :] * S).sum(-1)
     rate = torch.sigmoid(a)
-    t3 = -((1.0 / (1e-06 + t1))[..., None] * t2)[..., :, None] * kappa[..., None, :] * rate[..., None, :]
-    t4 = v[..., :, None] * k[..., None, :] + t3 + w[..., None, :] * S
-    t5 = (q[..., None, :] * t4).sum(-1)
-    next_S = t4
-    outputs["o"][...] = t5
+    t2 = -((1.0 / (1e-06 + t1))[..., None] * kappa_S)[..., :, None] * kappa[..., None, :] * rate[..., None, :]
+    t3 = v[..., :, None] * k[..., None, :] + t2 + w[..., None, :] * S
+    t4 = (q[..., None, :] * t3).sum(-1)
+    next_S = t3
+    outputs["o"][...] = t4
     following["S"][...] = next_S
 
 
@@ -3060,16 +3091,16 @@ def step_kernel(
         v = v.to(tl.float32)
         w = tl.exp(w.to(tl.float32))
         t1 = tl.sum(kappa * kappa, axis=0)
-        t2 = tl.sum(kappa[None, :] * S, axis=1)
+        kappa_S = tl.sum(kappa[None, :] * S, axis=1)
         rate = tl.sigmoid(a)
-        t3 = (
+        t2 = (
             v[:, None] * k[None, :]
             + w[None, :] * S
-            - (1.0 / (1e-06 + t1) * t2)[:, None] * kappa[None, :] * rate[None, :]
+            - (1.0 / (1e-06 + t1) * kappa_S)[:, None] * kappa[None, :] * rate[None, :]
         )
-        tl.store(next_S_at + at_e_d, t3, mask=in_e_d)
-        t4 = tl.sum(q[None, :] * t3, axis=1)
-        tl.store(o_at + at_e, t4, mask=in_e)
+        tl.store(next_S_at + at_e_d, t2, mask=in_e_d)
+        t3 = tl.sum(q[None, :] * t2, axis=1)
+        tl.store(o_at + at_e, t3, mask=in_e)
 
 
 @triton.jit(do_not_specialize=["heads", "steps"])
@@ -3152,17 +3183,17 @@ def steps_kernel(
             w = tl.exp(w_ahead.to(tl.float32))
             w_ahead = tl.load(w_at + then * w_stride1 + wide_d * w_stride3, mask=in_d, other=0.0)
             t1 = tl.sum(kappa * kappa, axis=0)
-            t2 = tl.sum(kappa[None, :] * S, axis=1)
+            kappa_S = tl.sum(kappa[None, :] * S, axis=1)
             rate = tl.sigmoid(a)
-            t3 = (
+            t2 = (
                 v[:, None] * k[None, :]
                 + w[None, :] * S
-                - (1.0 / (1e-06 + t1) * t2)[:, None] * kappa[None, :] * rate[None, :]
+                - (1.0 / (1e-06 + t1) * kappa_S)[:, None] * kappa[None, :] * rate[None, :]
             )
-            t4 = tl.sum(q[None, :] * t3, axis=1)
+            t3 = tl.sum(q[None, :] * t2, axis=1)
             if yields:
-                tl.store(o_at + now * o_stride1 + at_e, t4, mask=in_e)
-            next_S = (t3).to(S_at.dtype.element_ty)
+                tl.store(o_at + now * o_stride1 + at_e, t3, mask=in_e)
+            next_S = (t2).to(S_at.dtype.element_ty)
             if keeps:
                 if each_at is not None:
                     kept_row = tl.cast(tl.load(each_at + batch * steps + now), tl.int64)

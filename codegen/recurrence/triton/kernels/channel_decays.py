@@ -67,7 +67,7 @@ class ChannelDecays(TileProducts):
                 if y.op == "sum":
                     self.memo[y] = where.value(y)
             p = where.reads_of_writes(factors, axis)
-            p = where.assign("p", p.over((ROW, COL)), (ROW, COL))
+            p = where.assign("reads", p.over((ROW, COL)), (ROW, COL))
             self.memo[summed] = self.decayed_sum(summed, COL, factors, p)
         return self.value(x)
 
@@ -103,11 +103,11 @@ class ChannelDecays(TileProducts):
             "DT",
         )
         own = self.assign("own", call("diagonal", p.over((ROW, COL)), "C"), (ROW,)) if alone else None
-        v = self.assign("p", made, (ROW, axis), note=self.note(x))
+        v = self.assign("decayed", made, (ROW, axis), note=self.note(x))
         if own is not None and self.apart is not None:
             self.apart[x] = v
             with_own = plus(v.code, times(own.over((ROW, axis)), w.over((ROW, axis))))
-            v = self.assign("p", with_own, (ROW, axis), note="with each step's own")
+            v = self.assign("decayed", with_own, (ROW, axis), note="with each step's own")
         self.from_slow_path(
             masks[0], axis, None if masks[0].attrs[3] > 0 else (p.over((ROW, COL)), w.over((ROW, axis)))
         )
@@ -160,7 +160,7 @@ class ChannelDecays(TileProducts):
                 return v
             return Value(self.until_ends(v.over(v.axes), mul(*factors), v.axes, (axis,)), v.axes)
         axes = self.ordered((ROW, axis))
-        return self.assign("x", where(self.inside(axes), v.over(axes), 0.0), axes)
+        return self.assign("factor", where(self.inside(axes), v.over(axes), 0.0), axes)
 
     def from_slow_path(self, mask: Node, axis: str, read: tuple[Code, Code] | None = None) -> None:
         """Which rows are stored by the kernel for those that are of a large decay range: from the first of these on, and the rows

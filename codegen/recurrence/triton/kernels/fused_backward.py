@@ -57,7 +57,7 @@ from ..print.axis_names import block_name, size_name
 from .arguments import Role
 from .chunk_kernel import Kernel, NameOf, Piece
 from .places import bases, chunk_header, header, load_state, over_chunks, same_size, store_state
-from .stores import cited, cited_root
+from .stores import cited, cited_root, made_name
 from .tile_lowering import Tiles
 from .tile_names import Scope
 from .tile_values import Cumulative, Once, Value
@@ -153,7 +153,9 @@ class WholeTiles(Tiles):
 
     def ahead(self, x: Node) -> None:
         """Make the operands of a product, so that what they are made of needs no registers later."""
-        sides = [v if v.raw else self.assign("w", v.over(v.axes).to("DT"), v.axes, raw=True) for v in self._sides(x)]
+        sides = [
+            v if v.raw else self.assign("operand", v.over(v.axes).to("DT"), v.axes, raw=True) for v in self._sides(x)
+        ]
         self.sides[x] = sides
 
     def _sides(self, x: Node) -> list[Value]:
@@ -198,7 +200,7 @@ class WholeTiles(Tiles):
 
     def made(self, x: Node) -> Value:
         """Rounded at once, as products take it."""
-        return self.assign("t", self.value(x).over((ROW, COL)).to("DT"), (ROW, COL), raw=True, note=self.note(x))
+        return self.assign("pairs", self.value(x).over((ROW, COL)).to("DT"), (ROW, COL), raw=True, note=self.note(x))
 
     def load(self, base: str, x: Node, own: tuple[str, ...]) -> tuple[Code, tuple[str, ...]]:
         if not own:
@@ -448,10 +450,11 @@ def _sweep(
         for read in [r for r in reads if products_of(r[2]) <= products_of(node)]:
             reads.remove(read)
             _store_read(*read, tiles, steps)
-        v = tiles.value(node)
+        name = made_name(x, stores, steps.name_of)
+        v = tiles.value(tiles.called(node, name))
         if not v.named:
             v = tiles.assign(
-                "y" if x.attrs[0] == "read" else "w",
+                name,
                 v.over(v.axes),
                 v.axes,
                 note=cited(x.attrs[:2], tiles.note(node), steps.name_of),
@@ -556,14 +559,14 @@ def _sum_over(target: str, v: Value, tiles: Tiles, factor: Code = NOTHING, note:
 def _store(store: Store, o: Opened, tiles: Tiles, inside: set[Node], outputs: set[str], steps: Steps) -> None:
     x = store.leaf
     own = tuple(next(t for t in o.tile if same_size(a, t)) for a in x.axes)
-    v = tiles.value(at_row(rename(store.node, o.rename)))
     name, note = steps.name_of(x), cited_root(store, steps.name_of) or steps.name_of(x)
+    v = tiles.value(tiles.called(at_row(rename(store.node, o.rename)), name))
     if store.kind == "sums":
         target = tiles.argument(name, Role.OUT, "sums", x, stores=True)
         tiles.body.append(_sum_over(target, v, tiles, note=note)[1])
         return
     if not v.named:
-        v = tiles.assign("terms", v.over(v.axes), v.axes, note=note)
+        v = tiles.assign(name, v.over(v.axes), v.axes, note=note)
     tiles.memo[leaf(x.attrs[0], x.attrs[1], (ROW, *own))] = v
     if x in inside:
         return

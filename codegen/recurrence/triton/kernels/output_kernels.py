@@ -38,7 +38,7 @@ from .arguments import Role
 from .at_once import at_once
 from .chunk_kernel import Kernel, NameOf, Piece, by_channel, sums_loaded
 from .places import OF_CHUNK, chunk_place, loaded_state, same_size, step_place, tile_place
-from .stores import cited, cited_root, store_of
+from .stores import cited, cited_root, made_name, store_of
 from .tile_lowering import Tiles
 from .tile_names import Scope
 from .tile_values import Fine, Value
@@ -102,14 +102,15 @@ def output_kernel(
         for s in sweep.group:
             _checkpoint(s, o, tiles, name_of)
         for x, node in o.outputs.items():
-            v = tiles.value(node)
+            made = made_name(x, sweep.stores, name_of)
+            v = tiles.value(tiles.called(node, made))
             if (apart := tiles.without_own(node)) is not node:
                 rest = tiles.value(apart)
                 tiles.memo[leaf("apart", x.attrs[1], (ROW, *x.axes))] = tiles.assign(
                     "apart", rest.over(rest.axes), rest.axes
                 )
             if not v.named:
-                v = tiles.assign("y", v.over(v.axes), v.axes, note=cited(x.attrs[:2], tiles.note(node), name_of))
+                v = tiles.assign(made, v.over(v.axes), v.axes, note=cited(x.attrs[:2], tiles.note(node), name_of))
             tiles.memo[leaf(x.attrs[0], x.attrs[1], (ROW, *x.axes))] = v
         for boundary in o.sums:
             sums.setdefault(boundary.state, []).extend(_paired(boundary, tiles, tiled))
@@ -145,10 +146,10 @@ def _store_all(
     for store in x.stores:
         own = tuple(next(t for t in o.tile if same_size(a, t)) for a in store.leaf.axes)
         node = at_row(rename(store.node, o.rename))
-        v = tiles.value(_apart(node, tiles) if store.root in late else node)
+        v = tiles.value(tiles.called(_apart(node, tiles) if store.root in late else node, name_of(store.leaf)))
         if store.kind != "sums":
             if store.leaf not in inside:  # else it is made where it is used: it takes registers till then
-                v = tiles.assign("terms", v.over(v.axes), v.axes, note=cited_root(store, name_of))
+                v = tiles.assign(name_of(store.leaf), v.over(v.axes), v.axes, note=cited_root(store, name_of))
             kind, what, _ = store.leaf.attrs
             tiles.memo[leaf(kind, what, (ROW, *own))] = v
         if store.leaf not in inside:
@@ -266,7 +267,7 @@ def _checkpoint(s: StateForm, o: Opened, tiles: Tiles, name_of: NameOf) -> Value
         state = name_of(leaf("state", s.name))
         target = tiles.argument(state, Role.CHECKPOINTS, "border", leaf("border", s.name, s.axes), s.axes)
         raw = tiles.fine is None
-        tiles.memo[x] = tiles.assign("s", loaded_state(s, own, target, OF_CHUNK), own, raw, note=s.name)
+        tiles.memo[x] = tiles.assign(state, loaded_state(s, own, target, OF_CHUNK), own, raw, note=s.name)
     return tiles.memo[x]
 
 

@@ -165,7 +165,7 @@ def _by_blocks(
     inside.by_range, inside.split, inside.making = tiles.by_range, tiles.split, making
     before: list[Statement] = []
     for x, node in products.items():
-        total = tiles.fresh("t")
+        total = tiles.fresh("products")
         before.append(let(total, call("tl.zeros", shape("C", "C"), "tl.float32")))
         tiles.memo[x] = Value(Name(total), (ROW, COL))
         inside.add_product(total, node, axis)

@@ -11,7 +11,7 @@ from ....ir.code import (
     times,
     where,
 )
-from ....ir.expr import ROW, rename
+from ....ir.expr import ROW, Node, rename
 from ....ir.kernel_ir import Store as StoreTo
 from ..plan_passes.hoist import Opened
 from ..plan_passes.roles import at_row
@@ -50,11 +50,17 @@ def cited_root(store: Store, name_of: NameOf) -> str:
     return cited(("result", store.root), store.root, name_of) if store.root else ""
 
 
+def made_name(x: Node, stores: list[Store], name_of: NameOf) -> str:
+    """What a read or a write is called in a kernel: as the result that it is, if it is stored as one."""
+    results = [s.leaf for s in stores if s.kind != "sums" and s.node.op == "leaf" and s.node.attrs[:2] == x.attrs[:2]]
+    return name_of(results[-1]) if results else x.attrs[0]
+
+
 def store_of(store: Store, tiles: Tiles, tiled: str | None, o: Opened, name_of: NameOf) -> StoreTo:
     x = store.leaf
     own = tuple(next(t for t in o.tile if same_size(a, t)) for a in x.axes)
     name = name_of(x)
-    v = tiles.value(at_row(rename(store.node, o.rename)))
+    v = tiles.value(tiles.called(at_row(rename(store.node, o.rename)), name))
     note = cited_root(store, name_of)
     if store.kind == "sums":
         target = tiles.argument(name, Role.OUT, "sums", x, stores=True)

@@ -61,7 +61,7 @@ from .places import (
     store_state,
     tiles_of,
 )
-from .stores import cited, over_tile, store_of, stored_sums
+from .stores import cited, made_name, over_tile, store_of, stored_sums
 from .tile_lowering import Tiles
 from .tile_names import Scope
 from .tile_values import Fine, Value
@@ -217,10 +217,11 @@ def _yielded(
         for stored, node, at in _store_sums(boundary, tiles, tiled, name_of):
             by_read.sums(boundary.state, node, stored, at)
     for x, node in o.outputs.items():
-        v = tiles.value(node)
+        made = made_name(x, stores, name_of)
+        v = tiles.value(tiles.called(node, made))
         if not v.named:
             v = tiles.assign(
-                "y" if x.attrs[0] == "read" else "w",
+                made,
                 v.over(v.axes),
                 v.axes,
                 note=cited(x.attrs[:2], tiles.note(node), name_of),
@@ -246,7 +247,8 @@ def _next_states(group: list[StateForm], carried: dict[str, str], o: Opened, til
     new = []
     for s in group:
         node, own = o.states[s.name], tiles.ordered(s.axes)
-        value = tiles.until_ends(tiles.value(node).over(own), node, own, own)
+        made = tiles.value(tiles.called(node, f"{carried[s.name]}_after"))
+        value = tiles.until_ends(made.over(own), node, own, own)
         new.append((carried[s.name], value, cited(("state", s.name), tiles.note(node), name_of)))
     if len(new) == 1:
         tiles.body.append(let(new[0][0], new[0][1], note=new[0][2]))

@@ -33,11 +33,10 @@ from ....printing.cannot_print import CannotPrint
 from ..plan_passes.roles import STEPS
 from ..print.axis_names import size_name
 from .arguments import Role
-from .tile_names import Scope, TileNames
+from .tile_names import NAMED, Scope, TileNames
 from .tile_values import Cumulative, Once, Value
 
 DECAY_NAMES = {"decay_mask": "m", "decay_in": "since", "decay_out": "until", "decay_all": "kept"}
-NAMED = ("read", "write", "stored", "scaled", "intra", "matrix", "ahead", "weight", "block weight")
 
 
 class TileDecays(TileNames):

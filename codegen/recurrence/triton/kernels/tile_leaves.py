@@ -54,7 +54,9 @@ class TileLeaves(ChannelDecays):
         if kind == "inner":
             return self._inner(x)
         if kind == "state in" and name in self.checkpoints:
-            return self.assign("s", self.checkpoints[name], self.ordered(x.axes), raw=True, note=name)
+            return self.assign(
+                self.name_of(leaf("state", name)), self.checkpoints[name], self.ordered(x.axes), raw=True, note=name
+            )
         if kind == "stream":
             return self._stream(x)
         if kind == "matrix" and name in self.matrices:
@@ -65,7 +67,9 @@ class TileLeaves(ChannelDecays):
         if kind == "matrix":
             variable = self.argument(self.name_of(x), Role.WHOLE, "matrix", x)
             if Once(variable) not in self.loads:
-                self.loads[Once(variable)] = self.assign("t", Load(matrix_place(variable)), order, raw=True).name
+                self.loads[Once(variable)] = self.assign(
+                    f"{variable}_tile", Load(matrix_place(variable)), order, raw=True
+                ).name
             return Value(Name(self.loads[Once(variable)]), order, raw=True)
         if kind == WEIGHT:
             return self._weight(leaf(kind, name), order)
@@ -136,7 +140,7 @@ class TileLeaves(ChannelDecays):
     def made(self, x: Node) -> Value:
         """A matrix over the steps of a chunk that is made here."""
         v = self.value(x)
-        return v if v.named else self.assign("t", v.over((ROW, COL)), (ROW, COL), note=self.note(x))
+        return v if v.named else self.assign("pairs", v.over((ROW, COL)), (ROW, COL), note=self.note(x))
 
     def _per_head(self, x: Node, own: tuple[str, ...]) -> Value:
         kind, name, _ = x.attrs
@@ -156,7 +160,7 @@ class TileLeaves(ChannelDecays):
         if base not in self.memo:
             v = self.value(self.definitions[base])
             if not v.named:
-                v = self.assign("w", v.over(v.axes), v.axes)
+                v = self.assign("system" if set(v.axes) == {ROW, COL} else "known", v.over(v.axes), v.axes)
             self.memo[base] = v
         v = self.memo[base]
         names = dict(zip(base.attrs[2], x.attrs[2], strict=True))
@@ -170,7 +174,7 @@ class TileLeaves(ChannelDecays):
             return v
         axes = self.ordered({ROW, *v.axes})  # also what is the same at each step
         oks = both(*(Value(Name(self.ok(a)), (a,)).over(axes) for a in axes))
-        return self.assign("x", where(oks, v.over(axes), 0.0), axes, note=self.note(node))
+        return self.assign("stepwise", where(oks, v.over(axes), 0.0), axes, note=self.note(node))
 
     def _apart(self, v: Value, argument: str) -> Value:
         """A tile that was loaded, whose elements are taken through a select that changes nothing.

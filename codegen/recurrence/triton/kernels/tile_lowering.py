@@ -107,7 +107,9 @@ class Tiles(TileLeaves):
         late = ROW if self.forward else COL
         # what comes before the end may not see beyond it
         t = self.until_ends(t, x.args[0], (ROW, COL), (late,))
-        return self.assign("x", call("inverse", t, "C", "LEVELS", "DT"), (ROW, COL), note="(I - T)^-1")
+        return self.assign(
+            self.wish(x, "solved"), call("inverse", t, "C", "LEVELS", "DT"), (ROW, COL), note="(I - T)^-1"
+        )
 
     def _channel_solve(self, x: Node) -> Value:
         """One triangular system for each channel; functions have steps on the last axis."""
@@ -119,7 +121,7 @@ class Tiles(TileLeaves):
         factors, constants = given if own == axes else [call("tl.trans", v) for v in given]
         t = self.value(matrix).over((ROW, COL))
         made = call("channel_solve", constants, factors, t, x.attrs[0] > 0, "C")
-        return self.assign("x", made, axes, note="a system for each channel")
+        return self.assign(self.wish(x, "solution"), made, axes, note="a system for each channel")
 
     def _function(self, x: Node) -> Value:
         """Of one value, or the largest of several, tiles first."""
@@ -161,14 +163,14 @@ class Tiles(TileLeaves):
             return Value(Group(found), axes)
         elif any(not set(axes) <= set(p.axes) for p in parts):
             dots, first = dots[1:], self.value(dots[0])
-            return self._onto(Value(Group(plus(found, first.over(axes))), axes), dots)
+            return self._onto(Value(Group(plus(found, first.over(axes))), axes), dots, x)
         else:
             total = Value(found if len(parts) == 1 else Group(found), axes)
-        return self._onto(total, dots)
+        return self._onto(total, dots, x)
 
-    def _onto(self, total: Value, dots: list[Node]) -> Value:
+    def _onto(self, total: Value, dots: list[Node], x: Node) -> Value:
         for a in dots:
-            total = self._dot(a, total)
+            total = self._dot(a, total, self.wish(x, "added"))
         return total
 
     def _subtracted(self, x: Node) -> Node:
@@ -201,8 +203,8 @@ class Tiles(TileLeaves):
             inside = self.ordered({bound, *axes})
             total = call("tl.sum", self.until_ends(v.over(inside), body, inside, (bound,)), axis=inside.index(bound))
             if not self._in_slices(bound):
-                return self.assign("s", total, axes, note=note)
-            v = self.assign("s", self.zeros(axes), axes)
+                return self.assign(self.wish(x, "sums"), total, axes, note=note)
+            v = self.assign(self.wish(x, "sums"), self.zeros(axes), axes)
             self.body.append(Let((v.name,), total, "+=", note))
             return v
         return self._dot(x)

@@ -19,15 +19,19 @@ from ....ir.code import (
 )
 from ....ir.expr import (
     Node,
+    factors_of,
+    leaf,
     plain_name,
 )
 from ....ir.kernel_ir import Statement, let
 from ..plan_passes.hoist import Opened
 from ..plan_passes.roles import STEPS
 from ..print.axis_names import axis_name, block_name
+from ..print.reserved import RESERVED, SUFFIXES
 from .arguments import Argument, Role
 from .tile_values import Value, zeros_of
 
+NAMED = ("read", "write", "stored", "scaled", "intra", "matrix", "ahead", "weight", "block weight")
 TAKEN = frozenset("i c h b bh sh t0 at row step first last tl T H C DT".split())  # names that each kernel has
 
 
@@ -61,6 +65,8 @@ class TileNames:
         self.body: list[Statement] = []
         self.head: list[Statement] = []  # loads at the start of a chunk, so that nothing waits for them
         self.memo: dict[Node, Value] = {}
+        self.definitions = scope.definitions
+        self.wishes: dict[Node, str] = {}  # what nodes are for, by which their values are called
         self.arguments: dict[str, Argument] = {}
         self.names = {*TAKEN, *(plain_name(axis_name(a)) for a in (*self.full, *self.tile))}  # in plain letters
 
@@ -111,6 +117,33 @@ class TileNames:
         self.names.add(name)
         return wish if n == 1 else f"{wish}{n}"
 
+    def called(self, x: Node, name: str) -> Node:
+        """x, which is called `name` where it is made; of a definition, what that is."""
+        node: Node | None = x
+        while node is not None and node.op == "leaf" and node.attrs[0] == "inner":
+            node = next((made for d, made in self.definitions.items() if d.attrs[1] == node.attrs[1]), None)
+        if node is not None:
+            self.wishes.setdefault(node, name)
+        return x
+
+    def wish(self, x: Node, other: str) -> str:
+        """What a value is called: by what it is for, or by the two tiles that it is a product of, or else as an `other`."""
+        if x in self.wishes:
+            return self.wishes[x]
+        tiles = [y for y in factors_of(x.args[0]) if len(y.axes) == 2] if x.op == "sum" else []
+        if len(tiles) != 2:
+            return other
+        names = [self._name_of_tile(y) for y in sorted(tiles, key=lambda y: min(map(_place, {*x.axes} & {*y.axes})))]
+        name = "_".join(filter(None, names))
+        taken = SUFFIXES.search(plain_name(name)) or plain_name(name) in RESERVED
+        return other if taken or not all(names) else name
+
+    def _name_of_tile(self, x: Node) -> str | None:
+        if x.op == "leaf" and x.attrs[0] in NAMED:
+            return self.name_of(leaf(*x.attrs[:2]))
+        v = self.memo.get(x)
+        return v.name if v is not None and v.named and "_" not in v.name else None
+
     def assign(self, wish: str, x: Code, axes: tuple[str, ...], raw: bool = False, note: str = "") -> Value:
         name = self.fresh(wish)
         self.body.append(let(name, x, note=note))
@@ -133,3 +166,8 @@ class TileNames:
         assert known.layout == layout, name
         self.arguments[name] = replaced(known, loaded=known.loaded or not stores, stored=known.stored or stores)
         return name
+
+
+def _place(axis: str) -> tuple[int, str]:
+    """In which order mathematics has axes: first steps that read, then those that write."""
+    return (STEPS.index(axis), "") if axis in STEPS else (len(STEPS), axis)

@@ -59,7 +59,6 @@ class TileProducts(TileDecays):
 
     def __init__(self, scope: Scope) -> None:
         super().__init__(scope)
-        self.definitions = scope.definitions
         self.parts: dict[Code, tuple[str, str]] = {}  # of operands in two parts
         # are states two operands of products on tensor cores, of which one holds what rounding leaves?
         self.precise = False
@@ -98,8 +97,8 @@ class TileProducts(TileDecays):
             and running(x) is None
         )
 
-    def _dot(self, x: Node, onto: Value | None = None) -> Value:
-        """A contraction that leaves two axes, added to another value where there is one."""
+    def _dot(self, x: Node, onto: Value | None = None, wish: str = "") -> Value:
+        """A contraction that leaves two axes, added to another value where there is one; called as is wished, or by its tiles."""
         (bound,) = x.attrs
         axes = p, q = self.ordered(x.axes)
         left, right = self._factors(x)
@@ -107,7 +106,7 @@ class TileProducts(TileDecays):
         sides = self._sides(x)
         again = [self._in_two_parts(left), self._in_two_parts(right)]
         if self.parted and self.precise and bound == ROW and not sides[n].raw:
-            sides[n] = self.assign("w", sides[n].over(sides[n].axes), sides[n].axes)  # what a state gets
+            sides[n] = self.assign("written", sides[n].over(sides[n].axes), sides[n].axes)  # what a state gets
             again[n] = True
         rests = list(sides)
         for side in (0, 1):
@@ -115,16 +114,17 @@ class TileProducts(TileDecays):
                 sides[side], rests[side] = self._in_parts(sides[side])
         a, b = sides
         operands = self._operand(a, (p, bound)), self._operand(b, (bound, q))
+        wish = wish or self.wish(x, "product")
         note = ("... + " if onto is not None else "") + self.note(x)
         apart = self.sweeps and onto is None and set(axes) == {ROW, COL}
         if self._in_slices(bound) or apart:
-            v = self.assign("p", self.zeros(axes) if onto is None else onto.over(axes), axes)
+            v = self.assign(wish, self.zeros(axes) if onto is None else onto.over(axes), axes)
             added = let(v.name, dot_of(*operands, v.code, exactly=x in self.divided), note=note)
             # in a region of its own, or else the compiler has each row of it made by two warps, as a sweep's tile has more rows
             self.body.append(If(self.surely, (added,)) if apart else added)
         else:
             product = dot_of(*operands, *([] if onto is None else [onto.over(axes)]), exactly=x in self.divided)
-            v = self.assign("p", product, axes, note=note)
+            v = self.assign(wish, product, axes, note=note)
         others = [(rests[0], b)] * again[0] + [(a, rests[1])] * again[1]
         if others:
             each = [(self._operand(y, (p, bound)), self._operand(z, (bound, q))) for y, z in others]

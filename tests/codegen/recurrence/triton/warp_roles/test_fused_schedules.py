@@ -156,7 +156,7 @@ def test_one_buffer_is_an_operand_as_it_is_and_transposed(made: dict[str, Made])
                 views.setdefault(y.place, set()).add(y.turned)
                 other = replace(x, **{side: replace(y, turned=not y.turned)})
                 assert refused(k, edited(s, consumer, (*consumer.each[:n], other, *consumer.each[n + 1 :])))
-    assert [b.name for b in s.buffers if views.get(b.name) == {False, True}] == ["dS_2_buffer", "t_buffer"]
+    assert [b.name for b in s.buffers if views.get(b.name) == {False, True}] == ["dS_2_buffer", "pairs_buffer"]
 
 
 def test_sums_are_of_what_they_say(made: dict[str, Made]) -> None:
