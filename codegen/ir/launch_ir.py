@@ -161,7 +161,7 @@ class Launch:
     """The launch of a kernel over a grid of programs: tensors, then where chunks are, then words by name; `more` on a line
     of their own. `programs`: what programs differ in, of STEPS (or chunks, or parts of sequences), HEADS and TILES. `roles`: the
     words for the sizes and blocks of a state's axes, where a kernel whose warps have roles may take the kernel's place;
-    `chooser`: the function of the runtime that says whether it does."""
+    `chooser`: the function of the runtime that says whether it does. `alone`: there is none without roles."""
 
     kernel: str
     grid: Expr
@@ -172,6 +172,7 @@ class Launch:
     programs: frozenset[str] = frozenset({STEPS, HEADS})
     roles: tuple[str, ...] = ()
     chooser: str = "launch_with_roles"
+    alone: bool = False
 
     @property
     def loads(self) -> frozenset[str]:

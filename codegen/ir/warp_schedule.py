@@ -30,7 +30,15 @@ class Operand:
     depth: str  # its columns
 
 
-Layout = Accumulator | Operand
+@dataclass(frozen=True)
+class Blocks:
+    """Tiles of [rows, columns] of all chunks of a stage at once, as tensor cores leave products of small matrices."""
+
+    rows: str
+    columns: str
+
+
+Layout = Accumulator | Operand | Blocks
 
 
 START, STOP = Name("t0"), Name("stop")  # the first step of a chunk, and that after the last of a sequence
@@ -55,12 +63,19 @@ class Tile:
 @dataclass(frozen=True)
 class Ring:
     """Buffers in shared memory [C, X] or [C] or [1], one for each chunk that is under way. `tile`: the copy engine fills them;
-    otherwise a role does, with float32. `turned`: the value of this name is the transpose of what lies there."""
+    otherwise a role does, with float32, or with an `operand` of products in their dtype. `turned`: the value of this name is the
+    transpose of what lies there."""
 
     name: str
     shape: tuple[str, ...]
     tile: Tile | None = None
     turned: bool = False
+    operand: bool = False
+
+    @property
+    def is_operand(self) -> bool:
+        """Do products take it from there?"""
+        return self.operand or self.tile is not None
 
 
 @dataclass(frozen=True)
@@ -166,6 +181,17 @@ class Product:
 
 
 @dataclass(frozen=True)
+class Invert:
+    """name = (I - value)^-1, of a value that is zero on its diagonal and on one side of it, by tensor cores, through buffers of
+    its own."""
+
+    name: str
+    value: str
+    layout: Blocks
+    note: str = ""
+
+
+@dataclass(frozen=True)
 class Settle:
     """Wait for a product; so many that began after it may go on."""
 
@@ -222,18 +248,37 @@ class WhereGiven:
     steps: tuple[Step, ...]
 
 
-Step = Await | Arrive | Fetch | Make | Put | Fence | Product | Settle | Drain | Send | Pass | Plain | Leave | WhereGiven
+Step = (
+    Await
+    | Arrive
+    | Fetch
+    | Make
+    | Put
+    | Fence
+    | Product
+    | Invert
+    | Settle
+    | Drain
+    | Send
+    | Pass
+    | Plain
+    | Leave
+    | WhereGiven
+)
 
 
 @dataclass(frozen=True)
 class Role:
-    """Some warps: what they do before the first chunk, for each chunk, and after the last."""
+    """Some warps: what they do before the first chunk, for each chunk, and after the last. `together`: where stages have several
+    chunks, it does it for all of a stage at once; otherwise it waits for a stage at the first of these, and is done with it at
+    the last."""
 
     name: str
     warps: int | str
     before: tuple[Step, ...]
     each: tuple[Step, ...]
     after: tuple[Step, ...]
+    together: bool = False
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -253,7 +298,7 @@ def flat(steps: Iterable[Step]) -> Iterator[Step]:
 class Schedule:
     """`setup` are the numbers that all roles have: of a program. `indices`: vectors of numbers along an axis, by name, of which
     each tile makes its own. `scalars`: numbers of a chunk, which each role makes that needs them. `alike`: blocks of axes that a
-    launch makes the same size."""
+    launch makes the same size. `several`: a stage has so many chunks as a launch says, or else one."""
 
     name: str
     setup: Body
@@ -264,6 +309,7 @@ class Schedule:
     barriers: tuple[Barriers, ...]
     roles: tuple[Role, ...]
     alike: tuple[str, ...] = ()
+    several: bool = False
 
     def ring(self, name: str) -> Ring | None:
         return next((x for x in self.rings if x.name == name), None)

@@ -197,15 +197,16 @@ def launches_of(
 
 
 def _with_roles(module: Any, given: Any, states: Any, constants: Any, backward: Any) -> list[KernelLaunch]:
-    """The kernels with roles of a forward call that records no gradient, and of one that does, with its backward pass."""
+    """The kernels with roles of a forward call that records no gradient, and of one that does, with its backward pass; and of one
+    whose sequences are whole."""
     found: dict[Any, KernelLaunch] = {}
-    for recording in (False, True) if any(map(is_gluon, vars(module).values())) else ():
+    for recording, parts in ((False, 2), (True, 2), (False, 1)) if any(map(is_gluon, vars(module).values())) else ():
 
         def record(kernel: Any, grid: Any, args: Any, options: Any, recording: bool = recording) -> None:
             if is_gluon(kernel):
                 found.setdefault((kernel, recording), KernelLaunch(kernel, args, options))
 
-        with replaced_launches(module, record), assuming_roles(STAGES):
+        with replaced_launches(module, record, parts), assuming_roles(STAGES):
             _, _, saved = module.triton_forward(given, states, constants, needs_backward=recording)
             if recording:
                 module.triton_backward(given, states, constants, saved, *backward)

@@ -26,11 +26,13 @@ from ..ir.warp_schedule import (
     Arrive,
     Await,
     Barriers,
+    Blocks,
     Buffer,
     Drain,
     Fence,
     Fetch,
     Held,
+    Invert,
     Layout,
     Leave,
     Make,
@@ -46,17 +48,31 @@ from ..ir.warp_schedule import (
     Settle,
     Shared,
     Step,
-    Tile,
     WhereGiven,
     WithRoles,
     flat,
 )
 from .formatting import AS_LAID
+from .gluon_names import (
+    NUMBERS,
+    OF_SEVERAL,
+    ONE,
+    SEVERAL,
+    STAGES,
+    TOGETHER,
+    WARPS,
+    WITHIN,
+    dtype_of,
+    function_of,
+    gl_name,
+    place_of,
+    plain_layout,
+    ring_name,
+    scalar,
+    stages_of,
+    tiles_name,
+)
 from .kernel_text import indented, signature
-
-STAGES, WARPS = "STAGES", "WARPS"
-NUMBERS = "gl.BlockedLayout([C // 32], [32], [1], [0])"  # of each step, in the one warp that makes them
-ONE = "gl.BlockedLayout([1], [32], [1], [0])"
 
 
 def gluon_text(x: WithRoles) -> str:
@@ -86,7 +102,8 @@ def _kernel(x: WithRoles) -> str:
     k, s = x.function, x.schedule
     unspecialised = ", ".join(f'"{x}"' for x in k.unspecialised)
     others = s.roles[1:]
-    words = ", ".join(f"{registers_word(r)}: gl.constexpr" for r in others)
+    more = [*([TOGETHER] if s.several else []), *map(registers_word, others)]
+    words = ", ".join(f"{n}: gl.constexpr" for n in more)
     lines = [
         f"@gluon.jit(do_not_specialize=[{unspecialised}])",
         f"def {x.name}(",
@@ -112,15 +129,20 @@ def _setup(s: Schedule) -> list[str]:
         lines.append(f"gl.static_assert({' == '.join(s.alike)})")
     for r in s.rings:
         stages = stages_of(s.barriers_of(r.name))
-        sizes, dtype = f"[{stages}, {', '.join(r.shape)}]", "DT" if r.tile is not None else "gl.float32"
-        layout = f"swizzled({r.shape[1]}, DT)" if r.tile is not None else _plain_layout()
+        shape = (SEVERAL, *r.shape[1:]) if s.several else r.shape
+        sizes, dtype = f"[{stages}, {', '.join(shape)}]", "DT" if r.is_operand else "gl.float32"
+        layout = f"swizzled({r.shape[1]}, DT)" if r.is_operand else plain_layout()
         lines.append(f"{ring_name(r)} = gl.allocate_shared_memory({dtype}, {sizes}, {layout})")
     for b in s.buffers:
-        dtype = _dtype(b)
+        dtype = dtype_of(b)
         sizes = f"[{', '.join(b.shape)}]"
         made = f"{b.name} = gl.allocate_shared_memory({dtype}, {sizes}, swizzled({b.shape[1]}, {dtype}))"
         none = ["else:", *indented([f"{b.name}: gl.constexpr = None"])]
         lines += [*_where_given(b.target, [made]), *none] if b.maybe else [made]
+    for y in (y for r in s.roles for y in r.steps):
+        if isinstance(y, Invert):
+            sizes = f"[2, {TOGETHER}, {y.layout.rows}, {y.layout.columns}]"
+            lines.append(f"{y.name}_places = gl.allocate_shared_memory(DT, {sizes}, small_tiles({y.layout.columns}))")
     for x in s.barriers:
         for way in ("ready", "empty"):
             lines.append(
@@ -135,73 +157,20 @@ def _setup(s: Schedule) -> list[str]:
     return [*lines, "fence_async_shared()"]
 
 
-def _dtype(x: Ring | Buffer) -> str:
-    """What the entries of a tile are."""
-    return f"{x.target}.dtype.element_ty" if isinstance(x, Buffer) and x.target else "DT"
-
-
-def _descriptor(x: Ring | Buffer) -> list[str]:
-    """What the copy engine is told of a tile, made by the role that tells it."""
+def _descriptor(x: Ring | Buffer, several: bool) -> list[str]:
+    """What the copy engine is told of a tile, made by the role that tells it; `several`: it moves those of so many chunks."""
     t = x.tile
     assert t is not None
+    t = replace(t, rows=SEVERAL) if several else t
     line = (
         f"{tiles_name(x)} = tma.make_tensor_descriptor({scalar(t.base).text}, [{scalar(t.stop).text}, {t.width}], "
-        f"[{scalar(t.stride).text}, 1], [{t.rows}, {t.block}], swizzled({t.block}, {_dtype(x)}))"
+        f"[{scalar(t.stride).text}, 1], [{t.rows}, {t.block}], swizzled({t.block}, {dtype_of(x)}))"
     )
     return _where_given(x.target, [line]) if isinstance(x, Buffer) and x.maybe else [line]
 
 
 def _where_given(argument: str, lines: Iterable[str]) -> list[str]:
     return [f"if {argument} is not None:", *indented(lines)]
-
-
-def _place(t: Tile) -> str:
-    """Where a chunk's tile is."""
-    first = scalar(t.first)
-    text = first.text if isinstance(first, Name) else f"({first.text})"
-    return f"[{text}.to(gl.int32), {scalar(t.offset).text}]"
-
-
-def _plain_layout() -> str:
-    return "gl.SwizzledSharedLayout(1, 1, 1, [0])"
-
-
-def ring_name(r: Ring) -> str:
-    return f"{r.name}_ring"
-
-
-def stages_of(b: Barriers) -> str:
-    return STAGES if b.stages is None else str(b.stages)
-
-
-def tiles_name(x: Ring | Buffer) -> str:
-    return f"{x.name}_tiles"
-
-
-def scalar(x: Code) -> Code:
-    """A number of a program or of a chunk, as Gluon writes it."""
-    match x:
-        case Call(function="tl.zeros_like", arguments=(value,)):
-            return Text(f"{scalar(value).text} * 0")
-        case Call(function=function, arguments=arguments, keywords=keywords):
-            return Call(_gl(function), tuple(map(scalar, arguments)), tuple((n, scalar(y)) for n, y in keywords))
-        case Cast(value=value, dtype=dtype):
-            return Cast(scalar(value), _gl(dtype))
-        case Name(id=name):
-            return Name(_gl(name))
-        case Load(pointer=pointer):
-            return call("gl.load", scalar(pointer))
-    return rebuilt(x, scalar)
-
-
-def function_of(x: Function | Power, value: Code) -> Code:
-    """A function, or a power, of a value: written as for Triton, by functions that Gluon has as well."""
-    text = replace(x, value=value)
-    return Text(text.text.replace("tl.", "gl."), text.level)
-
-
-def _gl(name: str) -> str:
-    return f"gl.{name.removeprefix('tl.')}" if name.startswith("tl.") else name
 
 
 # --- a role ---------------------------------------------------------------------------------------------------------
@@ -223,17 +192,23 @@ class _Printer:
         for x in self.role.steps:
             if isinstance(x, Make) and x.layout is not None:
                 self.held[x.name] = x.layout
-            if isinstance(x, Product):
+            if isinstance(x, Product | Invert):
                 self.held[x.name] = x.layout
+        self.together = self.s.several and self.role.together  # does it take several chunks at once,
+        self.in_turn = self.s.several and not self.role.together  # or one after the other?
+        self.turn = "turn" if self.s.several else "n"
+        self.numbers = OF_SEVERAL if self.together else NUMBERS
+        self.warps = str(self.role.warps) if self.together else WARPS
 
     def function(self) -> str:
         before = self.lines(self.role.before)
-        each = [*self.chunk(), *self.lines(self.role.each)]
+        each = self.round()
         after = self.lines(self.role.after)
-        words = set(words_of(self.k))
+        words = {*words_of(self.k), TOGETHER}
         parameters = ", ".join(f"{n}: gl.constexpr" if n in words else n for n in self.parameters)
-        tiles = [line for x in self.moved() for line in _descriptor(x)]
-        lines = [*self.named_layouts(), *tiles, *before, "for n in range(count):", *indented(each), *after]
+        tiles = [line for x in self.moved() for line in _descriptor(x, self.together)]
+        rounds = f"for turn in range(gl.cdiv(count, {TOGETHER})):" if self.s.several else "for n in range(count):"
+        lines = [*self.named_layouts(), *tiles, *before, rounds, *indented(each), *after]
         return "\n".join(["@gluon.jit", f"def {role_name(self.s, self.role)}({parameters}):", *indented(lines)])
 
     # --- what it is given
@@ -249,12 +224,14 @@ class _Printer:
         known = [p.name for line in self.k.parameters for p in line] + [*self.k.integers, *self.k.counts]
         known += [x.names[0] for x in self.s.setup if isinstance(x, Let)]
         found = [n for n in dict.fromkeys(known) if n in used]
-        return [*found, *self.places(), *(n for n in words_of(self.k) if n in used | self.sizes())]
+        words = (*words_of(self.k), *([TOGETHER] if self.s.several else []))
+        return [*found, *self.places(), *(n for n in words if n in used | self.sizes())]
 
     def sizes(self) -> set[str]:
         """What the kernel is compiled for that the role's function has in layouts, and to find its way."""
-        found = {STAGES, WARPS, "C", "DT"}
+        found = {STAGES, WARPS, "C", "DT", TOGETHER}
         for x in self.role.steps:
+            found |= {"LEVELS"} if isinstance(x, Invert) else set()
             if isinstance(x, Make | Product | Plain) and x.layout is not None:
                 of = x.layout.of if isinstance(x.layout, Operand) else x.layout
                 found |= {of.rows, of.columns}
@@ -276,6 +253,8 @@ class _Printer:
                     found[self.place(place)] = None
                 case Send(buffer=name):
                     found[name] = None
+                case Invert(name=name):
+                    found[f"{name}_places"] = None
                 case Product(left=left, right=right):
                     found |= {self.place(y.place): None for y in (left, right) if isinstance(y, Shared)}
             for n in self.reads(x):
@@ -334,25 +313,50 @@ class _Printer:
 
     # --- lines
 
-    def chunk(self) -> list[str]:
-        lines = [f"stage = n % {STAGES}", f"phase = n // {STAGES} & 1"]
-        return [*lines, *(f"{x.names[0]} = {scalar(x.value).text}" for x in self.needed_scalars())]
+    def round(self) -> list[str]:
+        """What is done for a stage."""
+        lines = [f"stage = {self.turn} % {STAGES}", f"phase = {self.turn} // {STAGES} & 1"]
+        scalars = [f"{x.names[0]} = {scalar(x.value).text}" for x in self.needed_scalars()]
+        steps = self.lines(self.role.each)
+        if self.together:
+            n = [f"n = turn * {TOGETHER}"] if scalars else []
+            return [*lines, *n, *self.scalars_of_stages(), *steps]
+        if self.in_turn:
+            n = [f"n = turn * {TOGETHER} + {WITHIN}"] if scalars else []
+            return [*lines, f"for {WITHIN} in gl.static_range({TOGETHER}):", *indented([*n, *scalars, *steps])]
+        return [*lines, *scalars, *steps]
+
+    def scalars_of_stages(self) -> list[str]:
+        """Numbers of a stage's first chunk, where tiles are; then those of the chunk that each step is in."""
+        places = {n for x in self.moved(self.role.each) if x.tile is not None for n in names_in(x.tile.first)}
+        lines = [f"{x.names[0]} = {scalar(x.value).text}" for n, x in self.scalars.items() if n in places]
+        for x in self.needed_scalars():
+            lines.append(f"{x.names[0]}_each = {self.number(x.value).text}")
+        return lines
 
     def named_layouts(self) -> list[str]:
         lines = []
         for layout, name in self.layouts.items():
             match layout:
+                case Accumulator(rows="C", columns=columns) if self.in_turn:
+                    text = f"few_rows({columns}, {self.warps})"
                 case Accumulator(rows=rows, columns=columns):
-                    text = f"accumulator({rows}, {columns}, {WARPS})"
+                    text = f"accumulator({self.size(rows)}, {self.size(columns)}, {self.warps})"
+                case Blocks():
+                    text = f"small_products({TOGETHER}, {self.warps})"
                 case Operand(of=of):
-                    result = f"accumulator({of.rows}, {of.columns}, {WARPS})"
+                    result = f"accumulator({self.size(of.rows)}, {self.size(of.columns)}, {self.warps})"
                     text = f"gl.DotOperandLayout(operand_index=0, parent={result}, k_width=2)"
             lines.append(f"{name}: gl.constexpr = {text}")
         return lines
 
+    def size(self, axis: str) -> str:
+        """The size of an axis of a tile."""
+        return SEVERAL if self.together and axis == "C" else axis
+
     def layout(self, x: Layout) -> str:
         if x not in self.layouts:
-            stem = "tile" if isinstance(x, Accumulator) else "left"
+            stem = "tile" if isinstance(x, Accumulator) else "blocks" if isinstance(x, Blocks) else "left"
             self.layouts[x] = f"{stem}{sum(n.startswith(stem) for n in self.layouts.values()) + 1}"
         return self.layouts[x]
 
@@ -361,12 +365,11 @@ class _Printer:
 
     def step(self, x: Step) -> Iterator[str]:
         match x:
-            case Await(barriers=b, ready=True):
-                yield f"mbarrier.wait({b}_ready.index({self.stage(b)}), {self.phase(b)})"
-            case Await(barriers=b):
-                yield f"mbarrier.wait({b}_empty.index({self.stage(b)}), {self.phase(b)} ^ 1)"
-            case Arrive(barriers=b, ready=ready):
-                yield f"mbarrier.arrive({b}_{'ready' if ready else 'empty'}.index({self.stage(b)}), count=1)"
+            case Await() | Arrive() if self.in_turn:
+                yield f"if {WITHIN} == {f'{TOGETHER} - 1' if isinstance(x, Arrive) else 0}:"
+                yield from indented(self.barrier(x))
+            case Await() | Arrive():
+                yield from self.barrier(x)
             case Fetch(barriers=b, rings=names):
                 yield from self.fetch(b, [r for n in names if (r := self.s.ring(n)) is not None])
             case Make():
@@ -377,10 +380,22 @@ class _Printer:
                 yield "fence_async_shared()"
             case Product():
                 yield self.product(x)
+            case Invert(name=name, value=value):
+                note = f"  # {x.note}" if x.note else ""
+                yield f"{name} = inverses({value}, {name}_places.index(0), {name}_places.index(1), LEVELS){note}"
             case Settle(name=name, outstanding=n):
                 yield f"{name} = warpgroup_mma_wait({n}, deps=({name},))"
             case _:
                 yield from self.leaving(x)
+
+    def barrier(self, x: Await | Arrive) -> Iterator[str]:
+        match x:
+            case Await(barriers=b, ready=True):
+                yield f"mbarrier.wait({b}_ready.index({self.stage(b)}), {self.phase(b)})"
+            case Await(barriers=b):
+                yield f"mbarrier.wait({b}_empty.index({self.stage(b)}), {self.phase(b)} ^ 1)"
+            case Arrive(barriers=b, ready=ready):
+                yield f"mbarrier.arrive({b}_{'ready' if ready else 'empty'}.index({self.stage(b)}), count=1)"
 
     def leaving(self, x: Step) -> Iterator[str]:
         """A step that hands on what a chunk leaves."""
@@ -390,7 +405,7 @@ class _Printer:
             case Send(buffer=name):
                 buffer = self.sent(x)
                 assert buffer.tile is not None
-                yield f"tma.async_copy_shared_to_global({tiles_name(buffer)}, {_place(buffer.tile)}, {name})"
+                yield f"tma.async_copy_shared_to_global({tiles_name(buffer)}, {place_of(buffer.tile)}, {name})"
             case WhereGiven(argument=argument, steps=steps):
                 yield from _where_given(argument, self.lines(steps))
             case Pass(name=name, value=value):
@@ -409,13 +424,16 @@ class _Printer:
         return next(b for b in self.s.barriers if b.name == name)
 
     def stage(self, barriers: str) -> str:
-        return "0" if self.barriers(barriers).stages == 1 else "stage"
+        count = self.barriers(barriers).stages
+        return "stage" if count is None else "0" if count == 1 else f"{self.turn} % {count}"
 
     def phase(self, barriers: str) -> str:
-        return "(n & 1)" if self.barriers(barriers).stages == 1 else "phase"
+        count = self.barriers(barriers).stages
+        return "phase" if count is None else f"({self.turn}{'' if count == 1 else f' // {count}'} & 1)"
 
     def stage_of(self, r: Ring) -> str:
-        return f"{ring_name(r)}.index({self.stage(self.s.barriers_of(r.name).name)})"
+        whole = f"{ring_name(r)}.index({self.stage(self.s.barriers_of(r.name).name)})"
+        return f"{whole}.slice({WITHIN} * C, {r.shape[0]})" if self.in_turn else whole
 
     def sent(self, x: Send) -> Buffer:
         """What leaves by a buffer, under the name of what it goes to."""
@@ -437,7 +455,7 @@ class _Printer:
         yield f"mbarrier.expect(ready, {' + '.join(f'{tiles_name(r)}.block_type.nbytes' for r in rings)})"
         for r in rings:
             assert r.tile is not None
-            yield f"tma.async_copy_global_to_shared({tiles_name(r)}, {_place(r.tile)}, ready, {self.stage_of(r)})"
+            yield f"tma.async_copy_global_to_shared({tiles_name(r)}, {place_of(r.tile)}, ready, {self.stage_of(r)})"
 
     def make(self, x: Make) -> str:
         note = f"  # {x.note}" if x.note else ""
@@ -447,6 +465,8 @@ class _Printer:
         if len(others) == 1 and x.layout not in others:
             (own,) = others
             text = f"gl.convert_layout({self.tile(x.value, own).text}, {self.layout(x.layout)})"
+            if isinstance(x.layout, Blocks):
+                text = f"on_diagonal({self.tile(x.value, own).text}, {TOGETHER}, {self.layout(x.layout)})"
         else:
             text = self.tile(x.value, x.layout).text
         return f"{x.name} = {text}{note}"
@@ -457,13 +477,24 @@ class _Printer:
             buffer = self.s.buffer(place)
             rounded = f"{value}.to({place}.dtype)" if buffer is not None and buffer.target else value
             return f"{place}{'.permute((1, 0))' if turned else ''}.store({rounded})"
-        if r.shape == ("1",):
+        if self.together and r.operand:
+            value = f"gl.reshape({value}, [{SEVERAL}, {r.shape[1]}])"
+        elif r.shape == ("1",) and not self.together:
             value = f"gl.full([1], {value}, gl.float32, layout={ONE})"
+        elif r.shape == ("1",) and not self.of_chunk(value):
+            value = f"gl.full([{SEVERAL}], {value}, gl.float32, layout={self.numbers})"
         return f"{self.stage_of(r)}.store({value})"
+
+    def of_chunk(self, name: str) -> bool:
+        """Is a number that this role makes another one for each chunk?"""
+        made = {x.name: names_in(x.value) for x in self.role.each if isinstance(x, Make)}
+        found = made.get(name, frozenset())
+        return bool(found & self.scalars.keys()) or any(map(self.of_chunk, found & made.keys() - {name}))
 
     def product(self, x: Product) -> str:
         left = x.left.name if isinstance(x.left, Held) else self.shared(x.left)
-        zero = f"gl.zeros([{x.layout.rows}, {x.layout.columns}], gl.float32, layout={self.layout(x.layout)}), use_acc=False"
+        sizes = f"{self.size(x.layout.rows)}, {self.size(x.layout.columns)}"
+        zero = f"gl.zeros([{sizes}], gl.float32, layout={self.layout(x.layout)}), use_acc=False"
         onto = zero if x.onto is None else x.onto
         note = f"  # {x.note}" if x.note else ""
         return f"{x.name} = warpgroup_mma({left}, {self.shared(x.right)}, {onto}, is_async=True){note}"
@@ -493,6 +524,8 @@ class _Printer:
         """An expression of two axes, over registers that lie so."""
         of = self.layout(layout)
         match x:
+            case Expanded(value=value, own=own) if isinstance(layout, Blocks):
+                return self.of_blocks(value, own.index(True), of)
             case Expanded(value=value, own=own):
                 axis = own.index(True)
                 return Expanded(self.vector(value, f"gl.SliceLayout({1 - axis}, {of})"), own)
@@ -501,19 +534,19 @@ class _Printer:
                     return Text(f"{self.stage_of(r)}.load(gl.SliceLayout(1, {of}))[:, None]")
                 return Text(f"{self.shared(Shared(name, r.turned))}.load({of})")
             case Name(id=name):
-                return Name(_gl(name))
+                return Name(gl_name(name))
             case Call(function="tl.trans", arguments=(Name(id=name),)) if (r := self.s.ring(name)) is not None:
                 return Text(f"{self.shared(Shared(name, not r.turned))}.load({of})")
             case Call(function="tl.zeros", arguments=(sizes, dtype)):
-                return call("gl.zeros", sizes, _gl(dtype.text), layout=Name(of))
+                return call("gl.zeros", sizes, gl_name(dtype.text), layout=Name(of))
             case Call(function="float"):
                 return x
             case Call(function=function, arguments=arguments):
-                return Call(_gl(function), tuple(self.tile(y, layout) for y in arguments))
+                return Call(gl_name(function), tuple(self.tile(y, layout) for y in arguments))
             case Function(value=value) | Power(value=value):
                 return function_of(x, self.tile(value, layout))
             case Cast(value=value, dtype=dtype):
-                return Cast(self.tile(value, layout), _gl(dtype))
+                return Cast(self.tile(value, layout), gl_name(dtype))
             case Load(pointer=pointer, mask=mask, other=other):
                 given = {n: self.tile(y, layout) for n, y in (("mask", mask), ("other", other)) if y is not None}
                 return call("gl.load", self.tile(pointer, layout), **given)
@@ -521,26 +554,40 @@ class _Printer:
                 return x
         return rebuilt(x, lambda y: self.tile(y, layout))
 
+    def of_blocks(self, x: Code, axis: int, of: str) -> Code:
+        """Numbers of the steps of each chunk of a stage, along an axis of tiles of these."""
+        layout = f"gl.SliceLayout({2 - axis}, {of})"
+        if isinstance(x, Name) and (r := self.s.ring(x.id)) is not None:
+            found = Text(f"{self.stage_of(r)}.reshape([{TOGETHER}, C]).load({layout})")
+            return Expanded(found, (True, axis == 0, axis == 1))
+        return Expanded(self.vector(x, f"gl.SliceLayout(0, {layout})"), (False, axis == 0, axis == 1))
+
     def vector(self, x: Code, layout: str) -> Code:
         """An expression of one axis, over registers that lie so."""
         match x:
+            case Name(id="n") if self.together:
+                return Text(f"(n + gl.arange(0, {SEVERAL}, layout={layout}) // C)")
+            case Call(function="tl.arange") if self.together and layout == self.numbers:
+                return Text(f"(gl.arange(0, {SEVERAL}, layout={layout}) % C)")
+            case Name(id=name) if self.together and name in self.scalars:
+                return Name(f"{name}_each")
             case Name(id=name) if name in self.indices:
                 inside = self.vector(self.indices[name].value, layout)
                 return Text(f"({inside.text})") if inside.level < 3 else inside
             case Name(id=name) if (r := self.s.ring(name)) is not None and self.role.warps != 1:
                 return Text(f"{self.stage_of(r)}.load({layout})")
             case Name(id=name):
-                return Name(_gl(name))
+                return Name(gl_name(name))
             case Call(function="tl.arange", arguments=arguments):
                 return Call("gl.arange", arguments, (("layout", Name(layout)),))
             case Call(function="float"):
                 return x
             case Call(function=function, arguments=arguments):
-                return Call(_gl(function), tuple(self.vector(y, layout) for y in arguments))
+                return Call(gl_name(function), tuple(self.vector(y, layout) for y in arguments))
             case Function(value=value) | Power(value=value):
                 return function_of(x, self.vector(value, layout))
             case Cast(value=value, dtype=dtype):
-                return Cast(self.vector(value, layout), _gl(dtype))
+                return Cast(self.vector(value, layout), gl_name(dtype))
             case Load(pointer=pointer, mask=mask, other=other):
                 given = {n: self.vector(y, layout) for n, y in (("mask", mask), ("other", other)) if y is not None}
                 return call("gl.load", self.vector(pointer, layout), **given)
@@ -548,4 +595,4 @@ class _Printer:
 
     def number(self, x: Code) -> Code:
         """An expression over numbers of each step, or of a chunk."""
-        return self.vector(x, NUMBERS)
+        return self.vector(x, self.numbers)

@@ -99,7 +99,8 @@ def _launch(x: Launch) -> list[str]:
     lines = ["launch(", f"{INDENT}{x.kernel}, ({x.grid.text},),"]
     if x.roles:
         axes = ", ".join(f'"{n}"' for n in x.roles)
-        kernels = f"config, {x.kernel}, {with_roles_name(x.kernel)}, ({axes})"
+        plain = "" if x.alone else f"{x.kernel}, "
+        kernels = f"config, {plain}{with_roles_name(x.kernel)}, ({axes})"
         lines = [f"{x.chooser}(", f"{INDENT}{kernels},", f"{INDENT}({x.grid.text},),"]
     tensors, places = ([(a.value.text,) for a in x.arguments], [(p.text,) for p in x.places])
     words = [(_word(w),) for w in (*x.words, *x.more)]

@@ -31,6 +31,7 @@ try:
     from triton.experimental.gluon.language.nvidia.hopper import (
         fence_async_shared,
         mbarrier,
+        mma_v2,
         tma,
         warpgroup_mma,
         warpgroup_mma_wait,
@@ -52,16 +53,20 @@ except (
         def constexpr_function(self, function: object) -> object:
             return function
 
-    gluon = gl = mbarrier = tma = fence_async_shared = warpgroup_mma = warpgroup_mma_wait = _Missing()
+    gluon = gl = mbarrier = mma_v2 = tma = fence_async_shared = warpgroup_mma = warpgroup_mma_wait = _Missing()
 
 __all__ = [
     "accumulator",
     "fence_async_shared",
     "gl",
     "gluon",
+    "joined_config",
     "launch_fused_with_roles",
+    "launch_joined",
     "launch_with_roles",
+    "may_join",
     "mbarrier",
+    "mma_v2",
     "swizzled",
     "tma",
     "warpgroup_mma",
@@ -77,6 +82,10 @@ TESTED = ("3.6",)  # versions of Triton whose Gluon these kernels were run with
 FORCED = os.environ.get("CHUNKFORM_ROLES", "") not in ("", "0")
 FUSED = True  # does what asks for roles mean the fused backward too? Comparisons put False here
 FUSED_WARPS, FUSED_STAGES = 8, 2  # those of its consumer, and chunks under way at once
+JOINED = os.environ.get("CHUNKFORM_JOINED_ROLES", "") not in ("", "0")  # asked for: no GPU has run it
+JOINED_STEPS, TOGETHER = 32, 2  # steps of a chunk where there is a preparer, and chunks of a stage, which has 64
+JOINED_STAGES, PREPARER, JOINED_LOADER = 3, 120, 40  # its stages, registers of a thread of these roles,
+JOINED_MOST = {4: 168, 8: 128}  # and those that such a program begins with
 STAGES = 3  # chunks under way at once, where nothing else was measured
 LOADER = 24  # registers of a thread of the loader
 MOST = {
@@ -99,9 +108,14 @@ def with_roles(config: Config, whole: int, *tensors: torch.Tensor) -> Config:
 def _fits(whole: int, tensors: tuple[torch.Tensor, ...]) -> bool:
     """Does a multiprocessor hold a state of this width, is it one of those that were measured to be faster, does the copy engine
     take these tensors, and is it there?"""
-    if padded(whole) > WIDEST or len({x.dtype for x in tensors}) > 1 or not movable(*tensors):
+    if padded(whole) > WIDEST or (not FORCED and any(padded(x.shape[-1]) < WIDEST for x in tensors)):
         return False
-    if not FORCED and any(padded(x.shape[-1]) < WIDEST for x in tensors):
+    return _tiles(tensors)
+
+
+def _tiles(tensors: tuple[torch.Tensor, ...]) -> bool:
+    """Does the copy engine take tiles of these tensors, and is it there?"""
+    if len({x.dtype for x in tensors}) > 1 or not movable(*tensors):
         return False
     return all(x.shape[0] for x in tensors) and (roles_assumed() > 0 or available())
 
@@ -169,6 +183,38 @@ def launch_fused_with_roles(
     options = {n: x for n, x in options.items() if n != "num_stages"}
     options |= {"STAGES": FUSED_STAGES, "LOADER_REGISTERS": LOADER, "maxnreg": MOST[FUSED_WARPS]}
     launch(roles, grid, *args, **options)
+
+
+def joined_config(config: Config) -> Config:
+    """The configuration of a forward pass that is one kernel with roles."""
+    return replace(config, roles=JOINED_STAGES, chunk=JOINED_STEPS)
+
+
+def may_join(config: Config, whole: int, *tensors: torch.Tensor) -> bool:
+    """Is a forward pass asked for that is one kernel with roles, and can it do this? `whole`: the channels of a state's axis that
+    a program has whole; `tensors`: of which it loads tiles."""
+    if not (JOINED or roles_assumed()) or config.exact or fixed() or level():
+        return False
+    return padded(whole) <= WIDEST and _tiles(tensors)
+
+
+def launch_joined(
+    config: Config,
+    roles: JITFunction,
+    words: tuple[str, str, str, str],
+    grid: tuple[int],
+    *args: KernelArgument,
+    **options: KernelOption,
+) -> None:
+    """Launch the kernel `roles`, which has a preparer. `words`: what the size and the block of a state's axis are called that a
+    program has whole, and those of the axis that it has a tile of."""
+    whole, whole_block, tiled, tile = words
+    block, wide, warps = shape_of(options[whole], options[tiled])  # type: ignore[arg-type]
+    programs = grid[0] // cdiv(options[tiled], options[tile]) * cdiv(options[tiled], wide)  # type: ignore[arg-type]
+    options = {n: x for n, x in options.items() if n != "num_stages"}
+    options |= {whole_block: block, tile: wide, "STAGES": config.roles, "WARPS": warps, "TOGETHER": TOGETHER}
+    options |= {"PREPARER_REGISTERS": PREPARER, "LOADER_REGISTERS": JOINED_LOADER, "maxnreg": JOINED_MOST[warps]}
+    launch(roles, (programs,), *args, **options | {"num_warps": warps})
 
 
 def _fused(config: Config, roles: JITFunction, blocks: list[KernelOption], args: tuple[KernelArgument, ...]) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from chunkform.errors import GateError
 from chunkform.runtime.launch.fingerprint import kernels_key
 
 from ...ir.expr import plain_name
@@ -30,6 +31,7 @@ from .kernels.per_step import RowKernel
 from .kernels.tile_values import Fine
 from .launch.elementwise_scan import ScanHost, scanned
 from .launch.fused_backward import FusedBackwardHost
+from .launch.joined_forward import handed_over, joined_if_any
 from .launch.launch_plan import HASH, Host, without
 from .launch.substeps import SUBSTEP, SubstepsHost
 from .output_gate import gate_outputs
@@ -39,7 +41,7 @@ from .plan_passes.split_reads import cut
 from .plan_passes.value_placement import fuse
 from .segment_gate import gate_segments, makes_ends
 from .sweep_gate import gate_sweep
-from .warp_roles.gate import gate_fused_schedule, gate_schedule
+from .warp_roles.gate import gate_fused_schedule, gate_joined_schedule, gate_schedule
 
 
 @dataclass(frozen=True)
@@ -136,6 +138,9 @@ def _sweeps(
     backward = Host(c, plan, True, cuts, exchanges, fine, whole=t, stem=stem)
     forward = Host(c, c.forward, False, cuts, exchanges, fine, backward, t, stem)
     parts: list[KernelFunction | WithRoles | Function] = []
+    one = joined_if_any(c, backward, stem) if c.joined_roles and fine is None and unwanted is None else None
+    if one is not None:
+        forward.instead = (handed_over(forward),)
     for host in (forward, *hosts, backward):
         function = host.function_ir()
         backward.kept_by_head = forward.by_head
@@ -145,7 +150,21 @@ def _sweeps(
                 (gate_fused_schedule if k.whole else gate_schedule)(k, k.roles)
                 parts.append(WithRoles(k.function, k.roles))
         parts.append(function)
+    parts += [] if one is None else _joined(*one, forward)
     return TritonForm(tuple(parts), built([k for host in (forward, *hosts, backward) for k in host.kernels]))
+
+
+def _joined(host: Host, function: Function, forward: Host) -> list[WithRoles | Function]:
+    """The kernel that a forward pass is joined to, and the function that launches it; what else that launches is there."""
+    there = {k.name: k.function for k in forward.kernels}
+    found: list[WithRoles | Function] = []
+    for k in host.kernels:
+        if isinstance(k, Kernel) and k.roles is not None:
+            gate_joined_schedule(k, k.roles)
+            found.append(WithRoles(k.function, k.roles))
+        elif there.get(k.name) != k.function:
+            raise GateError(f"{k.name} isn't what the forward pass launches otherwise")
+    return [*found, function]
 
 
 @once

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ....ir.expr import (
@@ -22,6 +22,7 @@ from ....ir.launch_ir import (
     If,
     Return,
     Set,
+    Statement,
     Update,
     joined,
     py,
@@ -44,7 +45,9 @@ HASH = "hash of the kernels"  # stands for it in the text that it is of
 
 
 class Host(SweepLaunches):
-    """Makes the function of one pass."""
+    """Makes the function of one pass; which first asks whether others make it `instead`."""
+
+    instead: Sequence[Statement] = ()
 
     def text(self) -> str:
         return launch_text(finished_function(self.function_ir()))
@@ -57,6 +60,7 @@ class Host(SweepLaunches):
             call = Call((), f"{self.function}_backward_whole", (handed,), lines=True)
             self.body.append(If(Expr(f'"{self.whole.state.name} borders" in saved'), (Return(call),)))
         self._open()
+        self.body += self.instead
         self._sweeps()
         self.body = with_roles_chosen(self.body, self.kernels)
         if self.backward:

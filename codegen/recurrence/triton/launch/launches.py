@@ -45,6 +45,8 @@ class Launches:
             (whole,) = (a for a in kernel.axes if a != kernel.tiled)
             words = [w for a in (whole, kernel.tiled) for w in (size_name(dim_of(a)), block_name(a))]
             launch = replace(launch, roles=tuple(words))
+            if kernel.roles.several:
+                launch = replace(launch, chooser="launch_joined", alone=True)
         if kernel.roles is not None and kernel.whole:
             words = [w for a in kernel.axes for w in (size_name(dim_of(a)), block_name(a))]
             launch = replace(launch, roles=tuple(words), chooser="launch_fused_with_roles")

@@ -33,10 +33,11 @@ IMPORTS = {
         "aligned apart block_pairing column_parts column_sums in_place over_rows paired_states row_parts row_sums rows_of "
         "stages_of step_pairing store_parts store_sums together total_of warps_of"
     ),
+    "chunkform.runtime.chunk_kernels.warp_role_blocks": "few_rows inverses on_diagonal small_products small_tiles",
     "chunkform.runtime.chunk_kernels.warp_role_sums": "store_pair_sums store_row_sums store_state_products",
     "chunkform.runtime.chunk_kernels.warp_roles": (
-        "accumulator fence_async_shared gl gluon launch_fused_with_roles launch_with_roles mbarrier swizzled tma "
-        "warpgroup_mma warpgroup_mma_wait with_roles"
+        "accumulator fence_async_shared gl gluon joined_config launch_fused_with_roles launch_joined launch_with_roles may_join "
+        "mbarrier swizzled tma warpgroup_mma warpgroup_mma_wait with_roles"
     ),
     "chunkform.runtime.op.signature": "OVERWRITE",
     "chunkform.runtime.chunk_kernels.reductions": "pair total",

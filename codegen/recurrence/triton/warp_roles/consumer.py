@@ -5,7 +5,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from ....ir.code import Binary, Call, Cast, Code, Expanded, Literal, Load, Name, both, names_in, rebuilt
+from ....ir.code import (
+    Binary,
+    Call,
+    Cast,
+    Code,
+    Expanded,
+    Group,
+    Literal,
+    Load,
+    Name,
+    Negative,
+    both,
+    names_in,
+    rebuilt,
+)
 from ....ir.kernel_ir import If, Let, Statement, Store, argument_of, reads
 from ....ir.warp_schedule import (
     Accumulator,
@@ -200,12 +214,20 @@ class Consumer:
                 self._settle(n)
             for state, x in list(passed.items()):
                 if self.needs(x) <= self.settled and not any(state in names_in(y.value) for y in stores):
+                    if self._is_taken(state):
+                        continue
                     self._pass(state, passed.pop(state))
             for store in [x for x in stores if self.needs(x.value) <= self.settled]:
                 stores.remove(store)
                 self._send(store)
         for state, x in passed.items():
             self._pass(state, x)
+
+    def _is_taken(self, state: str) -> bool:
+        """Is a product under way that takes an operand which is made of a state?"""
+        operands = {n for n, y in self.operands.items() if state in names_in(y.value)}
+        under_way = [x for x in self.steps if isinstance(x, Product) and x.name not in self.settled]
+        return any(isinstance(x.left, Held) and x.left.name in operands for x in under_way)
 
     def _release(self) -> None:
         """Say that the rings' stages may be filled anew, right behind the last step that reads one: a product reads until it is
@@ -292,7 +314,9 @@ class Consumer:
             match x:
                 case Call(function="tl.trans", arguments=(value,)):
                     x, turned = value, not turned
-                case Cast(value=Name(id=name), dtype="DT") if (ring := self._ring(name)) is not None and ring.tile:
+                case Cast(value=Name(id=name), dtype="DT") if (
+                    ring := self._ring(name)
+                ) is not None and ring.is_operand:
                     return Name(name), turned
                 case _:
                     return x, turned
@@ -303,7 +327,7 @@ class Consumer:
     def _shared(self, x: Code) -> Shared | None:
         bare, turned = self._bare(x)
         ring = self._ring(bare.id) if isinstance(bare, Name) else None
-        if ring is None or ring.tile is None:
+        if ring is None or not ring.is_operand:
             return None
         self.sweep.use(ring)
         return Shared(ring.name, turned != ring.turned)
@@ -453,11 +477,25 @@ class Consumer:
     def _masked_once(self, x: Code) -> Code:
         """What is loaded as zero beyond its end needn't be masked again."""
         match x:
-            case Call(function="tl.where", arguments=(mask, Name(id=name), Literal(value=0.0))):
-                load = self.sweep.tiles.get(name)
-                if load is not None and isinstance(load.value, Load) and load.value.mask in (mask, _swapped(mask)):
-                    return Name(name)
+            case Call(function="tl.where", arguments=(mask, value, Literal(value=0.0))) if self._is_zero_beyond(
+                value, mask
+            ):
+                return value
         return x
+
+    def _is_zero_beyond(self, x: Code, mask: Code) -> bool:
+        """Is it zero wherever a mask doesn't let it pass, as it is made of what is loaded as zero there?"""
+        match x:
+            case Name(id=name):
+                load = self.sweep.tiles.get(name)
+                return load is not None and isinstance(load.value, Load) and load.value.mask in (mask, _swapped(mask))
+            case Cast(value=value) | Group(value=value) | Negative(value=value):
+                return self._is_zero_beyond(value, mask)
+            case Binary(operator="+" | "-", left=left, right=right):
+                return self._is_zero_beyond(left, mask) and self._is_zero_beyond(right, mask)
+            case Binary(operator="*", left=left, right=right):
+                return self._is_zero_beyond(left, mask) or self._is_zero_beyond(right, mask)
+        return False
 
 
 def _swapped(x: Code) -> Code:

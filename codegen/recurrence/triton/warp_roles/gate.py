@@ -11,14 +11,18 @@ from chunkform.errors import GateError
 from ....exact.jit_source import NoMeaning
 from ....exact.rationals import in_field
 from ....exact.run_kernel import Value
+from ....ir.evaluate import Env
+from ....ir.expr import Node
 from ....ir.warp_schedule import Schedule
-from ..chunk_gate import CHUNK, B, Chunks, H
+from ..chunk_gate import CHUNK, B, Chunks, Found, H
 from ..fused_gate import MANY, Fused
-from ..kernels.chunk_kernel import Kernel
+from ..kernels.chunk_kernel import Kernel, Piece
+from ..plan_passes.hoist import Opened
 from ..print.axis_names import block_name
 from ..sweep_gate import TILE, States, Stored, Swept
 from .run_schedule import run_schedule
 
+SEVERAL = 2  # chunks of a stage
 ORDERS = 2  # orders of roles that each sweep is tried in
 WHOLE = 4  # a block that holds an axis whole
 CHUNK_OF_MANY = 4  # steps of a chunk that many warps have parts of
@@ -34,6 +38,19 @@ def gate_schedule(k: Kernel, s: Schedule, orders: int = ORDERS) -> None:
                 memory = Scheduled(k, CHUNK, False, False, random.Random(f"{k.name} {n}"), parts=parts)
                 if (parts + n) % 2 == 0:
                     memory.given |= dict.fromkeys(maybe)
+                memory.run(s)
+                memory.compare_all()
+    except NoMeaning as why:
+        raise GateError(f"{k.name}: there is no exact meaning for {why}") from why
+
+
+@in_field
+def gate_joined_schedule(k: Kernel, s: Schedule, orders: int = ORDERS) -> None:
+    """Raises GateError where the roles of a sweep that is joined with its prologue don't leave what both are for."""
+    try:
+        for parts in (1, 2):
+            for n in range(orders):
+                memory = JoinedScheduled(k, CHUNK, False, False, random.Random(f"{k.name} {n}"), parts=parts)
                 memory.run(s)
                 memory.compare_all()
     except NoMeaning as why:
@@ -73,6 +90,7 @@ class Scheduled(Swept):
     def run(self, s: Schedule) -> None:
         words: dict[str, Value] = {"C": self.chunk, "T": self.steps, "H": H, "chunks": self.chunks, "DT": "tl.float32"}
         words |= {"starts": None, "parts": self.parts, "length": self.length, "blocks": self.blocks, "ROWS": WHOLE}
+        words |= {"TOGETHER": SEVERAL, "LEVELS": self.chunk.bit_length() - 1}
         words |= {block_name(a): TILE if a == self.k.tiled else WHOLE for a in self.k.axes}
         run_schedule(s, B * self.parts * H * self.tiles, {**self.given, **words}, 2, self.random)
 
@@ -80,3 +98,33 @@ class Scheduled(Swept):
         """It leaves them where a launch gives room for them."""
         kept = {x: a for x, a in arguments.items() if self.given.get(a.name) is not None}
         super().compare_checkpoints(kept, states, at, first)
+
+
+@dataclass
+class JoinedScheduled(Scheduled):
+    """What the schedule of a sweep that is joined with its prologue is given, and what it leaves: matrices are made on the way.
+    Sequences have so many chunks that stages are filled anew, and end in the middle of one."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.length = self.steps if self.parts == 1 else self.whole_chunks * self.chunk
+
+    @property
+    def whole_chunks(self) -> int:
+        return 2 * SEVERAL
+
+    @property
+    def prologue(self) -> Piece:
+        return self.k.pieces[1]
+
+    def made_here(self, o: Opened, x: Node) -> bool:
+        return any(x.attrs[:2] == y.attrs[:2] for y in self.prologue.opened.matrices)
+
+    def named(self, o: Opened) -> tuple[dict[Node, Node], ...]:
+        return (o.products, o.prologue) if o is self.prologue.opened else ()
+
+    def env(self, p: Piece, at: Chunks, known: Env | None = None) -> Found:
+        o = self.prologue.opened
+        env, sizes = super().env(self.prologue, at)
+        made = {x.attrs[:2]: self.over(x, node, env, sizes) for x, node in o.matrices.items()}
+        return super().env(p, at, {**(known or {}), **made})

@@ -25,7 +25,7 @@ from ....exact.entries import Entries, Fractions, Residues
 from ....exact.meanings import NeedsOrder
 from ....exact.rationals import is_in_field
 from ....exact.run_kernel import Argument, Exact, Pointer, Value, one_program
-from ....ir.code import Code, Name, names_in
+from ....ir.code import Code, Name, call, names_in
 from ....ir.kernel_ir import Body, Let
 from ....ir.warp_schedule import (
     Arrive,
@@ -35,6 +35,7 @@ from ....ir.warp_schedule import (
     Fence,
     Fetch,
     Held,
+    Invert,
     Leave,
     Make,
     Pass,
@@ -84,10 +85,11 @@ class _Barrier:
 
 @dataclass
 class _Stage:
-    """A stage of a ring: what is in it, and of which chunk."""
+    """A stage of a ring: what is in it, by its chunks, and the how manieth that is."""
 
-    content: np.ndarray | None = None
+    content: dict[int, np.ndarray] = field(default_factory=dict)
     chunk: int = -1
+    fenced: bool = True  # has the role that filled it passed a fence since?
 
 
 @dataclass
@@ -101,11 +103,12 @@ class _Memory:
 
 @dataclass
 class _Warps:
-    """A role on its way."""
+    """A role on its way: by the chunks of a stage, if it takes them together, what its names are; and which of them it is at."""
 
     role: Role
-    names: dict[str, Value]
-    chunk: int = -1
+    by_chunk: list[dict[str, Value]]
+    at: int = 0
+    chunk: int = -1  # the how manieth stage it is at, which is one chunk or several
     ready: dict[str, bool] = field(default_factory=dict)  # in this chunk: has it waited for these barriers,
     done: dict[str, bool] = field(default_factory=dict)  # and has it said that it is done?
     empty: dict[str, bool] = field(default_factory=dict)
@@ -114,6 +117,10 @@ class _Warps:
     loaded: bool = False  # tiles that the copy engine fills, since the last fence
     stored: set[str] = field(default_factory=set)  # buffers that its last steps have filled
     sent: list[str] = field(default_factory=list)  # buffers that the copy engine may still read, in order
+
+    @property
+    def names(self) -> dict[str, Value]:
+        return self.by_chunk[self.at if self.role.together else 0]
 
 
 class _Running:
@@ -139,7 +146,12 @@ class _Running:
         count = self.stages_of
         self.ready = {b.name: [_Barrier(b.arrivals, b.arrivals) for _ in range(count[b.name])] for b in s.barriers}
         self.empty = {b.name: [_Barrier(b.readers, b.readers) for _ in range(count[b.name])] for b in s.barriers}
-        self.copies: list[tuple[Ring, int, np.ndarray, str]] = []  # that the copy engine was told to make
+        self.copies: list[tuple[Ring, int, dict[int, np.ndarray], str]] = []  # that the copy engine was told to make
+
+    @property
+    def several(self) -> int:
+        """The chunks of a stage."""
+        return one(self.given["TOGETHER"]) if self.s.several else 1
 
     def _readers(self, b: Barriers) -> set[str]:
         return {
@@ -154,7 +166,7 @@ class _Running:
     # --- all roles
 
     def run(self) -> None:
-        self.warps = {r.name: _Warps(r, dict(self.given)) for r in self.s.roles}
+        self.warps = {r.name: _Warps(r, [dict(self.given) for _ in range(self.several)]) for r in self.s.roles}
         going = {n: self.go(w) for n, w in self.warps.items()}
         waiting: dict[str, Await | None] = {n: next(x) for n, x in going.items()}
         while going:
@@ -182,19 +194,24 @@ class _Running:
 
     def go(self, w: _Warps) -> Iterator[Await | None]:
         """What a role does, step by step; it yields what it waits for next."""
-        self.indices(w)
+        for _ in self.chunks_of(w):
+            self.indices(w)
         for x in w.role.before:
             yield None
             self.step(w, x)
-        for n in range(self.whole(w, "count")):
+        for n in range(-(-self.whole(w, "count") // self.several)):
             w.chunk = n
             w.ready, w.done, w.empty = {}, {}, {}
-            w.names["n"] = n
-            self.let(self.s.scalars, w.names)
-            self.indices(w)
-            for x in self.wanted(w.role.each):
-                yield x if isinstance(x, Await) else None
-                self.step(w, x)
+            for first in [0] if w.role.together else range(self.several):
+                w.at = first
+                for at in self.chunks_of(w):
+                    w.names["n"] = n * self.several + at
+                    self.let(self.s.scalars, w.names)
+                    self.indices(w)
+                for x in self.wanted(w.role.each):
+                    if not self.of_another(w, x):
+                        yield x if isinstance(x, Await) else None
+                        self.step(w, x)
         for x in w.role.after:
             yield None
             self.step(w, x)
@@ -203,6 +220,21 @@ class _Running:
         if w.sent:
             raise self.fault(f"the {w.role.name} ends while the copy engine reads its buffers")
         yield None
+
+    def chunks_of(self, w: _Warps) -> Iterator[int]:
+        """The chunks that a role takes at once, one after the other: of each, it makes the same."""
+        before = w.at
+        for at in range(self.several) if w.role.together else [before]:
+            w.at = at
+            yield at
+        w.at = before
+
+    def of_another(self, w: _Warps, x: Step) -> bool:
+        """Is a step done for a stage as a whole, at another of its chunks? A role that takes these one after the other waits for
+        a stage at the first, and is done with it at the last."""
+        if w.role.together:
+            return False
+        return (isinstance(x, Await) and w.at > 0) or (isinstance(x, Arrive) and w.at < self.several - 1)
 
     def wanted(self, steps: tuple[Step, ...]) -> Iterator[Step]:
         """Those that this launch has."""
@@ -271,7 +303,7 @@ class _Running:
         if self.complete(barrier):
             self.became_ready(b, stage)
 
-    def fill(self, name: str, chunk: int, content: np.ndarray) -> None:
+    def fill(self, name: str, chunk: int, content: dict[int, np.ndarray]) -> None:
         slot = self.slots[name][chunk % len(self.slots[name])]
         slot.content, slot.chunk = content, chunk
 
@@ -296,31 +328,53 @@ class _Running:
         if not isinstance(x, Put | Fence):
             w.stored.clear()
         match x:
-            case Await(barriers=b, ready=ready):
-                (w.ready if ready else w.empty)[b] = True
-            case Arrive(barriers=b, ready=True):
-                stage = w.chunk % self.stages_of[b]
-                if self.arrive(self.ready[b][stage]):
-                    self.became_ready(b, stage)
-            case Arrive(barriers=b):
-                self.done(w, b, w.chunk % self.stages_of[b])
+            case Await() | Arrive():
+                self.barrier(w, x)
             case Fetch(barriers=b, rings=rings):
                 self.fetch(w, b, rings)
             case Make(name=name, value=value):
                 self.reading(w, value)
-                w.names[name] = self.program.value(value, self.names(w, value))
+                for _ in self.chunks_of(w):
+                    w.names[name] = self.program.value(value, self.names(w, value))
+            case Invert(name=name, value=value):
+                for _ in self.chunks_of(w):
+                    names = {"of": self.used(w, value), **{n: self.given[n] for n in ("C", "LEVELS", "DT")}}
+                    w.names[name] = self.program.value(INVERSE, names)
             case Put(place=place, value=value, turned=turned):
-                self.put(w, place, self.number(w, value), turned)
+                self.put(w, place, {at: self.number(w, value) for at in self.chunks_of(w)}, turned)
             case Fence():
-                w.loaded = False
-                for name in w.stored:
-                    self.buffers[name].fenced = True
+                self.fence(w)
             case Product():
                 self.begin(w, x)
             case Settle(name=name, outstanding=n):
                 self.settle(w, name, n)
             case _:
                 self.at_the_end(w, x)
+
+    def barrier(self, w: _Warps, x: Await | Arrive) -> None:
+        b = x.barriers
+        match x:
+            case Await(ready=ready):
+                (w.ready if ready else w.empty)[b] = True
+            case Arrive(ready=True):
+                unfenced = [n for n in self.barriers(b).rings if not self.slot(w, n).fenced]
+                if unfenced:
+                    raise self.fault(
+                        f"no fence is between {', '.join(unfenced)} and products of other roles, which read it"
+                    )
+                stage = w.chunk % self.stages_of[b]
+                if self.arrive(self.ready[b][stage]):
+                    self.became_ready(b, stage)
+            case Arrive():
+                self.done(w, b, w.chunk % self.stages_of[b])
+
+    def fence(self, w: _Warps) -> None:
+        w.loaded = False
+        for name in w.stored:
+            self.buffers[name].fenced = True
+        for x in w.role.each:
+            if isinstance(x, Put) and x.place in self.slots:
+                self.slot(w, x.place).fenced = True
 
     def at_the_end(self, w: _Warps, x: Step) -> None:
         """A step that hands on what a chunk leaves."""
@@ -357,8 +411,10 @@ class _Running:
         for n in rings:
             r = self.s.ring(n)
             assert r is not None and r.tile is not None
-            found = self.program.load(*self.moved(w, r.tile), Exact(self.entries.of(0)), r.name)
-            self.copies.append((r, w.chunk, found.entries, b))
+            zero, found = Exact(self.entries.of(0)), {}
+            for at in self.chunks_of(w):
+                found[at] = self.program.load(*self.moved(w, r.tile), zero, r.name).entries
+            self.copies.append((r, w.chunk, found, b))
             barrier.copies += 1
         if self.arrive(barrier):
             self.became_ready(b, stage)
@@ -367,11 +423,15 @@ class _Running:
         if not w.empty.get(b):
             raise self.fault(f"the {w.role.name} fills {b} before it is empty")
 
-    def put(self, w: _Warps, place: str, value: np.ndarray, turned: bool) -> None:
+    def put(self, w: _Warps, place: str, values: dict[int, np.ndarray], turned: bool) -> None:
         if (r := self.s.ring(place)) is not None:
             self.may_fill(w, self.s.barriers_of(place).name)
-            self.fill(r.name, w.chunk, value)
+            self.fill(r.name, w.chunk, values)
+            self.slot(w, place).fenced = not r.operand
             return
+        if len(values) > 1:
+            raise self.fault(f"{place} holds one chunk, and the {w.role.name} has several")
+        (value,) = values.values()
         memory = self.buffers[place]
         if any(place in other.sent for other in self.warps.values()):
             raise self.fault(f"{place} is overwritten while the copy engine reads it")
@@ -412,14 +472,15 @@ class _Running:
                 now = self.buffers[place].filled if place in self.buffers else self.slot(w, place).chunk
                 if now != count:
                     raise self.fault(f"{place} has changed while {n} reads it")
-            left = self.number(w, x.left.name) if isinstance(x.left, Held) else self.operand(w, x.left)
-            made = self.entries.dot(left, self.operand(w, x.right))
-            if x.onto is not None:
-                made = self.entries.binary("+", made, self.number(w, x.onto))
-            w.names[n] = Exact(made)
+            for _ in self.chunks_of(w):
+                left = self.number(w, x.left.name) if isinstance(x.left, Held) else self.operand(w, x.left)
+                made = self.entries.dot(left, self.operand(w, x.right))
+                if x.onto is not None:
+                    made = self.entries.binary("+", made, self.number(w, x.onto))
+                w.names[n] = Exact(made)
 
     def operand(self, w: _Warps, x: Shared) -> np.ndarray:
-        content = self.buffers[x.place].content if x.place in self.buffers else self.slot(w, x.place).content
+        content = self.buffers[x.place].content if x.place in self.buffers else self.slot(w, x.place).content.get(w.at)
         if content is None:
             raise self.fault(f"nothing was put into {x.place}")
         return across(content) if x.turned else content
@@ -450,7 +511,7 @@ class _Running:
 
     def own(self, w: _Warps) -> set[str]:
         """Names that a role makes itself."""
-        return {x.name for x in w.role.steps if isinstance(x, Make | Product)}
+        return {x.name for x in w.role.steps if isinstance(x, Make | Product | Invert)}
 
     def reading(self, w: _Warps, x: Code) -> None:
         for n in names_in(x) - self.own(w):
@@ -466,7 +527,7 @@ class _Running:
                 raise self.fault(f"{n} is used before it is waited for")
             r = self.s.ring(n)
             if r is not None and n not in own:
-                content = self.slot(w, n).content
+                content = self.slot(w, n).content.get(w.at)
                 if content is None:
                     raise self.fault(f"nothing was put into {n}")
                 found[n] = Exact(across(content) if r.turned else content)
@@ -482,6 +543,9 @@ class _Running:
         if not isinstance(found, Exact):
             raise self.fault(f"{name} is no number")
         return found.entries
+
+
+INVERSE = call("inverse", "of", "C", "LEVELS", "DT")
 
 
 def one(x: Value) -> int:

@@ -86,6 +86,8 @@ class Shapes:
                 return left[0], right[1]
             case Call(function="tl.trans", arguments=(value,)):
                 return self.of(value)[::-1]
+            case Call(function="inverse", arguments=(value, *_)):
+                return self.of(value)
             case Call(function="rows_of" | "store_sums" | "store_parts"):
                 return ()
             case Call(function="row_sums" | "column_sums" | "over_rows", arguments=(value, *_)):

@@ -19,7 +19,7 @@ from ..kernel_gate import runtime_function
 WORDS: dict[str, bool | int] = {"YIELD": True, "EXACT": False, "EVEN": False, "PRODUCTS": False, "READ": 0, "PIECE": 0}
 OF_WHOLE = {"APART": True, "T > 0": True, "WARPS > 4": True}  # and of a fused backward, which has 8 warps
 KEPT = frozenset(
-    "rows_of paired_states row_sums column_sums over_rows store_sums store_parts".split()
+    "inverse rows_of paired_states row_sums column_sums over_rows store_sums store_parts".split()
 )  # have names in Gluon
 
 

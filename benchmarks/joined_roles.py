@@ -1,0 +1,259 @@
+"""The forward pass of delta rules as one kernel whose warps have roles, beside today's kernels, on a GPU of compute capability
+9.0: errors of each head against the recurrence in float64, then times beside the memory lower bound. It takes less than three
+minutes.
+
+    python -m benchmarks.joined_roles --emit     # write the ops that have it into build/joined_roles; needs no GPU
+    python -m benchmarks.joined_roles            # compare, time, and put what was found into results/gpu/roles.json
+
+No op of the catalogue has this kernel until its numbers are known. Exit status 1: it was not launched, or has larger errors.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import importlib.util
+import json
+import math
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+
+from chunkform.codegen.checking.accuracy import head_axis, relative_error
+from chunkform.codegen.recurrence.emit import emit
+from chunkform.codegen.recurrence.oracle import oracle
+from chunkform.runtime.chunk_kernels import warp_roles
+from chunkform.runtime.launch import replay
+
+from . import timing
+from .accuracy import compiled
+from .inputs import SHAPES, Shape, draw
+from .pairs import lower_bound_milliseconds
+from .peers import ours
+
+ROOT = Path(__file__).parent.parent
+EMITTED, RECORD = ROOT / "build" / "joined_roles", ROOT / "results" / "gpu" / "roles.json"
+NAMES = ("gated_delta_rule", "delta_rule")
+KERNEL = "forward_joined_roles"
+ALLOWED, ROUNDING = 1.15, 1e-4  # errors over today's, and what is nothing beside them
+DEVICE, BACKEND = "cuda", "triton"
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Case:
+    """What errors are compared at. `start`: with an initial state; `shared`: heads that have a q and a k of their own; `lengths`:
+    of packed sequences."""
+
+    shape: Shape
+    decay: str = "usual"
+    start: bool = False
+    shared: int = 0
+    lengths: tuple[int, ...] = ()
+
+    @property
+    def spelled(self) -> str:
+        more = [self.decay, *(["initial state"] if self.start else []), *(["packed"] if self.lengths else [])]
+        return ", ".join([self.shape.spelled, *more, *([f"{self.shared} heads of q and k"] if self.shared else [])])
+
+
+CASES = (
+    Case(Shape("two chunks", 1, 64, 1, 128)),
+    Case(Shape("one step", 2, 1, 3, 128), start=True),
+    *(Case(Shape("few", 2, steps, 3, 128), start=True) for steps in (31, 33, 97)),
+    *(Case(Shape("tail", 2, 300, 4, 128), decay, start=decay == "usual") for decay in ("usual", "lasting", "fast")),
+    Case(Shape("shared", 2, 300, 4, 128), shared=2),
+    Case(Shape("packed", 1, 700, 4, 128), start=True, lengths=(100, 1, 200, 399)),
+    Case(Shape("long", 1, 2048, 2, 128), "lasting"),
+)
+TIMED = ((SHAPES["S1"], 16), (SHAPES["S1"], 4))  # and the heads of q and k
+# Stages, and registers of a thread of the preparer and the loader, that S1 is timed with as well.
+OTHERS = ((3, 136, 24), (3, 104, 40), (3, 136, 40), (2, 120, 40))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--emit", action="store_true", help="write the ops alone")
+    parser.add_argument("--out", type=Path, default=RECORD, help="the JSON that what was found is put into")
+    a = parser.parse_args()
+    if a.emit:
+        print(*map(emitted, NAMES), sep="\n")
+        return
+    if not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0):
+        raise SystemExit("joined_roles needs a GPU of compute capability 9.0; --emit does without")
+    if not triton.__version__.startswith(warp_roles.TESTED):
+        raise SystemExit(f"joined_roles needs Triton {' or '.join(warp_roles.TESTED)}, got {triton.__version__}")
+    torch.cuda.init()
+    found = measured()
+    print(table(found))
+    record = json.loads(a.out.read_text()) if a.out.exists() else {}
+    a.out.write_text(json.dumps(record | {"joined forward": found}, indent=1) + "\n")
+    problems = complaints(found)
+    print(*problems, sep="\n")
+    raise SystemExit(bool(problems))
+
+
+def emitted(name: str) -> Path:
+    """The file of an op that has the kernel."""
+    EMITTED.mkdir(parents=True, exist_ok=True)
+    path = EMITTED / f"{name}.py"
+    path.write_text(emit(replace(compiled(name), joined_roles=True), tidy=False))
+    return path
+
+
+@functools.cache
+def op(name: str) -> Callable[..., Any]:
+    """The op that has the kernel."""
+    path = EMITTED / f"{name}.py"
+    path = path if path.exists() else emitted(name)
+    spec = importlib.util.spec_from_file_location(f"joined_roles_{name}", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module.__name__] = module
+    spec.loader.exec_module(module)
+    function: Callable[..., Any] = getattr(module, name)
+    return function
+
+
+@contextmanager
+def asked_for(there: bool, stages: int = 0, preparer: int = 0, loader: int = 0) -> Iterator[None]:
+    """Calls have the kernel meanwhile, or haven't; with other stages and registers, where these are given."""
+    names = ("JOINED", "JOINED_STAGES", "PREPARER", "JOINED_LOADER")
+    before, on = {n: getattr(warp_roles, n) for n in names}, replay.ON
+    replay.ON = False
+    for n, x in zip(names, (there, stages, preparer, loader), strict=True):
+        setattr(warp_roles, n, x or (before[n] if n != "JOINED" else False))
+    try:
+        yield
+    finally:
+        for n, x in before.items():
+            setattr(warp_roles, n, x)
+        replay.ON = on
+
+
+def measured() -> Row:
+    rate = timing.copy_rate("cuda", timing.QUICK)
+    compared = [told(comparison(name, case)) for name in NAMES for case in CASES]
+    timed = [times(name, shape, shared, rate) for name in NAMES for shape, shared in TIMED]
+    about = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "triton": triton.__version__}
+    return {"date": date.today().isoformat(), "about": about, "errors": compared, "times": timed}
+
+
+def told(row: Row) -> Row:
+    """A row, as it is found: where a kernel never ends, the ones before it are known."""
+    each = [", ".join(f"{n} {x:.2e}" for n, x in row[w].items()) for w in ("without", "with roles")]
+    print(f"{row['op']:18} {row['case']:50} {each[0]}  with roles: {each[1]}", flush=True)
+    return row
+
+
+def problem(name: str, case: Case) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The arguments of a call, and its options."""
+    like = ours(name)
+    given, _ = draw(like.signature, case.shape, device=DEVICE, dtype=torch.bfloat16, unit=like.unit, decay=case.decay)
+    if case.shared:
+        given |= {n: given[n][:, :, : case.shared].contiguous() for n in ("q", "k")}
+    options: dict[str, Any] = {"output_final_state": True}
+    count = len(case.lengths) or case.shape.batch
+    if case.start:
+        g = torch.Generator(device=DEVICE).manual_seed(1)
+        size = (count, case.shape.heads, case.shape.width, case.shape.width)
+        options["initial_state"] = torch.randn(size, generator=g, device=DEVICE)
+    if case.lengths:
+        starts = [0, *torch.tensor(case.lengths).cumsum(0).tolist()]
+        options["cu_seqlens"] = torch.tensor(starts, device=DEVICE, dtype=torch.int32)
+    return given, options
+
+
+def comparison(name: str, case: Case) -> Row:
+    """Errors of the worst head of the output and the last state, without roles and with them."""
+    given, options = problem(name, case)
+    exact = reference(name, case, given, options.get("initial_state"))
+    row: Row = {"op": name, "case": case.spelled}
+    axes = {"o": head_axis(compiled(name).step, "o"), "S": 1}
+    for what, there in (("without", False), ("with roles", True)):
+        with asked_for(there), torch.no_grad():
+            made = dict(zip("oS", op(name)(**given, **options, backend=BACKEND), strict=True))
+        row[what] = {n: relative_error(x, exact[n], axes[n]) for n, x in made.items()}
+    return row
+
+
+def reference(name: str, case: Case, given: dict[str, Tensor], start: Tensor | None) -> dict[str, Tensor]:
+    """The output and the last states of each sequence, in float64."""
+    names = {a.key: a.name for a in ours(name).signature.arguments}
+    heads = case.shape.heads
+    full = {names[n]: x.repeat_interleave(heads // x.shape[2], 2) for n, x in given.items()}
+    at, outputs, states = 0, [], []
+    for n, length in enumerate(case.lengths or (case.shape.steps,)):
+        own = {key: x[:, at : at + length] for key, x in full.items()}
+        first = start[n : n + 1] if case.lengths and start is not None else start
+        values, finals, _, _ = oracle(compiled(name), own, {"S": first})
+        outputs.append(values["o"])
+        states.append(finals["S"])
+        at += length
+    return {"o": torch.cat(outputs, 1), "S": torch.cat(states)}
+
+
+def times(name: str, shape: Shape, shared: int, rate: float) -> Row:
+    """Microseconds of the forward pass, twice in turns, and of its kernels alone; of S1 in other configurations as well."""
+    given, _ = problem(name, Case(shape, shared=shared if shared < shape.heads else 0))
+
+    def run() -> Any:
+        with torch.no_grad():
+            return op(name)(**given)
+
+    bound = lower_bound_milliseconds(ours(name).signature, shape, rate)["forward"]
+    row: Row = {"op": name, "shape": f"{shape.spelled}, {shared} heads of q and k", "bound": round(1e3 * bound, 1)}
+    for there in (False, True, False, True):
+        with asked_for(there):
+            each = row.setdefault("with roles" if there else "without", {"all": [], "kernels": []})
+            each["all"].append(replayed(run))
+            each["kernels"].append((timing.kernels(run, "cuda") or {}).get("by_name", {}))
+    if name == NAMES[0] and shared == shape.heads:
+        row["others"] = {}
+        for other in OTHERS:
+            with asked_for(True, *other):
+                row["others"][", ".join(map(str, other))] = replayed(run)
+    return row
+
+
+def replayed(run: Callable[[], Any]) -> float:
+    """Microseconds of a call, replayed by a graph."""
+    found = timing.graph(run, "cuda", timing.QUICK)
+    return round(1e3 * found["replay"]["median"], 1) if found and found["replay"] else math.nan
+
+
+def complaints(found: Row) -> list[str]:
+    """What stands against the kernel."""
+    said = []
+    for row in found["errors"]:
+        for what, x in row["with roles"].items():
+            if not x <= ALLOWED * row["without"][what] + ROUNDING:
+                said.append(f"{row['op']} {row['case']}: {what} {x:.2e}, without roles {row['without'][what]:.2e}")
+    said += [
+        f"{row['op']} {row['shape']}: it was not launched"
+        for row in found["times"]
+        if not all(KERNEL in each for each in row["with roles"]["kernels"])
+    ]
+    return said
+
+
+def table(found: Row) -> str:
+    lines = [f"{'op':18} {'shape':36} {'bound':>8} {'without':>16} {'with roles':>16}   kernel"]
+    for row in found["times"]:
+        each = [", ".join(f"{x:.1f}" for x in row[w]["all"]) for w in ("without", "with roles")]
+        kernel = ", ".join(f"{x.get(KERNEL, (0, math.nan))[1]:.1f}" for x in row["with roles"]["kernels"])
+        lines.append(f"{row['op']:18} {row['shape']:36} {row['bound']:8.1f} {each[0]:>16} {each[1]:>16}   {kernel}")
+        lines += [f"{'':18} stages, registers {n}: {x:.1f}" for n, x in row.get("others", {}).items()]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+"""What Gluon text is made of: names of what a schedule has, and numbers of a program or of a chunk, as Gluon writes them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ..ir.code import Call, Cast, Code, Function, Load, Name, Power, Text, call, rebuilt
+from ..ir.warp_schedule import Barriers, Buffer, Ring, Tile
+
+STAGES, WARPS, TOGETHER = "STAGES", "WARPS", "TOGETHER"
+SEVERAL = f"{TOGETHER} * C"  # steps of a stage of several chunks,
+WITHIN = "within"  # one of which this is
+NUMBERS = "gl.BlockedLayout([C // 32], [32], [1], [0])"  # of each step, in the one warp that makes them
+OF_SEVERAL = NUMBERS.replace("C //", f"{SEVERAL} //")
+ONE = "gl.BlockedLayout([1], [32], [1], [0])"
+
+
+def dtype_of(x: Ring | Buffer) -> str:
+    """What the entries of a tile are."""
+    return f"{x.target}.dtype.element_ty" if isinstance(x, Buffer) and x.target else "DT"
+
+
+def place_of(t: Tile) -> str:
+    """Where a chunk's tile is."""
+    first = scalar(t.first)
+    text = first.text if isinstance(first, Name) else f"({first.text})"
+    return f"[{text}.to(gl.int32), {scalar(t.offset).text}]"
+
+
+def plain_layout() -> str:
+    return "gl.SwizzledSharedLayout(1, 1, 1, [0])"
+
+
+def ring_name(r: Ring) -> str:
+    return f"{r.name}_ring"
+
+
+def stages_of(b: Barriers) -> str:
+    return STAGES if b.stages is None else str(b.stages)
+
+
+def tiles_name(x: Ring | Buffer) -> str:
+    return f"{x.name}_tiles"
+
+
+def scalar(x: Code) -> Code:
+    """A number of a program or of a chunk, as Gluon writes it."""
+    match x:
+        case Call(function="tl.zeros_like", arguments=(value,)):
+            return Text(f"{scalar(value).text} * 0")
+        case Call(function=function, arguments=arguments, keywords=keywords):
+            return Call(gl_name(function), tuple(map(scalar, arguments)), tuple((n, scalar(y)) for n, y in keywords))
+        case Cast(value=value, dtype=dtype):
+            return Cast(scalar(value), gl_name(dtype))
+        case Name(id=name):
+            return Name(gl_name(name))
+        case Load(pointer=pointer):
+            return call("gl.load", scalar(pointer))
+    return rebuilt(x, scalar)
+
+
+def function_of(x: Function | Power, value: Code) -> Code:
+    """A function, or a power, of a value: written as for Triton, by functions that Gluon has as well."""
+    text = replace(x, value=value)
+    return Text(text.text.replace("tl.", "gl."), text.level)
+
+
+def gl_name(name: str) -> str:
+    return f"gl.{name.removeprefix('tl.')}" if name.startswith("tl.") else name

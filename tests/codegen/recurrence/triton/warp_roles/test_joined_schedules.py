@@ -1,0 +1,180 @@
+"""Schedules of sweeps that are joined with their prologues: their gate holds them, in any order of roles, and refuses whatever is
+left out, comes too early, or forgets that a stage may have chunks beyond the end."""
+
+import functools
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from shared.triton_errors import compiled
+
+from chunkform.codegen.ir.code import Call
+from chunkform.codegen.ir.warp_schedule import (
+    Arrive,
+    Await,
+    Fence,
+    Invert,
+    Make,
+    Pass,
+    Plain,
+    Product,
+    Put,
+    Role,
+    Schedule,
+    Send,
+    Settle,
+    Step,
+)
+from chunkform.codegen.recurrence.triton import section, triton_form
+from chunkform.codegen.recurrence.triton.kernels.chunk_kernel import Kernel
+from chunkform.codegen.recurrence.triton.warp_roles.gate import gate_joined_schedule
+from chunkform.errors import GateError
+
+HAVE = ["gated_delta_rule", "delta_rule", "comba", "longhorn", "gradient_descent_squared", "inverse_attention"]
+HAVE_NONE = ["lightning_attention", "gated_linear_attention", "kimi_delta_attention", "oja"]
+Made = tuple[Kernel, Schedule]
+
+
+@functools.cache
+def made(name: str) -> Made | None:
+    """The kernel of a forward pass that is joined with its prologue, and its schedule."""
+    found: list[Made] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(section, "gate_over_chunks", lambda k, f: None)
+        patch.setattr(section, "gate_joined_schedule", lambda k, s: found.append((k, s)))
+        section._form.__wrapped__(replace(compiled(name), joined_roles=True), True, None, None)
+    return found[0] if found else None
+
+
+def joined(name: str) -> Made:
+    found = made(name)
+    assert found is not None
+    return found
+
+
+def refused(k: Kernel, s: Schedule) -> bool:
+    try:
+        gate_joined_schedule(k, s, orders=1)
+    except GateError as why:
+        assert k.name in str(why)
+        return True
+    return False
+
+
+def edited(s: Schedule, role: Role, **parts: tuple[Step, ...]) -> Schedule:
+    return replace(s, roles=tuple(replace(r, **parts) if r is role else r for r in s.roles))
+
+
+def with_one_step_less(s: Schedule) -> Iterator[tuple[str, Schedule]]:
+    for role in s.roles:
+        for part in ("before", "each", "after"):
+            steps = getattr(role, part)
+            for n, x in enumerate(steps):
+                if part == "each" or not isinstance(x, Make | Pass | Plain):
+                    yield f"{role.name}: {x}", edited(s, role, **{part: (*steps[:n], *steps[n + 1 :])})
+
+
+def role_of(s: Schedule, name: str) -> Role:
+    return next(r for r in s.roles if r.name == name)
+
+
+@pytest.mark.parametrize("name", HAVE)
+def test_roles_leave_what_the_program_says_in_many_orders(name: str) -> None:
+    k, s = joined(name)
+    assert [r.name for r in s.roles] == ["consumer", "preparer", "loader"]
+    gate_joined_schedule(k, s, orders=4)
+
+
+@pytest.mark.parametrize("name", HAVE_NONE)
+def test_others_have_no_such_kernel(name: str) -> None:
+    assert made(name) is None
+
+
+def test_each_step_is_needed() -> None:
+    k, s = joined("gated_delta_rule")
+    assert [what for what, less in with_one_step_less(s) if not refused(k, less)] == []
+
+
+def test_barriers_take_as_many_arrivals_as_there_are() -> None:
+    k, s = joined("gated_delta_rule")
+    for n, b in enumerate(s.barriers):
+        for other in (replace(b, arrivals=b.arrivals + 1), replace(b, readers=b.readers + 1)):
+            assert refused(k, replace(s, barriers=(*s.barriers[:n], other, *s.barriers[n + 1 :]))), b.name
+    chunk, prepared = s.barriers
+    assert (chunk.arrivals, chunk.readers, prepared.arrivals, prepared.readers) == (2, 2, 1, 1)
+    assert refused(k, replace(s, barriers=(replace(chunk, readers=1), prepared)))
+
+
+def test_nobody_is_done_with_a_stage_too_early() -> None:
+    """Neither is it handed on, nor given back, before the last step that fills it or reads it."""
+    k, s = joined("gated_delta_rule")
+    for role in s.roles:
+        for n, x in enumerate(role.each):
+            if isinstance(x, Arrive):
+                kinds = Settle | Put if x.ready else Settle
+                last = max((m for m in range(n) if isinstance(role.each[m], kinds)), default=None)
+                last = n - 1 if last is None else last
+                moved = (*role.each[:last], x, *role.each[last:n], *role.each[n + 1 :])
+                assert refused(k, edited(s, role, each=moved)), (role.name, x)
+
+
+def test_what_is_prepared_is_waited_for_at_its_first_product_alone() -> None:
+    """The products of states with what was loaded begin before it."""
+    _, s = joined("gated_delta_rule")
+    each = role_of(s, "consumer").each
+    (at,) = (n for n, x in enumerate(each) if x == Await("prepared", True))
+    assert sum(isinstance(x, Product) for x in each[:at]) == 2
+    following = each[at + 1]
+    assert isinstance(following, Product) and following.right.place in s.barriers[1].rings
+
+
+def test_a_stage_may_have_chunks_beyond_the_end() -> None:
+    """Nothing decays in them: a loader that takes the last sum there again is refused."""
+    k, s = joined("gated_delta_rule")
+    loader = role_of(s, "loader")
+    for n, x in enumerate(loader.each):
+        if isinstance(x, Make) and isinstance(x.value, Call) and x.value.function == "tl.where":
+            bare = replace(x, value=x.value.arguments[1])
+            changed = edited(s, loader, each=(*loader.each[:n], bare, *loader.each[n + 1 :]))
+            if x.name == "alpha_a_end":
+                assert refused(k, changed)
+                return
+    raise AssertionError("no sum is made")
+
+
+def test_the_preparer_gives_tiles_back_before_it_inverts() -> None:
+    _, s = joined("gated_delta_rule")
+    each = role_of(s, "preparer").each
+    (inverse,) = (n for n, x in enumerate(each) if isinstance(x, Invert))
+    assert Arrive("chunk", False) in each[:inverse]
+    assert [type(x) for x in each[-2:]] == [Fence, Arrive]
+
+
+def test_an_operand_is_made_anew_once_no_product_takes_it() -> None:
+    """Also where an output is the last thing that is read of a state."""
+    _, s = joined("gradient_descent_squared")
+    each = role_of(s, "consumer").each
+    passes = next(n for n, x in enumerate(each) if isinstance(x, Pass))
+    states = [n for n, x in enumerate(each) if isinstance(x, Product) and "_operand" in str(x.left)]
+    last = each[states[-1]]
+    assert isinstance(last, Product)
+    settled = next(n for n, x in enumerate(each) if isinstance(x, Settle) and x.name == last.name)
+    assert settled < passes < next(n for n, x in enumerate(each) if isinstance(x, Send))
+
+
+def test_no_op_has_it_unless_it_is_asked_for() -> None:
+    c = compiled("delta_rule")
+    assert "joined" not in triton_form(c).text
+    text = triton_form(replace(c, joined_roles=True)).text
+    assert "def forward_joined_roles(" in text and "def forward_sweep_1(" in text
+    asked = "not needs_backward and parts == 1 and exchange is None and may_join(config, D, q, v, k)"
+    assert asked in text or asked.replace("q, v, k", "q, k, v") in text
+
+
+def test_a_refused_schedule_is_the_compilers_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(k: Kernel, s: Schedule) -> None:
+        raise GateError(f"{k.name}: roles wait for each other")
+
+    monkeypatch.setattr(section, "gate_joined_schedule", refuse)
+    with pytest.raises(GateError, match="wait for each other"):
+        triton_form(replace(compiled("delta_rule"), joined_roles=True))

@@ -1,0 +1,62 @@
+"""The command that compares forward passes with a preparer on a GPU: what it says without one, and of what it has found."""
+
+import math
+
+import pytest
+import torch
+
+from benchmarks import joined_roles
+
+
+def found(error: float = 3e-3, launched: bool = True):
+    errors = [{"op": "delta_rule", "case": "2x300x4x128", "without": {"o": 3e-3}, "with roles": {"o": error}}]
+    kernel = {joined_roles.KERNEL: [1, 190.0]} if launched else {"forward_sweep_1": [1, 170.0]}
+    times = [
+        {
+            "op": "delta_rule",
+            "shape": "S1",
+            "bound": 131.0,
+            "without": {"all": [280.0, 281.0], "kernels": [{}, {}]},
+            "with roles": {"all": [199.0, 201.0], "kernels": [kernel, kernel]},
+            "others": {"3, 136, 24": 204.0},
+        }
+    ]
+    return {"errors": errors, "times": times}
+
+
+def test_nothing_stands_against_what_is_as_exact_and_was_launched():
+    assert joined_roles.complaints(found()) == []
+    table = joined_roles.table(found())
+    assert "199.0, 201.0" in table and "190.0" in table and "3, 136, 24: 204.0" in table
+
+
+@pytest.mark.parametrize("error", [4e-3, math.nan])
+def test_larger_errors_are_said(error):
+    (said,) = joined_roles.complaints(found(error))
+    assert said.startswith("delta_rule 2x300x4x128: o") and "without roles 3.00e-03" in said
+
+
+def test_a_kernel_that_was_not_launched_is_said():
+    assert joined_roles.complaints(found(launched=False)) == ["delta_rule S1: it was not launched"]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_it_ends_in_a_sentence(monkeypatch):
+    monkeypatch.setattr("sys.argv", ["joined_roles"])
+    with pytest.raises(SystemExit, match=r"needs a GPU of compute capability 9\.0"):
+        joined_roles.main()
+
+
+def test_what_is_compared_is_what_was_asked_for(monkeypatch, tmp_path):
+    """Packed sequences, initial states and shared heads: without a GPU, both ways are torch."""
+    monkeypatch.setattr(joined_roles, "EMITTED", tmp_path)
+    monkeypatch.setattr(joined_roles, "DEVICE", "cpu")
+    monkeypatch.setattr(joined_roles, "BACKEND", "torch")
+    shape = joined_roles.Shape("small", 1, 40, 2, 16)
+    case = joined_roles.Case(shape, start=True, shared=1, lengths=(3, 37))
+    joined_roles.op.cache_clear()
+    row = joined_roles.comparison("delta_rule", case)
+    joined_roles.op.cache_clear()
+    text = (tmp_path / "delta_rule.py").read_text()
+    assert "def forward_joined_roles(" in text and "launch_joined(" in text
+    assert row["with roles"] == row["without"] and 0 < row["without"]["o"] < 5e-3 and row["without"]["S"] < 1e-5
