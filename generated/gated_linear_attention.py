@@ -68,11 +68,11 @@ from chunkform.runtime.op.version import written_for
 
 written_for("0.1", __file__)
 
-from chunkform.runtime.chunk_kernels.chunk_layout import GROUP, LEVELS, parts_for, places
+from chunkform.runtime.chunk_kernels.chunk_layout import GROUP, LEVELS, chunk_layout, segments_for
 from chunkform.runtime.chunk_kernels.kernels import (
-    adds_steep, chained, chunk_of, cumulate, decayed_product, decayed_sum, diagonal, first_steep,
-    is_flat, last_of, lasting, later_sums, log2_of, over_block, part_of, place_of, reach, span,
-    steep, sums_of,
+    adds_large_range, chained, chunk_of, cumulate, decayed_product, decayed_sum, diagonal,
+    first_large_range, has_small_range, large_ranges, last_of, lasting, later_sums, log2_of,
+    over_block, place_of, reach, segment_of, span, sums_of,
 )
 from chunkform.runtime.chunk_kernels.segment_maps import map_of_all
 from chunkform.runtime.chunk_kernels.split_precision import rounded_and_rest
@@ -82,8 +82,8 @@ from chunkform.runtime.op.decode import Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK, call_of, chunks_of, dtype_of, from_chunks, from_steps, in_parts, in_segments, or_zeros,
-    steps_first, steps_or_zeros,
+    CHUNK, call_of, chunks_of, dtype_of, from_boundaries, from_chunks, from_steps, in_segments,
+    or_zeros, steps_first, steps_or_zeros,
 )
 from chunkform.runtime.torch_form.decays import (
     channel_apply, channel_product, decay_all, decay_in, decay_out, order_mask,
@@ -230,7 +230,7 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     dk, dS_first = in_segments(_backward_sweep_3, (log_alpha, q, do, v), (dS_last,), lead, -1, CHUNK)
     alpha = log_alpha.exp()
     # paired_S: alpha_t . ((S_{t-1} . dS_t) 1)
-    (paired_S,) = in_parts(_backward_state_adjoint_4, (alpha, log_alpha, q, do, v, k), (S_0, dS_C), lead, CHUNK)
+    (paired_S,) = from_boundaries(_backward_state_adjoint_4, (alpha, log_alpha, q, do, v, k), (S_0, dS_C), lead, CHUNK)
     gradients = {}
     gradients["q"] = from_steps(dq, lead, 1, given["q"].dtype)
     gradients["k"] = from_steps(dk, lead, 1, given["k"].dtype)
@@ -257,9 +257,9 @@ def _forward_states_1_composed(later, earlier):
     return (earlier[0] * later[0], (later[1] + earlier[1] * later[0][..., :, None]))
 
 
-def _forward_states_1_applied(parts, states):
+def _forward_states_1_applied(maps, states):
     """The states that leave a segment, from those that enter it."""
-    return ((states[0] * parts[0][..., :, None] + parts[1]),)
+    return ((states[0] * maps[0][..., :, None] + maps[1]),)
 
 
 def torch_forward_states(given, states, constants, exchange):
@@ -300,9 +300,9 @@ def _backward_states_1_composed(later, earlier):
     return (earlier[0] * later[0], (earlier[1] * later[0][..., :, None] + later[1]))
 
 
-def _backward_states_1_applied(parts, states):
+def _backward_states_1_applied(maps, states):
     """The states that leave a segment, from those that enter it."""
-    return ((states[0] * parts[0][..., :, None] + parts[1]),)
+    return ((states[0] * maps[0][..., :, None] + maps[1]),)
 
 
 def torch_backward_states(given, states, constants, saved, cotangents, final_cotangents, exchange):
@@ -327,11 +327,11 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def forward_prepare_1(
+def forward_prologue_1(
     q_p, q_b, q_t, q_h, q_g, k_p, k_b, k_t, k_h, k_g, alpha_sums, alpha_rests,
     alpha_p, alpha_b, alpha_t, alpha_h, alpha_g, alpha_extents, scaled1_p, scaled2_p, matrix1,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, part_d: tl.constexpr, FLAT: tl.constexpr, GROUP: tl.constexpr,
+    D: tl.constexpr, tile_d: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr,
     CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
@@ -351,13 +351,13 @@ def forward_prepare_1(
     alpha_p += b * alpha_b + h // alpha_g * alpha_h
     SUMS: tl.constexpr = not EXACT
     i_new = i_ok
-    if not FLAT:
-        steep_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
+    if not SMALL_RANGE:
+        large_range_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
     products = tl.zeros([C, C], tl.float32)
     alpha_most = tl.full([], 0.0, tl.float32)
     alpha_least = tl.full([], 0.0, tl.float32)
-    for d_start in range(0, D, part_d):
-        d = d_start + tl.arange(0, part_d)
+    for d_start in range(0, D, tile_d):
+        d = d_start + tl.arange(0, tile_d)
         d_ok = d < D
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
@@ -414,11 +414,11 @@ def forward_prepare_1(
         products = decayed_product(
             products, q.to(tl.float32), k.to(tl.float32), alpha_sums + step * D,
             alpha_rests + step * D if EXACT else None, alpha_a, alpha_n, alpha_a, alpha_n, d, d_ok,
-            last, H * D, C, CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
+            last, H * D, C, CHUNK, LEVELS, True, True, SMALL_RANGE, EXACT, DT,
         )
-        if not FLAT:
-            steep_from = first_steep(steep_from, alpha_a, alpha_n, d_ok, C, DT)
-            i_new = i_ok & ((i >= steep_from) | (again > 0))
+        if not SMALL_RANGE:
+            large_range_from = first_large_range(large_range_from, alpha_a, alpha_n, d_ok, C, DT)
+            i_new = i_ok & ((i >= large_range_from) | (again > 0))
         since = span(alpha_a, alpha_n, 0.0, 0)
         tl.store(
             scaled1_p + at * D + i[:, None] * D + d[None, :], (since * q.to(tl.float32)),
@@ -431,9 +431,9 @@ def forward_prepare_1(
         )  # k . until
     if SUMS:
         tl.store(alpha_extents + at, alpha_most - alpha_least)
-        if not is_flat(alpha_most - alpha_least, DT):
-            for d_start in range(0, D, part_d):
-                d = d_start + tl.arange(0, part_d)
+        if not has_small_range(alpha_most - alpha_least, DT):
+            for d_start in range(0, D, tile_d):
+                d = d_start + tl.arange(0, tile_d)
                 d_ok = d < D
                 sums = sums_of(
                     log2_of(
@@ -449,16 +449,16 @@ def forward_prepare_1(
                 )
     tl.store(
         matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products,
-        mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
+        mask=None if SMALL_RANGE else (i >= large_range_from)[:, None] & (i >= 0)[None, :],
     )  # products
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def forward_prepare_1_others(
+def forward_prologue_1_slow(
     q_p, q_b, q_t, q_h, q_g, k_p, k_b, k_t, k_h, k_g, alpha_sums, alpha_rests,
     alpha_p, alpha_b, alpha_t, alpha_h, alpha_g, alpha_extents, scaled1_p, scaled2_p, matrix1,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, part_d: tl.constexpr, FLAT: tl.constexpr, GROUP: tl.constexpr,
+    D: tl.constexpr, tile_d: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr,
     CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
@@ -466,7 +466,7 @@ def forward_prepare_1_others(
     i = tl.arange(0, C)
     SUMS: tl.constexpr = False
     group = tl.program_id(0) * GROUP
-    if steep(alpha_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
+    if large_ranges(alpha_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
         return
     q_p_all = q_p
     k_p_all = k_p
@@ -484,13 +484,13 @@ def forward_prepare_1_others(
             k_p = k_p_all + b * k_b + h // k_g * k_h
             alpha_p = alpha_p_all + b * alpha_b + h // alpha_g * alpha_h
             extent = reach(alpha_extents + at, last, C, CHUNK)
-            if not is_flat(extent, DT):
-                steep_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
+            if not has_small_range(extent, DT):
+                large_range_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
                 products = tl.zeros([C, C], tl.float32)
                 alpha_most = tl.full([], 0.0, tl.float32)
                 alpha_least = tl.full([], 0.0, tl.float32)
-                for d_start in range(0, D, part_d):
-                    d = d_start + tl.arange(0, part_d)
+                for d_start in range(0, D, tile_d):
+                    d = d_start + tl.arange(0, tile_d)
                     d_ok = d < D
                     q = tl.load(
                         q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
@@ -557,12 +557,12 @@ def forward_prepare_1_others(
                     products = decayed_product(
                         products, q.to(tl.float32), k.to(tl.float32), alpha_sums + step * D,
                         alpha_rests + step * D if EXACT else None, alpha_a, alpha_n, alpha_a,
-                        alpha_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, True, FLAT, EXACT,
-                        DT,
+                        alpha_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, True, SMALL_RANGE,
+                        EXACT, DT,
                     )
-                    if not FLAT:
-                        steep_from = first_steep(steep_from, alpha_a, alpha_n, d_ok, C, DT)
-                        i_new = i_ok & ((i >= steep_from) | (again > 0))
+                    if not SMALL_RANGE:
+                        large_range_from = first_large_range(large_range_from, alpha_a, alpha_n, d_ok, C, DT)
+                        i_new = i_ok & ((i >= large_range_from) | (again > 0))
                     since = span(alpha_a, alpha_n, 0.0, 0)
                     tl.store(
                         scaled1_p + at * D + i[:, None] * D + d[None, :],
@@ -575,9 +575,9 @@ def forward_prepare_1_others(
                     )  # k . until
                 if SUMS:
                     tl.store(alpha_extents + at, alpha_most - alpha_least)
-                    if not is_flat(alpha_most - alpha_least, DT):
-                        for d_start in range(0, D, part_d):
-                            d = d_start + tl.arange(0, part_d)
+                    if not has_small_range(alpha_most - alpha_least, DT):
+                        for d_start in range(0, D, tile_d):
+                            d = d_start + tl.arange(0, tile_d)
                             d_ok = d < D
                             sums = sums_of(
                                 log2_of(
@@ -594,15 +594,15 @@ def forward_prepare_1_others(
                             )
                 tl.store(
                     matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products,
-                    mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
+                    mask=None if SMALL_RANGE else (i >= large_range_from)[:, None] & (i >= 0)[None, :],
                 )  # products
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def forward_sweep_1(
-    S_first, S_last, S_borders, scaled1_p, v_p, v_b, v_t, v_h, v_g, matrix1, o_out, alpha_sums,
-    alpha_rests, scaled2_p,
-    T, H, chunks, starts, parts, length, blocks,
+    S_first, S_last, S_checkpoints, scaled1_p, v_p, v_b, v_t, v_h, v_g, matrix1, o_out,
+    alpha_sums, alpha_rests, scaled2_p,
+    T, H, chunks, starts, segments, length, blocks,
     D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, BLOCK: tl.constexpr,
     C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
@@ -612,7 +612,7 @@ def forward_sweep_1(
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
     sh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -661,10 +661,10 @@ def forward_sweep_1(
                 if EXACT
                 else tl.full([1], 0, tl.int32)
             )
-            if S_borders is not None:
+            if S_checkpoints is not None:
                 if n % (BLOCK // C) == 0:
                     tl.store(
-                        S_borders
+                        S_checkpoints
                         + (bh * blocks + first_block + n // (BLOCK // C)) * D * E
                         + d[n_d][None, :] * E
                         + e[:, None], S[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
@@ -699,9 +699,9 @@ def forward_sweep_1(
     for n_d in tl.static_range((D + block_d - 1) // block_d):
         if YIELD:
             if S_last is not None:
-                if part == parts - 1:
+                if segment == segments - 1:
                     tl.store(
-                        S_last + (sh // H // parts * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
+                        S_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
                         S[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         else:
@@ -721,94 +721,96 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "8ef7dc315d5a3df7")
-    lay = places(packed, (B, T, H), config.chunk)
-    blocks = places(packed, (B, T, H), BLOCK)
-    parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
+    config = choose(some.dtype, (D, E), "8225afe928aeb5f2")
+    layout = chunk_layout(packed, (B, T, H), config.chunk)
+    blocks = chunk_layout(packed, (B, T, H), BLOCK)
+    segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
     S_starts = S_first
-    alpha_sums, alpha_rests, alpha_extents = cumulate(alpha, lay, config.exact, made=True)
-    matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
+    alpha_sums, alpha_rests, alpha_extents = cumulate(alpha, layout, config.exact, made=True)
+    matrix1 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk), dtype=torch.float32)
     scaled1 = some.new_empty((B, H, T, D))
     scaled2 = some.new_empty((B, H, T, D))
     launch(
-        forward_prepare_1, (lay.programs,),
+        forward_prologue_1, (layout.programs,),
         q, *strides(q, H), k, *strides(k, H), alpha_sums, alpha_rests, alpha, *strides(alpha, H),
         alpha_extents, scaled1, scaled2, matrix1,
-        *lay.at_once, lay.programs,
-        D=D, part_d=min(config.block, config.padded(D)), FLAT=True, GROUP=GROUP, CHUNK=config.chunk,
-        C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
-        DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=config.registers,
+        *layout.at_once, layout.programs,
+        D=D, tile_d=min(config.block, config.padded(D)), SMALL_RANGE=True, GROUP=GROUP,
+        CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1,
+        maxnreg=config.registers,
     )
     launch(
-        forward_prepare_1_others, (cdiv(lay.programs, GROUP),),
+        forward_prologue_1_slow, (cdiv(layout.programs, GROUP),),
         q, *strides(q, H), k, *strides(k, H), alpha_sums, alpha_rests, alpha, *strides(alpha, H),
         alpha_extents, scaled1, scaled2, matrix1,
-        *lay.at_once, lay.programs,
-        D=D, part_d=min(config.block, config.padded(D)), FLAT=False, GROUP=GROUP,
-        CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
-        DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=config.registers,
+        *layout.at_once, layout.programs,
+        D=D, tile_d=min(config.block, config.padded(D)), SMALL_RANGE=False, GROUP=GROUP,
+        CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1,
+        maxnreg=config.registers,
     )
     alpha_extents = None
-    if parts > 1 or exchange is not None:
-        S_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
-        walk = config.walk(E, config.padded(D) * scaled2.element_size(), 0, v.element_size())
+    if segments > 1 or exchange is not None:
+        S_ends = some.new_empty((B * segments, H, D, E), dtype=torch.float32)
+        sweep = config.sweep(E, config.padded(D) * scaled2.element_size(), 0, v.element_size())
         launch(
-            forward_sweep_1, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+            forward_sweep_1, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
             None, S_ends, None, scaled1, v, *strides(v, H), matrix1, None, alpha_sums, alpha_rests,
             scaled2,
-            *lay.walked, parts, lay.length(parts), blocks.chunks,
-            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=False,
-            WARPS=walk.warps, STAGES=walk.stages, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels,
-            EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps,
-            num_stages=2, maxnreg=walk.registers,
+            *layout.swept, segments, layout.length(segments), blocks.chunks,
+            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False,
+            WARPS=sweep.warps, STAGES=sweep.stages, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels,
+            EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps,
+            num_stages=2, maxnreg=sweep.registers,
         )
         if exchange is not None:  # other segments of the sequence are elsewhere
             S_coming = exchange.begin(
                 (
                     map_of_all(
-                        "S", S_first, S_ends, lay, parts, True, decay=(alpha_sums, alpha_rests),
-                        axis=0, exact=config.exact,
+                        "S", S_first, S_ends, layout, segments, True,
+                        decay=(alpha_sums, alpha_rests), axis=0, exact=config.exact,
                     ),
                 )
             )
-    if parts > 1 or exchange is not None:
+    if segments > 1 or exchange is not None:
         if exchange is not None:
             ((S_first, S_starts),) = S_coming()
         else:
-            S_starts = chained(S_first, S_ends, lay, parts, True, (alpha_sums, alpha_rests), 0, config.exact)
+            S_starts = chained(S_first, S_ends, layout, segments, True, (alpha_sums, alpha_rests), 0, config.exact)
     S_ends = None
     o = some.new_empty((B, T, H, E), dtype=some.dtype)
-    S_borders = some.new_empty((B, H, blocks.chunks, D, E), dtype=some.dtype) if needs_backward else None
-    S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if finals else None
-    walk = config.walk(
+    S_checkpoints = some.new_empty((B, H, blocks.chunks, D, E), dtype=some.dtype) if needs_backward else None
+    S_last = some.new_empty((layout.sequences, H, D, E), dtype=torch.float32) if finals else None
+    sweep = config.sweep(
         E, config.padded(D) * (scaled1.element_size() + scaled2.element_size()),
         config.chunk * matrix1.element_size(), v.element_size(),
     )
     launch(
-        forward_sweep_1, (lay.sequences * parts * H * cdiv(E, walk.tile),),
-        S_starts, S_last, S_borders, scaled1, v, *strides(v, H), matrix1, o, alpha_sums,
+        forward_sweep_1, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
+        S_starts, S_last, S_checkpoints, scaled1, v, *strides(v, H), matrix1, o, alpha_sums,
         alpha_rests, scaled2,
-        *lay.walked, parts, lay.length(parts), blocks.chunks,
-        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=True,
-        WARPS=walk.warps, STAGES=walk.stages, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels,
-        EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps,
-        num_stages=2, maxnreg=walk.registers,
+        *layout.swept, segments, layout.length(segments), blocks.chunks,
+        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True,
+        WARPS=sweep.warps, STAGES=sweep.stages, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels,
+        EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps,
+        num_stages=2, maxnreg=sweep.registers,
     )
     alpha_rests = alpha_sums = matrix1 = scaled1 = scaled2 = None
     saved = {}
     if needs_backward:
-        saved |= {"S borders": S_borders}
-    S_borders = None
+        saved |= {"S checkpoints": S_checkpoints}
+    S_checkpoints = None
     return {"o": o}, {"S": S_last}, saved
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def backward_prepare_1(
+def backward_prologue_1(
     k_p, k_b, k_t, k_h, k_g, q_p, q_b, q_t, q_h, q_g, alpha_sums, alpha_rests, alpha_extents,
     scaled1_p, scaled2_p, matrix1,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, part_d: tl.constexpr, FLAT: tl.constexpr, GROUP: tl.constexpr,
+    D: tl.constexpr, tile_d: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr,
     CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
@@ -826,11 +828,11 @@ def backward_prepare_1(
     k_p += b * k_b + h // k_g * k_h
     q_p += b * q_b + h // q_g * q_h
     i_new = i_ok
-    if not FLAT:
-        steep_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
+    if not SMALL_RANGE:
+        large_range_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
     products = tl.zeros([C, C], tl.float32)
-    for d_start in range(0, D, part_d):
-        d = d_start + tl.arange(0, part_d)
+    for d_start in range(0, D, tile_d):
+        d = d_start + tl.arange(0, tile_d)
         d_ok = d < D
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
@@ -851,11 +853,11 @@ def backward_prepare_1(
         products = decayed_product(
             products, k.to(tl.float32), q.to(tl.float32), alpha_sums + step * D,
             alpha_rests + step * D if EXACT else None, alpha_a, alpha_n, alpha_a, alpha_n, d, d_ok,
-            last, H * D, C, CHUNK, LEVELS, False, True, FLAT, EXACT, DT,
+            last, H * D, C, CHUNK, LEVELS, False, True, SMALL_RANGE, EXACT, DT,
         )
-        if not FLAT:
-            steep_from = first_steep(steep_from, alpha_a, alpha_n, d_ok, C, DT)
-            i_new = i_ok & ((i >= steep_from) | (again > 0))
+        if not SMALL_RANGE:
+            large_range_from = first_large_range(large_range_from, alpha_a, alpha_n, d_ok, C, DT)
+            i_new = i_ok & ((i >= large_range_from) | (again > 0))
         alpha_a_end = over_block(
             tl.load(alpha_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
             alpha_sums + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
@@ -880,23 +882,23 @@ def backward_prepare_1(
         )  # q . until
     tl.store(
         matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products,
-        mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
+        mask=None if SMALL_RANGE else (i >= large_range_from)[None, :] & (i >= 0)[:, None],
     )  # products
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def backward_prepare_1_others(
+def backward_prologue_1_slow(
     k_p, k_b, k_t, k_h, k_g, q_p, q_b, q_t, q_h, q_g, alpha_sums, alpha_rests, alpha_extents,
     scaled1_p, scaled2_p, matrix1,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, part_d: tl.constexpr, FLAT: tl.constexpr, GROUP: tl.constexpr,
+    D: tl.constexpr, tile_d: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr,
     CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     i = tl.arange(0, C)
     group = tl.program_id(0) * GROUP
-    if steep(alpha_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
+    if large_ranges(alpha_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
         return
     k_p_all = k_p
     q_p_all = q_p
@@ -912,11 +914,11 @@ def backward_prepare_1_others(
             k_p = k_p_all + b * k_b + h // k_g * k_h
             q_p = q_p_all + b * q_b + h // q_g * q_h
             extent = reach(alpha_extents + at, last, C, CHUNK)
-            if not is_flat(extent, DT):
-                steep_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
+            if not has_small_range(extent, DT):
+                large_range_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
                 products = tl.zeros([C, C], tl.float32)
-                for d_start in range(0, D, part_d):
-                    d = d_start + tl.arange(0, part_d)
+                for d_start in range(0, D, tile_d):
+                    d = d_start + tl.arange(0, tile_d)
                     d_ok = d < D
                     k = tl.load(
                         k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
@@ -947,12 +949,12 @@ def backward_prepare_1_others(
                     products = decayed_product(
                         products, k.to(tl.float32), q.to(tl.float32), alpha_sums + step * D,
                         alpha_rests + step * D if EXACT else None, alpha_a, alpha_n, alpha_a,
-                        alpha_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, True, FLAT, EXACT,
-                        DT,
+                        alpha_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, True, SMALL_RANGE,
+                        EXACT, DT,
                     )
-                    if not FLAT:
-                        steep_from = first_steep(steep_from, alpha_a, alpha_n, d_ok, C, DT)
-                        i_new = i_ok & ((i >= steep_from) | (again > 0))
+                    if not SMALL_RANGE:
+                        large_range_from = first_large_range(large_range_from, alpha_a, alpha_n, d_ok, C, DT)
+                        i_new = i_ok & ((i >= large_range_from) | (again > 0))
                     alpha_a_end = over_block(
                         tl.load(alpha_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
                         alpha_sums + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
@@ -977,15 +979,15 @@ def backward_prepare_1_others(
                     )  # q . until
                 tl.store(
                     matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products,
-                    mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
+                    mask=None if SMALL_RANGE else (i >= large_range_from)[None, :] & (i >= 0)[:, None],
                 )  # products
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_1(
-    dS_first, dS_last, dS_borders, scaled1_p, do_p, do_b, do_t, do_h, do_g, matrix1, dv_out,
+    dS_first, dS_last, dS_checkpoints, scaled1_p, do_p, do_b, do_t, do_h, do_g, matrix1, dv_out,
     alpha_sums, alpha_rests, scaled2_p,
-    T, H, chunks, starts, parts, length, blocks,
+    T, H, chunks, starts, segments, length, blocks,
     D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, BLOCK: tl.constexpr,
     C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
@@ -995,7 +997,7 @@ def backward_sweep_1(
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
     sh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -1044,10 +1046,10 @@ def backward_sweep_1(
                 if EXACT
                 else tl.full([1], 0, tl.int32)
             )
-            if dS_borders is not None:
+            if dS_checkpoints is not None:
                 if (n == 0) | ((count - n) % (BLOCK // C) == 0):
                     tl.store(
-                        dS_borders
+                        dS_checkpoints
                         + (bh * blocks + first_block + (count - 1 - n) // (BLOCK // C)) * D * E
                         + d[n_d][None, :] * E
                         + e[:, None], dS[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
@@ -1082,9 +1084,9 @@ def backward_sweep_1(
     for n_d in tl.static_range((D + block_d - 1) // block_d):
         if YIELD:
             if dS_last is not None:
-                if part == 0:
+                if segment == 0:
                     tl.store(
-                        dS_last + (sh // H // parts * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
+                        dS_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
                         dS[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         else:
@@ -1096,12 +1098,12 @@ def backward_sweep_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_read_1(
-    S_borders, dS_borders, alpha_sums, alpha_rests, do_p, do_b, do_t, do_h, do_g,
+    S_checkpoints, dS_checkpoints, alpha_sums, alpha_rests, do_p, do_b, do_t, do_h, do_g,
     v_p, v_b, v_t, v_h, v_g, k_p, k_b, k_t, k_h, k_g, alpha_extents, q_p, q_b, q_t, q_h, q_g,
-    dq_out, dk_out, S_pairing_out,
+    dq_out, dk_out, S_state_adjoint_out,
     T, H, chunks, begins, stops, programs,
     E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
-    FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
+    SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """Intra-chunk outputs from checkpointed states, of all intervals at once."""
@@ -1125,14 +1127,14 @@ def backward_read_1(
     k_p += b * k_b + h // k_g * k_h
     q_p += b * q_b + h // q_g * q_h
     i_new = i_ok
-    if not FLAT:
-        steep_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
+    if not SMALL_RANGE:
+        large_range_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
     S = tl.load(
-        S_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
+        S_checkpoints + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
         mask=d_ok[None, :] & e_ok[:, None], other=0.0,
     )  # S
     dS = tl.load(
-        dS_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
+        dS_checkpoints + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
         mask=d_ok[None, :] & e_ok[:, None], other=0.0,
     )  # dS
     alpha_a_end = over_block(
@@ -1171,12 +1173,12 @@ def backward_read_1(
     decayed = decayed_sum(
         reads, k.to(tl.float32), alpha_sums + step * D, alpha_rests + step * D if EXACT else None,
         alpha_a, alpha_n, alpha_a, alpha_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False,
-        FLAT, EXACT, DT,
+        SMALL_RANGE, EXACT, DT,
     )  # sum_{j} k_{j,d} [do v^T]_{i,j} m_{i,j,d}
     decayed2 = decayed + own[:, None] * k.to(tl.float32)  # with each step's own
-    if not FLAT:
-        steep_from = first_steep(steep_from, alpha_a, alpha_n, d_ok, C, DT)
-        i_new = i_ok & ((i >= steep_from) | (again > 0))
+    if not SMALL_RANGE:
+        large_range_from = first_large_range(large_range_from, alpha_a, alpha_n, d_ok, C, DT)
+        i_new = i_ok & ((i >= large_range_from) | (again > 0))
     since = span(alpha_a, alpha_n, 0.0, 0)
     do_S = tl.dot(do.to(DT), S.to(DT), input_precision="tf32x3")  # do S^T
     apart = decayed + (since * do_S)
@@ -1190,13 +1192,13 @@ def backward_read_1(
     decayed3 = decayed_sum(
         reads2, q.to(tl.float32), alpha_sums + step * D, alpha_rests + step * D if EXACT else None,
         alpha_a, alpha_n, alpha_a, alpha_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False,
-        FLAT, EXACT, DT,
+        SMALL_RANGE, EXACT, DT,
     )  # sum_{j} q_{j,d} [v do^T]_{i,j} m_{i,j,d}
     decayed4 = decayed3 + own2[:, None] * q.to(tl.float32)  # with each step's own
-    if not FLAT:
-        steep_from = first_steep(steep_from, alpha_a, alpha_n, d_ok, C, DT)
-        again = adds_steep(again, reads2, q.to(tl.float32), steep_from, C)
-        i_new = i_ok & ((i >= steep_from) | (again > 0))
+    if not SMALL_RANGE:
+        large_range_from = first_large_range(large_range_from, alpha_a, alpha_n, d_ok, C, DT)
+        again = adds_large_range(again, reads2, q.to(tl.float32), large_range_from, C)
+        i_new = i_ok & ((i >= large_range_from) | (again > 0))
     v_dS = tl.dot(v.to(DT), dS.to(DT), input_precision="tf32x3")  # v dS^T
     since2 = span(alpha_a_end[None, :], alpha_n_end[None, :], alpha_a, alpha_n)
     apart2 = tl.where((i < last)[:, None], (v_dS * since2), 0.0) + decayed3
@@ -1212,18 +1214,18 @@ def backward_read_1(
         C, True and block_e <= 128, DT,
     )
     tl.store(
-        S_pairing_out + step * D + i[:, None] * (H * D) + d[None, :], total, mask=i_new[:, None] & d_ok[None, :]
+        S_state_adjoint_out + step * D + i[:, None] * (H * D) + d[None, :], total, mask=i_new[:, None] & d_ok[None, :]
     )  # state-adjoint product of S
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def backward_read_1_others(
-    S_borders, dS_borders, alpha_sums, alpha_rests, do_p, do_b, do_t, do_h, do_g,
+def backward_read_1_slow(
+    S_checkpoints, dS_checkpoints, alpha_sums, alpha_rests, do_p, do_b, do_t, do_h, do_g,
     v_p, v_b, v_t, v_h, v_g, k_p, k_b, k_t, k_h, k_g, alpha_extents, q_p, q_b, q_t, q_h, q_g,
-    dq_out, dk_out, S_pairing_out,
+    dq_out, dk_out, S_state_adjoint_out,
     T, H, chunks, begins, stops, programs,
     E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
-    FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
+    SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
@@ -1234,7 +1236,7 @@ def backward_read_1_others(
     d = tile * block_d + tl.arange(0, block_d)
     d_ok = d < D
     group = (tl.program_id(0) // tl.cdiv(D, block_d)) * GROUP
-    if steep(alpha_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
+    if large_ranges(alpha_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
         return
     do_p_all = do_p
     v_p_all = v_p
@@ -1254,14 +1256,14 @@ def backward_read_1_others(
             k_p = k_p_all + b * k_b + h // k_g * k_h
             q_p = q_p_all + b * q_b + h // q_g * q_h
             extent = reach(alpha_extents + at, last, C, CHUNK)
-            if not is_flat(extent, DT):
-                steep_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
+            if not has_small_range(extent, DT):
+                large_range_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
                 S = tl.load(
-                    S_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
+                    S_checkpoints + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
                     mask=d_ok[None, :] & e_ok[:, None], other=0.0,
                 )  # S
                 dS = tl.load(
-                    dS_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
+                    dS_checkpoints + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
                     mask=d_ok[None, :] & e_ok[:, None], other=0.0,
                 )  # dS
                 alpha_a_end = over_block(
@@ -1314,12 +1316,12 @@ def backward_read_1_others(
                 decayed = decayed_sum(
                     reads, k.to(tl.float32), alpha_sums + step * D,
                     alpha_rests + step * D if EXACT else None, alpha_a, alpha_n, alpha_a, alpha_n,
-                    d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
+                    d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} k_{j,d} [do v^T]_{i,j} m_{i,j,d}
                 decayed2 = decayed + own[:, None] * k.to(tl.float32)  # with each step's own
-                if not FLAT:
-                    steep_from = first_steep(steep_from, alpha_a, alpha_n, d_ok, C, DT)
-                    i_new = i_ok & ((i >= steep_from) | (again > 0))
+                if not SMALL_RANGE:
+                    large_range_from = first_large_range(large_range_from, alpha_a, alpha_n, d_ok, C, DT)
+                    i_new = i_ok & ((i >= large_range_from) | (again > 0))
                 since = span(alpha_a, alpha_n, 0.0, 0)
                 do_S = tl.dot(do.to(DT), S.to(DT), input_precision="tf32x3")  # do S^T
                 apart = decayed + (since * do_S)
@@ -1337,13 +1339,13 @@ def backward_read_1_others(
                 decayed3 = decayed_sum(
                     reads2, q.to(tl.float32), alpha_sums + step * D,
                     alpha_rests + step * D if EXACT else None, alpha_a, alpha_n, alpha_a, alpha_n,
-                    d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
+                    d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} q_{j,d} [v do^T]_{i,j} m_{i,j,d}
                 decayed4 = decayed3 + own2[:, None] * q.to(tl.float32)  # with each step's own
-                if not FLAT:
-                    steep_from = first_steep(steep_from, alpha_a, alpha_n, d_ok, C, DT)
-                    again = adds_steep(again, reads2, q.to(tl.float32), steep_from, C)
-                    i_new = i_ok & ((i >= steep_from) | (again > 0))
+                if not SMALL_RANGE:
+                    large_range_from = first_large_range(large_range_from, alpha_a, alpha_n, d_ok, C, DT)
+                    again = adds_large_range(again, reads2, q.to(tl.float32), large_range_from, C)
+                    i_new = i_ok & ((i >= large_range_from) | (again > 0))
                 v_dS = tl.dot(v.to(DT), dS.to(DT), input_precision="tf32x3")  # v dS^T
                 since2 = span(alpha_a_end[None, :], alpha_n_end[None, :], alpha_a, alpha_n)
                 apart2 = tl.where((i < last)[:, None], (v_dS * since2), 0.0) + decayed3
@@ -1364,7 +1366,7 @@ def backward_read_1_others(
                     C, True and block_e <= 128, DT,
                 )
                 tl.store(
-                    S_pairing_out + step * D + i[:, None] * (H * D) + d[None, :], total,
+                    S_state_adjoint_out + step * D + i[:, None] * (H * D) + d[None, :], total,
                     mask=i_new[:, None] & d_ok[None, :],
                 )  # state-adjoint product of S
 
@@ -1380,107 +1382,111 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "8ef7dc315d5a3df7")
-    lay = places(packed, (B, T, H), config.chunk)
-    blocks = places(packed, (B, T, H), BLOCK)
-    parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
+    config = choose(some.dtype, (D, E), "8225afe928aeb5f2")
+    layout = chunk_layout(packed, (B, T, H), config.chunk)
+    blocks = chunk_layout(packed, (B, T, H), BLOCK)
+    segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
     dS_first = dS_starts = whole(final_cotangents.get("S"))
-    S_borders = saved["S borders"]
+    S_checkpoints = saved["S checkpoints"]
     do = cotangent(cotangents.get("o"), some, (B, T, H, E))
-    alpha_sums, alpha_rests, alpha_extents = cumulate(alpha, lay, config.exact)
-    matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
+    alpha_sums, alpha_rests, alpha_extents = cumulate(alpha, layout, config.exact)
+    matrix1 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk), dtype=torch.float32)
     scaled1 = some.new_empty((B, H, T, D))
     scaled2 = some.new_empty((B, H, T, D))
     launch(
-        backward_prepare_1, (lay.programs,),
+        backward_prologue_1, (layout.programs,),
         k, *strides(k, H), q, *strides(q, H), alpha_sums, alpha_rests, alpha_extents, scaled1,
         scaled2, matrix1,
-        *lay.at_once, lay.programs,
-        D=D, part_d=min(config.block, config.padded(D)), FLAT=True, GROUP=GROUP, CHUNK=config.chunk,
-        C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
-        DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=config.registers,
+        *layout.at_once, layout.programs,
+        D=D, tile_d=min(config.block, config.padded(D)), SMALL_RANGE=True, GROUP=GROUP,
+        CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1,
+        maxnreg=config.registers,
     )
     launch(
-        backward_prepare_1_others, (cdiv(lay.programs, GROUP),),
+        backward_prologue_1_slow, (cdiv(layout.programs, GROUP),),
         k, *strides(k, H), q, *strides(q, H), alpha_sums, alpha_rests, alpha_extents, scaled1,
         scaled2, matrix1,
-        *lay.at_once, lay.programs,
-        D=D, part_d=min(config.block, config.padded(D)), FLAT=False, GROUP=GROUP,
-        CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
-        DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=config.registers,
+        *layout.at_once, layout.programs,
+        D=D, tile_d=min(config.block, config.padded(D)), SMALL_RANGE=False, GROUP=GROUP,
+        CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1,
+        maxnreg=config.registers,
     )
-    if parts > 1 or exchange is not None:
-        dS_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
-        walk = config.walk(E, config.padded(D) * scaled2.element_size(), 0, do.element_size())
+    if segments > 1 or exchange is not None:
+        dS_ends = some.new_empty((B * segments, H, D, E), dtype=torch.float32)
+        sweep = config.sweep(E, config.padded(D) * scaled2.element_size(), 0, do.element_size())
         launch(
-            backward_sweep_1, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+            backward_sweep_1, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
             None, dS_ends, None, scaled1, do, *strides(do, H), matrix1, None, alpha_sums, alpha_rests,
             scaled2,
-            *lay.walked, parts, lay.length(parts), blocks.chunks,
-            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=False,
-            WARPS=walk.warps, STAGES=walk.stages, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels,
-            EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps,
-            num_stages=2, maxnreg=walk.registers,
+            *layout.swept, segments, layout.length(segments), blocks.chunks,
+            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False,
+            WARPS=sweep.warps, STAGES=sweep.stages, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels,
+            EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps,
+            num_stages=2, maxnreg=sweep.registers,
         )
         if exchange is not None:  # other segments of the sequence are elsewhere
             dS_coming = exchange.begin(
                 (
                     map_of_all(
-                        "S", dS_first, dS_ends, lay, parts, False, decay=(alpha_sums, alpha_rests),
-                        axis=0, exact=config.exact,
+                        "S", dS_first, dS_ends, layout, segments, False,
+                        decay=(alpha_sums, alpha_rests), axis=0, exact=config.exact,
                     ),
                 )
             )
-    if parts > 1 or exchange is not None:
+    if segments > 1 or exchange is not None:
         if exchange is not None:
             ((dS_first, dS_starts),) = dS_coming()
         else:
-            dS_starts = chained(dS_first, dS_ends, lay, parts, False, (alpha_sums, alpha_rests), 0, config.exact)
+            dS_starts = chained(dS_first, dS_ends, layout, segments, False, (alpha_sums, alpha_rests), 0, config.exact)
     dS_ends = None
     dv = some.new_empty((B, T, H, E), dtype=some.dtype)
-    dS_borders = some.new_empty((B, H, blocks.chunks, D, E), dtype=some.dtype)
-    dS_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if needs & {"S"} else None
-    walk = config.walk(
+    dS_checkpoints = some.new_empty((B, H, blocks.chunks, D, E), dtype=some.dtype)
+    dS_last = some.new_empty((layout.sequences, H, D, E), dtype=torch.float32) if needs & {"S"} else None
+    sweep = config.sweep(
         E, config.padded(D) * (scaled1.element_size() + scaled2.element_size()),
         config.chunk * matrix1.element_size(), do.element_size(),
     )
     launch(
-        backward_sweep_1, (lay.sequences * parts * H * cdiv(E, walk.tile),),
-        dS_starts, dS_last, dS_borders, scaled1, do, *strides(do, H), matrix1, dv, alpha_sums,
+        backward_sweep_1, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
+        dS_starts, dS_last, dS_checkpoints, scaled1, do, *strides(do, H), matrix1, dv, alpha_sums,
         alpha_rests, scaled2,
-        *lay.walked, parts, lay.length(parts), blocks.chunks,
-        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=True,
-        WARPS=walk.warps, STAGES=walk.stages, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels,
-        EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps,
-        num_stages=2, maxnreg=walk.registers,
+        *layout.swept, segments, layout.length(segments), blocks.chunks,
+        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True,
+        WARPS=sweep.warps, STAGES=sweep.stages, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels,
+        EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps,
+        num_stages=2, maxnreg=sweep.registers,
     )
     matrix1 = scaled1 = scaled2 = None
     if needs & {"alpha", "k", "q"}:
         dq = some.new_empty((B, T, H, D), dtype=some.dtype)
         dk = some.new_empty((B, T, H, D), dtype=some.dtype)
-        S_pairing = some.new_empty((B, T, H, D), dtype=torch.float32)
+        S_state_adjoint = some.new_empty((B, T, H, D), dtype=torch.float32)
         launch(
             backward_read_1, (blocks.programs * cdiv(D, min(config.read_tile, config.padded(D))),),
-            S_borders, dS_borders, alpha_sums, alpha_rests, do, *strides(do, H), v, *strides(v, H),
-            k, *strides(k, H), alpha_extents, q, *strides(q, H), dq, dk, S_pairing,
+            S_checkpoints, dS_checkpoints, alpha_sums, alpha_rests, do, *strides(do, H),
+            v, *strides(v, H), k, *strides(k, H), alpha_extents, q, *strides(q, H), dq, dk,
+            S_state_adjoint,
             *blocks.at_once, blocks.programs,
             E=E, D=D, block_e=config.padded(E), block_d=min(config.read_tile, config.padded(D)),
-            FLAT=True, GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even,
+            SMALL_RANGE=True, GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even,
             EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.read_warps(config.padded(E)),
             num_stages=1, maxnreg=config.most,
         )
         launch(
-            backward_read_1_others, (cdiv(blocks.programs, GROUP) * cdiv(D, min(config.read_tile, config.padded(D))),),
-            S_borders, dS_borders, alpha_sums, alpha_rests, do, *strides(do, H), v, *strides(v, H),
-            k, *strides(k, H), alpha_extents, q, *strides(q, H), dq, dk, S_pairing,
+            backward_read_1_slow, (cdiv(blocks.programs, GROUP) * cdiv(D, min(config.read_tile, config.padded(D))),),
+            S_checkpoints, dS_checkpoints, alpha_sums, alpha_rests, do, *strides(do, H),
+            v, *strides(v, H), k, *strides(k, H), alpha_extents, q, *strides(q, H), dq, dk,
+            S_state_adjoint,
             *blocks.at_once, blocks.programs,
             E=E, D=D, block_e=config.padded(E), block_d=min(config.read_tile, config.padded(D)),
-            FLAT=False, GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even,
-            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.read_warps(config.padded(E)),
-            num_stages=1, maxnreg=config.most,
+            SMALL_RANGE=False, GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS,
+            EVEN=blocks.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=config.read_warps(config.padded(E)), num_stages=1, maxnreg=config.most,
         )
-    alpha_extents = alpha_rests = alpha_sums = dS_borders = None
+    alpha_extents = alpha_rests = alpha_sums = dS_checkpoints = None
     gradients, initial = {}, {}
     if "q" in needs:
         gradients["q"] = dq.to(given["q"].dtype)
@@ -1492,8 +1498,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         gradients["v"] = dv.to(given["v"].dtype)
     dv = None
     if "alpha" in needs:
-        gradients["alpha"] = spread(S_pairing, (B, T, H, D), some).to(given["alpha"].dtype)
-    S_pairing = None
+        gradients["alpha"] = spread(S_state_adjoint, (B, T, H, D), some).to(given["alpha"].dtype)
+    S_state_adjoint = None
     if "S" in needs:
         initial["S"] = dS_last
     dS_last = None
@@ -1523,10 +1529,10 @@ def step_kernel(
     next_S_stride0, next_S_stride1, o_stride0, o_stride1,
     heads, q_group, k_group, v_group, alpha_group,
     size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
-    parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
+    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
 ):
     """Each program: one batch entry and head and a tile of e, one step."""
-    place = tl.program_id(0) // parts
+    place = tl.program_id(0) // programs
     if flat:  # more batch entries than a grid is high
         batch = tl.cast(place // heads, tl.int64)
         head = tl.cast(place % heads, tl.int64)
@@ -1553,7 +1559,7 @@ def step_kernel(
     wide_d = tl.cast(at_d, tl.int64)
     in_d = at_d < size_d
     for turn in tl.static_range(turns):
-        tile = tl.program_id(0) % parts * turns + turn
+        tile = tl.program_id(0) % programs * turns + turn
         first = tile == 0
         at_e = tile * block_e + tl.arange(0, block_e)
         wide_e = tl.cast(at_e, tl.int64)
@@ -1587,11 +1593,11 @@ def steps_kernel(
     kept_S_stride0, kept_S_stride1, kept_S_stride2, kept_S_stride3,
     o_stride0, o_stride1, o_stride2, heads, q_group, k_group, v_group, alpha_group, steps,
     size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
-    parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
+    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
     yields: tl.constexpr, keeps: tl.constexpr, ends: tl.constexpr,
 ):
     """Each program: one sequence and head and a tile of e, one step after the other, with the state in registers."""
-    place = tl.program_id(0) // parts
+    place = tl.program_id(0) // programs
     if flat:  # more batch entries than a grid is high
         batch = tl.cast(place // heads, tl.int64)
         head = tl.cast(place % heads, tl.int64)
@@ -1622,7 +1628,7 @@ def steps_kernel(
     wide_d = tl.cast(at_d, tl.int64)
     in_d = at_d < size_d
     for turn in tl.static_range(turns):
-        tile = tl.program_id(0) % parts * turns + turn
+        tile = tl.program_id(0) % programs * turns + turn
         first = tile == 0
         at_e = tile * block_e + tl.arange(0, block_e)
         wide_e = tl.cast(at_e, tl.int64)
@@ -1631,22 +1637,22 @@ def steps_kernel(
         in_d_e = in_d[:, None] & in_e[None, :]
         S = tl.load(S_at + at_d[:, None] * S_stride2 + at_e[None, :] * S_stride3, mask=in_d_e, other=0.0)
         now = tl.cast(0, tl.int64)
-        q_ahead = tl.load(q_at + now * q_stride1 + wide_d * q_stride3, mask=in_d, other=0.0)
-        k_ahead = tl.load(k_at + now * k_stride1 + wide_d * k_stride3, mask=in_d, other=0.0)
-        v_ahead = tl.load(v_at + now * v_stride1 + wide_e * v_stride3, mask=in_e, other=0.0)
-        alpha_ahead = tl.load(alpha_at + now * alpha_stride1 + wide_d * alpha_stride3, mask=in_d, other=0.0)
+        q_prefetched = tl.load(q_at + now * q_stride1 + wide_d * q_stride3, mask=in_d, other=0.0)
+        k_prefetched = tl.load(k_at + now * k_stride1 + wide_d * k_stride3, mask=in_d, other=0.0)
+        v_prefetched = tl.load(v_at + now * v_stride1 + wide_e * v_stride3, mask=in_e, other=0.0)
+        alpha_prefetched = tl.load(alpha_at + now * alpha_stride1 + wide_d * alpha_stride3, mask=in_d, other=0.0)
         S = S.to(tl.float32)
         for offset in range(count):
             now = tl.cast(offset, tl.int64)
             then = tl.minimum(now + 1, count - 1)
-            q = q_ahead.to(tl.float32)
-            q_ahead = tl.load(q_at + then * q_stride1 + wide_d * q_stride3, mask=in_d, other=0.0)
-            k = k_ahead.to(tl.float32)
-            k_ahead = tl.load(k_at + then * k_stride1 + wide_d * k_stride3, mask=in_d, other=0.0)
-            v = v_ahead.to(tl.float32)
-            v_ahead = tl.load(v_at + then * v_stride1 + wide_e * v_stride3, mask=in_e, other=0.0)
-            alpha = tl.exp(alpha_ahead.to(tl.float32))
-            alpha_ahead = tl.load(alpha_at + then * alpha_stride1 + wide_d * alpha_stride3, mask=in_d, other=0.0)
+            q = q_prefetched.to(tl.float32)
+            q_prefetched = tl.load(q_at + then * q_stride1 + wide_d * q_stride3, mask=in_d, other=0.0)
+            k = k_prefetched.to(tl.float32)
+            k_prefetched = tl.load(k_at + then * k_stride1 + wide_d * k_stride3, mask=in_d, other=0.0)
+            v = v_prefetched.to(tl.float32)
+            v_prefetched = tl.load(v_at + then * v_stride1 + wide_e * v_stride3, mask=in_e, other=0.0)
+            alpha = tl.exp(alpha_prefetched.to(tl.float32))
+            alpha_prefetched = tl.load(alpha_at + then * alpha_stride1 + wide_d * alpha_stride3, mask=in_d, other=0.0)
             t1 = alpha[:, None] * S + k[:, None] * v[None, :]
             t2 = tl.sum(q[:, None] * t1, axis=0)
             if yields:
@@ -1688,7 +1694,7 @@ OP = Op(
         "triton": Backend(
             triton_forward, triton_backward,
             frozenset(("packed", "groups", "inference", "finals", "replays", "exchange")),
-            saved={"S borders": (("B", "H", "T blocks", "d", "e"), "input")}, saved_packed=True,
+            saved={"S checkpoints": (("B", "H", "T blocks", "d", "e"), "input")}, saved_packed=True,
         ),
     },
     Step(

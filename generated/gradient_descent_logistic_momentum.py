@@ -478,28 +478,28 @@ def sequential_forward_kernel(
                 W = next_W
         else:
             now = origin
-            x_ahead = tl.load(x_at + now * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
-            z_ahead = tl.load(z_at + now * z_stride1 + wide_n * z_stride3, mask=in_n, other=0.0)
-            y_ahead = tl.load(y_at + now * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0)
-            eta_ahead = tl.load(eta_at + now * eta_stride1)
-            mu_ahead = tl.load(mu_at + now * mu_stride1)
-            keep_ahead = tl.load(keep_at + now * keep_stride1)
+            x_prefetched = tl.load(x_at + now * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
+            z_prefetched = tl.load(z_at + now * z_stride1 + wide_n * z_stride3, mask=in_n, other=0.0)
+            y_prefetched = tl.load(y_at + now * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0)
+            eta_prefetched = tl.load(eta_at + now * eta_stride1)
+            mu_prefetched = tl.load(mu_at + now * mu_stride1)
+            keep_prefetched = tl.load(keep_at + now * keep_stride1)
             for offset in range(length):
                 now = origin + offset
                 there = tl.minimum(offset + 1, length - 1)
                 then = origin + there
-                x = x_ahead.to(tl.float32)
-                x_ahead = tl.load(x_at + then * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
-                z = z_ahead.to(tl.float32)
-                z_ahead = tl.load(z_at + then * z_stride1 + wide_n * z_stride3, mask=in_n, other=0.0)
-                y = y_ahead.to(tl.float32)
-                y_ahead = tl.load(y_at + then * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0)
-                eta = eta_ahead.to(tl.float32)
-                eta_ahead = tl.load(eta_at + then * eta_stride1)
-                mu = tl.exp(mu_ahead.to(tl.float32))
-                mu_ahead = tl.load(mu_at + then * mu_stride1)
-                keep = tl.exp(keep_ahead.to(tl.float32))
-                keep_ahead = tl.load(keep_at + then * keep_stride1)
+                x = x_prefetched.to(tl.float32)
+                x_prefetched = tl.load(x_at + then * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
+                z = z_prefetched.to(tl.float32)
+                z_prefetched = tl.load(z_at + then * z_stride1 + wide_n * z_stride3, mask=in_n, other=0.0)
+                y = y_prefetched.to(tl.float32)
+                y_prefetched = tl.load(y_at + then * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0)
+                eta = eta_prefetched.to(tl.float32)
+                eta_prefetched = tl.load(eta_at + then * eta_stride1)
+                mu = tl.exp(mu_prefetched.to(tl.float32))
+                mu_prefetched = tl.load(mu_at + then * mu_stride1)
+                keep = tl.exp(keep_prefetched.to(tl.float32))
+                keep_prefetched = tl.load(keep_at + then * keep_stride1)
                 W_x = tl.sum(x[None, :] * W, axis=1)
                 error = tl.sigmoid(W_x) - y
                 t1 = mu * V + error[:, None] * x[None, :]
@@ -684,27 +684,27 @@ def sequential_backward_kernel(
                 W = next_W
         else:
             now = origin
-            x_ahead = tl.load(x_at + now * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
-            y_ahead = tl.load(y_at + now * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0)
-            eta_ahead = tl.load(eta_at + now * eta_stride1)
-            mu_ahead = tl.load(mu_at + now * mu_stride1)
-            keep_ahead = tl.load(keep_at + now * keep_stride1)
+            x_prefetched = tl.load(x_at + now * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
+            y_prefetched = tl.load(y_at + now * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0)
+            eta_prefetched = tl.load(eta_at + now * eta_stride1)
+            mu_prefetched = tl.load(mu_at + now * mu_stride1)
+            keep_prefetched = tl.load(keep_at + now * keep_stride1)
             for offset in range(length):
                 now = origin + offset
                 there = tl.minimum(offset + 1, length - 1)
                 then = origin + there
                 tl.store(V_states_at + ((room + offset) * heads + head) * (size_m * size_n) + at_m_n, V, mask=in_m_n)
                 tl.store(W_states_at + ((room + offset) * heads + head) * (size_m * size_n) + at_m_n, W, mask=in_m_n)
-                x = x_ahead.to(tl.float32)
-                x_ahead = tl.load(x_at + then * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
-                y = y_ahead.to(tl.float32)
-                y_ahead = tl.load(y_at + then * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0)
-                eta = eta_ahead.to(tl.float32)
-                eta_ahead = tl.load(eta_at + then * eta_stride1)
-                mu = tl.exp(mu_ahead.to(tl.float32))
-                mu_ahead = tl.load(mu_at + then * mu_stride1)
-                keep = tl.exp(keep_ahead.to(tl.float32))
-                keep_ahead = tl.load(keep_at + then * keep_stride1)
+                x = x_prefetched.to(tl.float32)
+                x_prefetched = tl.load(x_at + then * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
+                y = y_prefetched.to(tl.float32)
+                y_prefetched = tl.load(y_at + then * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0)
+                eta = eta_prefetched.to(tl.float32)
+                eta_prefetched = tl.load(eta_at + then * eta_stride1)
+                mu = tl.exp(mu_prefetched.to(tl.float32))
+                mu_prefetched = tl.load(mu_at + then * mu_stride1)
+                keep = tl.exp(keep_prefetched.to(tl.float32))
+                keep_prefetched = tl.load(keep_at + then * keep_stride1)
                 W_x = tl.sum(x[None, :] * W, axis=1)
                 error = tl.sigmoid(W_x) - y
                 t1 = mu * V + error[:, None] * x[None, :]
@@ -990,32 +990,32 @@ def sequential_backward_kernel(
                 dW = next_dW
         else:
             now = origin + length - 1
-            x_ahead_2 = tl.load(x_at + now * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
-            z_ahead = tl.load(z_at + now * z_stride1 + wide_n * z_stride3, mask=in_n, other=0.0)
-            y_ahead_2 = tl.load(y_at + now * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0)
-            eta_ahead_2 = tl.load(eta_at + now * eta_stride1)
-            mu_ahead_2 = tl.load(mu_at + now * mu_stride1)
-            keep_ahead_2 = tl.load(keep_at + now * keep_stride1)
-            do_ahead = tl.load(do_at + now * do_stride1 + wide_m * do_stride3, mask=in_m, other=0.0)
+            x_prefetched_2 = tl.load(x_at + now * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
+            z_prefetched = tl.load(z_at + now * z_stride1 + wide_n * z_stride3, mask=in_n, other=0.0)
+            y_prefetched_2 = tl.load(y_at + now * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0)
+            eta_prefetched_2 = tl.load(eta_at + now * eta_stride1)
+            mu_prefetched_2 = tl.load(mu_at + now * mu_stride1)
+            keep_prefetched_2 = tl.load(keep_at + now * keep_stride1)
+            do_prefetched = tl.load(do_at + now * do_stride1 + wide_m * do_stride3, mask=in_m, other=0.0)
             for rest in range(length):
                 offset = length - 1 - rest
                 now = origin + offset
                 there = tl.maximum(offset - 1, 0)
                 then = origin + there
-                x = x_ahead_2.to(tl.float32)
-                x_ahead_2 = tl.load(x_at + then * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
-                z = z_ahead.to(tl.float32)
-                z_ahead = tl.load(z_at + then * z_stride1 + wide_n * z_stride3, mask=in_n, other=0.0)
-                y = y_ahead_2.to(tl.float32)
-                y_ahead_2 = tl.load(y_at + then * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0)
-                eta = eta_ahead_2.to(tl.float32)
-                eta_ahead_2 = tl.load(eta_at + then * eta_stride1)
-                mu = tl.exp(mu_ahead_2.to(tl.float32))
-                mu_ahead_2 = tl.load(mu_at + then * mu_stride1)
-                keep = tl.exp(keep_ahead_2.to(tl.float32))
-                keep_ahead_2 = tl.load(keep_at + then * keep_stride1)
-                do = do_ahead.to(tl.float32)
-                do_ahead = tl.load(do_at + then * do_stride1 + wide_m * do_stride3, mask=in_m, other=0.0)
+                x = x_prefetched_2.to(tl.float32)
+                x_prefetched_2 = tl.load(x_at + then * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
+                z = z_prefetched.to(tl.float32)
+                z_prefetched = tl.load(z_at + then * z_stride1 + wide_n * z_stride3, mask=in_n, other=0.0)
+                y = y_prefetched_2.to(tl.float32)
+                y_prefetched_2 = tl.load(y_at + then * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0)
+                eta = eta_prefetched_2.to(tl.float32)
+                eta_prefetched_2 = tl.load(eta_at + then * eta_stride1)
+                mu = tl.exp(mu_prefetched_2.to(tl.float32))
+                mu_prefetched_2 = tl.load(mu_at + then * mu_stride1)
+                keep = tl.exp(keep_prefetched_2.to(tl.float32))
+                keep_prefetched_2 = tl.load(keep_at + then * keep_stride1)
+                do = do_prefetched.to(tl.float32)
+                do_prefetched = tl.load(do_at + then * do_stride1 + wide_m * do_stride3, mask=in_m, other=0.0)
                 V = tl.load(
                     V_states_at + ((room + offset) * heads + head) * (size_m * size_n) + at_m_n, mask=in_m_n, other=0.0
                 ).to(tl.float32)
@@ -1073,7 +1073,7 @@ def triton_forward(given, states, constants, packed=None, needs_backward=True):
     layout = layout_of(batch, steps, packed, needs_backward)
     start = torch_start(given, states, constants, layout.sequences, heads)
     start = {name: x.float().contiguous() for name, x in start.items()}
-    outputs, parts = {}, {}
+    outputs, partial_sums = {}, {}
     outputs["o"] = given["x"].new_empty((batch, steps, heads, size_m))
     finals = {
         "V": like.new_empty((layout.sequences, heads, size_m, size_n)),
@@ -1114,7 +1114,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     tiles = -(-size_m // block_m)
     layout = layout_of(batch, steps, packed)
     incoming_steps = {"o": incoming(cotangents.get("o"), (batch, steps, heads, size_m), like)}
-    ends, workspace, initial_gradients, gradients, parts = {}, {}, {}, {}, {}
+    ends, workspace, initial_gradients, gradients, partial_sums = {}, {}, {}, {}, {}
     ends["V"] = (
         incoming(final_cotangents.get("V"), (layout.sequences, heads, size_m, size_n), like).float().contiguous()
     )
@@ -1125,18 +1125,19 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     initial_gradients["W"] = like.new_empty((layout.sequences, heads, size_m, size_n))
     workspace["V"] = like.new_empty((layout.rooms * heads, size_m, size_n))
     workspace["W"] = like.new_empty((layout.rooms * heads, size_m, size_n))
-    parts["x"] = like.new_empty((tiles, *(batch, steps, heads, size_n)))
-    parts["z"] = like.new_empty((tiles, *(batch, steps, heads, size_n)))
+    partial_sums["x"] = like.new_empty((tiles, *(batch, steps, heads, size_n)))
+    partial_sums["z"] = like.new_empty((tiles, *(batch, steps, heads, size_n)))
     gradients["y"] = gradient_like(given["y"], (batch, steps, heads, size_m))
-    parts["eta"] = like.new_empty((tiles, *(batch, steps, heads)))
-    parts["mu"] = like.new_empty((tiles, *(batch, steps, heads)))
-    parts["keep"] = like.new_empty((tiles, *(batch, steps, heads)))
+    partial_sums["eta"] = like.new_empty((tiles, *(batch, steps, heads)))
+    partial_sums["mu"] = like.new_empty((tiles, *(batch, steps, heads)))
+    partial_sums["keep"] = like.new_empty((tiles, *(batch, steps, heads)))
     launch(
         sequential_backward_kernel, (layout.sequences * heads * tiles,),
         given["x"], given["z"], given["y"], given["eta"], given["mu"], given["keep"],
         incoming_steps["o"], saved["V"], workspace["V"], ends["V"], initial_gradients["V"],
-        saved["W"], workspace["W"], ends["W"], initial_gradients["W"], parts["x"], parts["z"],
-        gradients["y"], parts["eta"], parts["mu"], parts["keep"],
+        saved["W"], workspace["W"], ends["W"], initial_gradients["W"], partial_sums["x"],
+        partial_sums["z"], gradients["y"], partial_sums["eta"], partial_sums["mu"],
+        partial_sums["keep"],
         *strides_of(given["x"], given["z"], given["y"], given["eta"], given["mu"], given["keep"], incoming_steps["o"]),
         layout.table, heads, heads // max(given["x"].shape[2], 1),
         heads // max(given["z"].shape[2], 1), heads // max(given["y"].shape[2], 1),
@@ -1145,8 +1146,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         size_n=size_n, block_n=block_n, size_m=size_m, block_m=block_m, tiles=tiles,
         several=several, num_warps=warps_for(max(block_m * block_n, 1)),
     )
-    for name, part in parts.items():
-        gradients[name] = part.sum(0)
+    for name, sums in partial_sums.items():
+        gradients[name] = sums.sum(0)
     gradients = {name: typed_like(given[name], gradient) for name, gradient in gradients.items() if name in needs}
     return gradients, {name: gradient for name, gradient in initial_gradients.items() if name in needs}
 
@@ -1183,10 +1184,10 @@ def step_kernel(
     W_stride0, W_stride1, next_W_stride0, next_W_stride1, o_stride0, o_stride1,
     heads, x_group, z_group, y_group, eta_group, mu_group, keep_group,
     size_n: tl.constexpr, block_n: tl.constexpr, size_m: tl.constexpr, block_m: tl.constexpr,
-    parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
+    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
 ):
     """Each program: one batch entry and head and a tile of m, one step."""
-    place = tl.program_id(0) // parts
+    place = tl.program_id(0) // programs
     if flat:  # more batch entries than a grid is high
         batch = tl.cast(place // heads, tl.int64)
         head = tl.cast(place % heads, tl.int64)
@@ -1218,7 +1219,7 @@ def step_kernel(
     wide_n = tl.cast(at_n, tl.int64)
     in_n = at_n < size_n
     for turn in tl.static_range(turns):
-        tile = tl.program_id(0) % parts * turns + turn
+        tile = tl.program_id(0) % programs * turns + turn
         first = tile == 0
         at_m = tile * block_m + tl.arange(0, block_m)
         wide_m = tl.cast(at_m, tl.int64)
@@ -1265,11 +1266,11 @@ def steps_kernel(
     o_stride0, o_stride1, o_stride2,
     heads, x_group, z_group, y_group, eta_group, mu_group, keep_group, steps,
     size_n: tl.constexpr, block_n: tl.constexpr, size_m: tl.constexpr, block_m: tl.constexpr,
-    parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
+    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
     yields: tl.constexpr, keeps: tl.constexpr, ends: tl.constexpr,
 ):
     """Each program: one sequence and head and a tile of m, one step after the other, with the state in registers."""
-    place = tl.program_id(0) // parts
+    place = tl.program_id(0) // programs
     if flat:  # more batch entries than a grid is high
         batch = tl.cast(place // heads, tl.int64)
         head = tl.cast(place % heads, tl.int64)
@@ -1303,7 +1304,7 @@ def steps_kernel(
     wide_n = tl.cast(at_n, tl.int64)
     in_n = at_n < size_n
     for turn in tl.static_range(turns):
-        tile = tl.program_id(0) % parts * turns + turn
+        tile = tl.program_id(0) % programs * turns + turn
         first = tile == 0
         at_m = tile * block_m + tl.arange(0, block_m)
         wide_m = tl.cast(at_m, tl.int64)
@@ -1313,29 +1314,29 @@ def steps_kernel(
         V = tl.load(V_at + at_m[:, None] * V_stride2 + at_n[None, :] * V_stride3, mask=in_m_n, other=0.0)
         W = tl.load(W_at + at_m[:, None] * W_stride2 + at_n[None, :] * W_stride3, mask=in_m_n, other=0.0)
         now = tl.cast(0, tl.int64)
-        x_ahead = tl.load(x_at + now * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
-        z_ahead = tl.load(z_at + now * z_stride1 + wide_n * z_stride3, mask=in_n, other=0.0)
-        y_ahead = tl.load(y_at + now * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0)
-        eta_ahead = tl.load(eta_at + now * eta_stride1)
-        mu_ahead = tl.load(mu_at + now * mu_stride1)
-        keep_ahead = tl.load(keep_at + now * keep_stride1)
+        x_prefetched = tl.load(x_at + now * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
+        z_prefetched = tl.load(z_at + now * z_stride1 + wide_n * z_stride3, mask=in_n, other=0.0)
+        y_prefetched = tl.load(y_at + now * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0)
+        eta_prefetched = tl.load(eta_at + now * eta_stride1)
+        mu_prefetched = tl.load(mu_at + now * mu_stride1)
+        keep_prefetched = tl.load(keep_at + now * keep_stride1)
         V = V.to(tl.float32)
         W = W.to(tl.float32)
         for offset in range(count):
             now = tl.cast(offset, tl.int64)
             then = tl.minimum(now + 1, count - 1)
-            x = x_ahead.to(tl.float32)
-            x_ahead = tl.load(x_at + then * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
-            z = z_ahead.to(tl.float32)
-            z_ahead = tl.load(z_at + then * z_stride1 + wide_n * z_stride3, mask=in_n, other=0.0)
-            y = y_ahead.to(tl.float32)
-            y_ahead = tl.load(y_at + then * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0)
-            eta = eta_ahead.to(tl.float32)
-            eta_ahead = tl.load(eta_at + then * eta_stride1)
-            mu = tl.exp(mu_ahead.to(tl.float32))
-            mu_ahead = tl.load(mu_at + then * mu_stride1)
-            keep = tl.exp(keep_ahead.to(tl.float32))
-            keep_ahead = tl.load(keep_at + then * keep_stride1)
+            x = x_prefetched.to(tl.float32)
+            x_prefetched = tl.load(x_at + then * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
+            z = z_prefetched.to(tl.float32)
+            z_prefetched = tl.load(z_at + then * z_stride1 + wide_n * z_stride3, mask=in_n, other=0.0)
+            y = y_prefetched.to(tl.float32)
+            y_prefetched = tl.load(y_at + then * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0)
+            eta = eta_prefetched.to(tl.float32)
+            eta_prefetched = tl.load(eta_at + then * eta_stride1)
+            mu = tl.exp(mu_prefetched.to(tl.float32))
+            mu_prefetched = tl.load(mu_at + then * mu_stride1)
+            keep = tl.exp(keep_prefetched.to(tl.float32))
+            keep_prefetched = tl.load(keep_at + then * keep_stride1)
             W_x = tl.sum(x[None, :] * W, axis=1)
             error = tl.sigmoid(W_x) - y
             t1 = mu * V + error[:, None] * x[None, :]

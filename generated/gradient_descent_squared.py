@@ -69,9 +69,9 @@ from chunkform.runtime.op.version import written_for
 
 written_for("0.1", __file__)
 
-from chunkform.runtime.chunk_kernels.chunk_layout import parts_for, places
+from chunkform.runtime.chunk_kernels.chunk_layout import chunk_layout, segments_for
 from chunkform.runtime.chunk_kernels.head_major import by_head
-from chunkform.runtime.chunk_kernels.kernels import chained_matrix, chunk_of, inverse, part_of, place_of
+from chunkform.runtime.chunk_kernels.kernels import chained_matrix, chunk_of, inverse, place_of, segment_of
 from chunkform.runtime.chunk_kernels.reductions import total
 from chunkform.runtime.chunk_kernels.segment_maps import map_of_all
 from chunkform.runtime.launch.launch import DTYPES, by_launch, cdiv, choose, cotangent, launch, steps, strides, whole
@@ -254,10 +254,10 @@ def _forward_states_1_composed(later, earlier):
     return (a0, (a1 + later[1]))
 
 
-def _forward_states_1_applied(parts, states):
+def _forward_states_1_applied(maps, states):
     """The states that leave a segment, from those that enter it."""
-    a0 = states[0] @ parts[0].mT
-    return ((parts[1] + a0),)
+    a0 = states[0] @ maps[0].mT
+    return ((maps[1] + a0),)
 
 
 def torch_forward_states(given, states, constants, exchange):
@@ -309,10 +309,10 @@ def _backward_states_1_composed(later, earlier):
     return (a0, (later[1] + a1))
 
 
-def _backward_states_1_applied(parts, states):
+def _backward_states_1_applied(maps, states):
     """The states that leave a segment, from those that enter it."""
-    a0 = states[0] @ parts[0].mT
-    return ((parts[1] + a0),)
+    a0 = states[0] @ maps[0].mT
+    return ((maps[1] + a0),)
 
 
 def torch_backward_states(given, states, constants, saved, cotangents, final_cotangents, exchange):
@@ -338,7 +338,7 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def forward_prepare_1(
+def forward_prologue_1(
     matrix1, x_p, x_b, x_t, x_h, x_g, eta_by_head, matrix2, z_p, z_b, z_t, z_h, z_g,
     T, H, chunks, begins, stops, programs,
     N: tl.constexpr, block_n_: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr,
@@ -377,11 +377,11 @@ def forward_prepare_1(
         )  # ([i >= j] . (z x^T)) diag(eta)
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def forward_sweep_1(
     W_first, W_last, W_linear, y_p, y_b, y_t, y_h, y_g, x_p, x_b, x_t, x_h, x_g, matrix1,
     matrix2, z_p, z_b, z_t, z_h, z_g, write1_out, o_out, eta_by_head,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     N: tl.constexpr, M: tl.constexpr, block_n_: tl.constexpr, block_m_: tl.constexpr,
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
     C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
@@ -394,7 +394,7 @@ def forward_sweep_1(
     tile = tl.program_id(0) % tiles
     sh = (tl.program_id(0) // tiles).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -485,9 +485,9 @@ def forward_sweep_1(
     for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
         if YIELD:
             if W_last is not None:
-                if part == parts - 1:
+                if segment == segments - 1:
                     tl.store(
-                        W_last + (sh // H // parts * H + h) * M * N + m_[:, None] * N + n_[n_n_][None, :],
+                        W_last + (sh // H // segments * H + h) * M * N + m_[:, None] * N + n_[n_n_][None, :],
                         W[n_n_], mask=m__ok[:, None] & n__ok[n_n_][None, :],
                     )
         elif W_last is not None:
@@ -513,67 +513,69 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(x.shape[2], z.shape[2], y.shape[2], eta.shape[2], 0)
     N = x.shape[-1]
     M = y.shape[-1]
-    config = choose(some.dtype, (N, M), "5ea6712ea310f533")
-    lay = places(packed, (B, T, H), config.chunk)
-    parts = parts_for(lay, B * H * cdiv(M, min(config.tile, config.padded(M))))
+    config = choose(some.dtype, (N, M), "55cde9aeda730ca9")
+    layout = chunk_layout(packed, (B, T, H), config.chunk)
+    segments = segments_for(layout, B * H * cdiv(M, min(config.tile, config.padded(M))))
     W_first = whole(states.get("W"))
     W_starts = W_first
     eta_by_head = by_head(eta, H)
-    matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
-    matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+    matrix1 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
+    matrix2 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
     launch(
-        forward_prepare_1, (config.queues(lay.programs),),
+        forward_prologue_1, (config.queues(layout.programs),),
         matrix1, x, *strides(x, H), eta_by_head, matrix2, z, *strides(z, H),
-        *lay.at_once, lay.programs,
+        *layout.at_once, layout.programs,
         N=N, block_n_=config.padded(N), CHUNK=config.chunk,
         STAGES=config.queued(config.padded(N) * (x.element_size() + z.element_size()), config.chunk),
-        C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
-        DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=255,
+        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
     )
-    if parts > 1 or exchange is not None:
-        W_ends = some.new_empty((B * parts, H, M, N), dtype=torch.float32)
-        W_linear = some.new_empty((B * parts, H, N, N), dtype=torch.float32)
-        walk = config.walk(
+    if segments > 1 or exchange is not None:
+        W_ends = some.new_empty((B * segments, H, M, N), dtype=torch.float32)
+        W_linear = some.new_empty((B * segments, H, N, N), dtype=torch.float32)
+        sweep = config.sweep(
             M, config.padded(N) * x.element_size(),
             config.chunk * matrix1.element_size() + eta_by_head.element_size(), y.element_size(),
             elements=True, programs=config.crowd(config.padded(N)),
         )
-        for _, ends, linear in by_launch(W_ends, W_linear, walk.programs):
+        for _, ends, linear in by_launch(W_ends, W_linear, sweep.programs):
             launch(
-                forward_sweep_1, (lay.sequences * parts * H * (cdiv(M, walk.tile) * (ends is not None) + cdiv(N, walk.tile) * (linear is not None)),),
+                forward_sweep_1, (layout.sequences * segments * H * (cdiv(M, sweep.tile) * (ends is not None) + cdiv(N, sweep.tile) * (linear is not None)),),
                 None, ends, linear, y, *strides(y, H), x, *strides(x, H), matrix1, matrix2,
                 z, *strides(z, H), None, None, eta_by_head,
-                *lay.walked, parts, lay.length(parts),
-                N=N, M=M, block_n_=min(config.slice, config.padded(N)), block_m_=walk.tile, YIELD=False,
-                WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
-                LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-                num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+                *layout.swept, segments, layout.length(segments),
+                N=N, M=M, block_n_=min(config.slice, config.padded(N)), block_m_=sweep.tile, YIELD=False,
+                WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
+                LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+                num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
             )
         if exchange is not None:  # other segments of the sequence are elsewhere
-            W_coming = exchange.begin((map_of_all("W", W_first, W_ends, lay, parts, True, linear=W_linear, axis=1),))
-    if parts > 1 or exchange is not None:
+            W_coming = exchange.begin(
+                (map_of_all("W", W_first, W_ends, layout, segments, True, linear=W_linear, axis=1),)
+            )
+    if segments > 1 or exchange is not None:
         if exchange is not None:
             ((W_first, W_starts),) = W_coming()
         else:
-            W_starts = chained_matrix(W_first, W_ends, W_linear, lay, parts, True, along=1)
+            W_starts = chained_matrix(W_first, W_ends, W_linear, layout, segments, True, along=1)
     W_ends = None
     write1 = some.new_empty((B, T, H, M), dtype=some.dtype) if needs_backward else None
     o = some.new_empty((B, T, H, M), dtype=some.dtype)
-    W_last = some.new_empty((lay.sequences, H, M, N), dtype=torch.float32) if finals else None
-    walk = config.walk(
+    W_last = some.new_empty((layout.sequences, H, M, N), dtype=torch.float32) if finals else None
+    sweep = config.sweep(
         M, config.padded(N) * (x.element_size() + z.element_size()),
         config.chunk * (matrix1.element_size() + matrix2.element_size()) + eta_by_head.element_size(),
         y.element_size(), elements=True,
     )
     launch(
-        forward_sweep_1, (lay.sequences * parts * H * cdiv(M, walk.tile),),
+        forward_sweep_1, (layout.sequences * segments * H * cdiv(M, sweep.tile),),
         W_starts, W_last, None, y, *strides(y, H), x, *strides(x, H), matrix1, matrix2,
         z, *strides(z, H), write1, o, eta_by_head,
-        *lay.walked, parts, lay.length(parts),
-        N=N, M=M, block_n_=min(config.slice, config.padded(N)), block_m_=walk.tile, YIELD=True,
-        WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
-        LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-        num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+        *layout.swept, segments, layout.length(segments),
+        N=N, M=M, block_n_=min(config.slice, config.padded(N)), block_m_=sweep.tile, YIELD=True,
+        WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
+        LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
     )
     matrix1 = matrix2 = None
     saved = {}
@@ -582,16 +584,16 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     if needs_backward:
         saved |= {"f73806d84e": write1}
     write1 = None
-    if parts > 1:
+    if segments > 1:
         saved |= {"W starts": W_starts}
-    if parts > 1 or exchange is not None:
+    if segments > 1 or exchange is not None:
         saved |= {"W linear": W_linear}
     W_linear = None
     return {"o": o}, {"W": W_last}, saved
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def backward_prepare_1(
+def backward_prologue_1(
     matrix2, z_p, z_b, z_t, z_h, z_g, x_p, x_b, x_t, x_h, x_g, matrix1, eta_by_head, matrix3,
     do_p, do_b, do_t, do_h, do_g, write1_p, write1_b, write1_t, write1_h, write1_g, matrix4,
     T, H, chunks, begins, stops, programs,
@@ -651,11 +653,11 @@ def backward_prepare_1(
         )  # ([i >= j] . (do write1^T)) diag(eta)
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_1(
     dW_first, dW_last, x_p, x_b, x_t, x_h, x_g, do_p, do_b, do_t, do_h, do_g, matrix2, matrix1,
     eta_by_head, dy_out, z_p, z_b, z_t, z_h, z_g,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     N: tl.constexpr, M: tl.constexpr, block_n_: tl.constexpr, block_m_: tl.constexpr,
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
@@ -664,7 +666,7 @@ def backward_sweep_1(
     tile = tl.program_id(0) % tl.cdiv(M, block_m_)
     sh = (tl.program_id(0) // tl.cdiv(M, block_m_)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -733,9 +735,9 @@ def backward_sweep_1(
     for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
         if YIELD:
             if dW_last is not None:
-                if part == 0:
+                if segment == 0:
                     tl.store(
-                        dW_last + (sh // H // parts * H + h) * M * N + m_[:, None] * N + n_[n_n_][None, :],
+                        dW_last + (sh // H // segments * H + h) * M * N + m_[:, None] * N + n_[n_n_][None, :],
                         dW[n_n_], mask=m__ok[:, None] & n__ok[n_n_][None, :],
                     )
         else:
@@ -746,7 +748,7 @@ def backward_sweep_1(
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def backward_prepare_2(
+def backward_prologue_2(
     matrix5, dy_p, dy_b, dy_t, dy_h, dy_g, write1_p, write1_b, write1_t, write1_h, write1_g,
     matrix6, eta_by_head,
     T, H, chunks, begins, stops, programs,
@@ -789,13 +791,13 @@ def backward_prepare_2(
         )  # ([i > j] . (dy write1^T)) diag(eta)
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_2(
     dW_first, x_p, x_b, x_t, x_h, x_g, matrix5,
     write1_p, write1_b, write1_t, write1_h, write1_g, z_p, z_b, z_t, z_h, z_g, matrix3,
     eta_by_head, dx_1_out, deta_1_out, dy_p, dy_b, dy_t, dy_h, dy_g,
     do_p, do_b, do_t, do_h, do_g,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     M: tl.constexpr, N: tl.constexpr, block_m_: tl.constexpr, block_n_: tl.constexpr,
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
     C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
@@ -805,7 +807,7 @@ def backward_sweep_2(
     tile = tl.program_id(0) % tl.cdiv(N, block_n_)
     sh = (tl.program_id(0) // tl.cdiv(N, block_n_)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -894,12 +896,12 @@ def backward_sweep_2(
             )  # deta
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_3(
     W_first, W_last, x_p, x_b, x_t, x_h, x_g, matrix4, do_p, do_b, do_t, do_h, do_g, matrix6,
     dy_p, dy_b, dy_t, dy_h, dy_g, dx_1_p, dx_1_b, dx_1_t, dx_1_h, dx_1_g, dx_out, dz_out,
     eta_by_head, write1_p, write1_b, write1_t, write1_h, write1_g,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     M: tl.constexpr, N: tl.constexpr, block_m_: tl.constexpr, block_n_: tl.constexpr,
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
     READ: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
@@ -909,7 +911,7 @@ def backward_sweep_3(
     tile = tl.program_id(0) % tl.cdiv(N, block_n_)
     sh = (tl.program_id(0) // tl.cdiv(N, block_n_)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -1016,120 +1018,120 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(x.shape[2], z.shape[2], y.shape[2], eta.shape[2], 0)
     N = x.shape[-1]
     M = y.shape[-1]
-    config = choose(some.dtype, (N, M), "5ea6712ea310f533")
-    lay = places(packed, (B, T, H), config.chunk)
-    parts = parts_for(lay, B * H * cdiv(N, min(config.tile, config.padded(N))))
+    config = choose(some.dtype, (N, M), "55cde9aeda730ca9")
+    layout = chunk_layout(packed, (B, T, H), config.chunk)
+    segments = segments_for(layout, B * H * cdiv(N, min(config.tile, config.padded(N))))
     W_first = whole(states.get("W"))
     dW_first = dW_starts = whole(final_cotangents.get("W"))
-    W_starts = saved["W starts"] if parts > 1 else W_first
+    W_starts = saved["W starts"] if segments > 1 else W_first
     write1 = saved["f73806d84e"]
     do = cotangent(cotangents.get("o"), some, (B, T, H, M))
     if "eta_by_head" in saved:
         eta_by_head = saved["eta_by_head"]
     else:
         eta_by_head = by_head(eta, H)
-    matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
-    matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
-    matrix3 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
-    matrix4 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+    matrix2 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
+    matrix1 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
+    matrix3 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
+    matrix4 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
     launch(
-        backward_prepare_1, (config.queues(lay.programs),),
+        backward_prologue_1, (config.queues(layout.programs),),
         matrix2, z, *strides(z, H), x, *strides(x, H), matrix1, eta_by_head, matrix3,
         do, *strides(do, H), write1, *strides(write1, H), matrix4,
-        *lay.at_once, lay.programs,
+        *layout.at_once, layout.programs,
         N=N, M=M, block_n_=config.padded(N), block_m_=config.padded(M), CHUNK=config.chunk,
         STAGES=config.queued(config.padded(N) * (z.element_size() + x.element_size()) + config.padded(M) * (do.element_size() + write1.element_size()), config.chunk),
-        C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
-        DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=255,
+        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
     )
-    if parts > 1 or exchange is not None:
-        dW_ends = some.new_empty((B * parts, H, M, N), dtype=torch.float32)
+    if segments > 1 or exchange is not None:
+        dW_ends = some.new_empty((B * segments, H, M, N), dtype=torch.float32)
         dW_linear = saved["W linear"].mT
-        walk = config.walk(
+        sweep = config.sweep(
             M, config.padded(N) * (x.element_size() + z.element_size()),
             config.chunk * (matrix2.element_size() + matrix1.element_size()) + eta_by_head.element_size(),
             do.element_size(),
         )
         launch(
-            backward_sweep_1, (lay.sequences * parts * H * cdiv(M, walk.tile),),
+            backward_sweep_1, (layout.sequences * segments * H * cdiv(M, sweep.tile),),
             None, dW_ends, x, *strides(x, H), do, *strides(do, H), matrix2, matrix1, eta_by_head, None,
             z, *strides(z, H),
-            *lay.walked, parts, lay.length(parts),
-            N=N, M=M, block_n_=min(config.slice, config.padded(N)), block_m_=walk.tile, YIELD=False,
-            WARPS=walk.warps, STAGES=walk.stages, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
-            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2,
-            maxnreg=walk.registers,
+            *layout.swept, segments, layout.length(segments),
+            N=N, M=M, block_n_=min(config.slice, config.padded(N)), block_m_=sweep.tile, YIELD=False,
+            WARPS=sweep.warps, STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels,
+            EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps,
+            num_stages=2, maxnreg=sweep.registers,
         )
         if exchange is not None:  # other segments of the sequence are elsewhere
             dW_coming = exchange.begin(
-                (map_of_all("W", dW_first, dW_ends, lay, parts, False, linear=dW_linear, axis=1),)
+                (map_of_all("W", dW_first, dW_ends, layout, segments, False, linear=dW_linear, axis=1),)
             )
-    if parts > 1 or exchange is not None:
+    if segments > 1 or exchange is not None:
         if exchange is not None:
             ((dW_first, dW_starts),) = dW_coming()
         else:
-            dW_starts = chained_matrix(dW_first, dW_ends, dW_linear, lay, parts, False, along=1)
+            dW_starts = chained_matrix(dW_first, dW_ends, dW_linear, layout, segments, False, along=1)
     dW_ends = None
     dy = some.new_empty((B, T, H, M), dtype=some.dtype)
-    dW_last = some.new_empty((lay.sequences, H, M, N), dtype=torch.float32) if needs & {"W"} else None
-    walk = config.walk(
+    dW_last = some.new_empty((layout.sequences, H, M, N), dtype=torch.float32) if needs & {"W"} else None
+    sweep = config.sweep(
         M, config.padded(N) * (x.element_size() + z.element_size()),
         config.chunk * (matrix2.element_size() + matrix1.element_size()) + eta_by_head.element_size(),
         do.element_size(),
     )
     launch(
-        backward_sweep_1, (lay.sequences * parts * H * cdiv(M, walk.tile),),
+        backward_sweep_1, (layout.sequences * segments * H * cdiv(M, sweep.tile),),
         dW_starts, dW_last, x, *strides(x, H), do, *strides(do, H), matrix2, matrix1, eta_by_head,
         dy, z, *strides(z, H),
-        *lay.walked, parts, lay.length(parts),
-        N=N, M=M, block_n_=min(config.slice, config.padded(N)), block_m_=walk.tile, YIELD=True,
-        WARPS=walk.warps, STAGES=walk.stages, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
-        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2,
-        maxnreg=walk.registers,
+        *layout.swept, segments, layout.length(segments),
+        N=N, M=M, block_n_=min(config.slice, config.padded(N)), block_m_=sweep.tile, YIELD=True,
+        WARPS=sweep.warps, STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels,
+        EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps,
+        num_stages=2, maxnreg=sweep.registers,
     )
     matrix1 = matrix2 = None
     if needs & {"eta", "x", "z"}:
-        matrix5 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
-        matrix6 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+        matrix5 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
+        matrix6 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
         launch(
-            backward_prepare_2, (config.queues(lay.programs),),
+            backward_prologue_2, (config.queues(layout.programs),),
             matrix5, dy, *strides(dy, H), write1, *strides(write1, H), matrix6, eta_by_head,
-            *lay.at_once, lay.programs,
+            *layout.at_once, layout.programs,
             M=M, block_m_=config.padded(M), CHUNK=config.chunk,
             STAGES=config.queued(config.padded(M) * (dy.element_size() + write1.element_size()), config.chunk),
-            C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
-            DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=255,
+            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
         )
     if needs & {"eta", "x", "z"}:
         dx_1 = some.new_empty((B, T, H, N), dtype=some.dtype)
         deta_1 = some.new_empty(
             (B, H, cdiv(N, min(config.tile, config.padded(N))) * config.warps, T), dtype=torch.float32
         )
-        walk = config.walk(
+        sweep = config.sweep(
             N, config.padded(M) * (write1.element_size() + dy.element_size() + do.element_size()),
             config.chunk * (matrix5.element_size() + matrix3.element_size()) + eta_by_head.element_size(),
             x.element_size() + z.element_size(), elements=True,
         )
         launch(
-            backward_sweep_2, (lay.sequences * parts * H * cdiv(N, walk.tile),),
+            backward_sweep_2, (layout.sequences * segments * H * cdiv(N, sweep.tile),),
             dW_starts, x, *strides(x, H), matrix5, write1, *strides(write1, H), z, *strides(z, H),
             matrix3, eta_by_head, dx_1, deta_1, dy, *strides(dy, H), do, *strides(do, H),
-            *lay.walked, parts, lay.length(parts),
-            M=M, N=N, block_m_=min(config.slice, config.padded(M)), block_n_=walk.tile, YIELD=True,
-            WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
-            LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+            *layout.swept, segments, layout.length(segments),
+            M=M, N=N, block_m_=min(config.slice, config.padded(M)), block_n_=sweep.tile, YIELD=True,
+            WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
+            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
     matrix3 = matrix5 = None
     if needs & {"x", "z"}:
         dx = dx_1  # in place
         dz = some.new_empty((B, T, H, N), dtype=some.dtype)
         W_last = (
-            some.new_empty((lay.sequences * parts, H, M, N), dtype=torch.float32)
-            if dW_first is not None or parts > 1 or exchange is not None
+            some.new_empty((layout.sequences * segments, H, M, N), dtype=torch.float32)
+            if dW_first is not None or segments > 1 or exchange is not None
             else None
         )
-        for read, keeps, walk in config.by_read(
+        for read, keeps, sweep in config.by_read(
             N,
             (
                 config.padded(M) * (do.element_size() + dy.element_size() + write1.element_size()),
@@ -1149,15 +1151,15 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             elements=True, wanted=(bool(needs & {"z"}), bool(needs & {"x"})),
         ):
             launch(
-                backward_sweep_3, (lay.sequences * parts * H * cdiv(N, walk.tile),),
+                backward_sweep_3, (layout.sequences * segments * H * cdiv(N, sweep.tile),),
                 W_starts, W_last if keeps else None, x, *strides(x, H), matrix4, do, *strides(do, H),
                 matrix6, dy, *strides(dy, H), dx_1, *strides(dx_1, H), dx, dz, eta_by_head,
                 write1, *strides(write1, H),
-                *lay.walked, parts, lay.length(parts),
-                M=M, N=N, block_m_=min(config.slice, config.padded(M)), block_n_=walk.tile, YIELD=True,
-                WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, READ=read, C=config.chunk,
-                LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-                num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+                *layout.swept, segments, layout.length(segments),
+                M=M, N=N, block_m_=min(config.slice, config.padded(M)), block_n_=sweep.tile, YIELD=True,
+                WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, READ=read, C=config.chunk,
+                LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+                num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
             )
     W_last = dx_1 = matrix4 = matrix6 = None
     gradients, initial = {}, {}
@@ -1202,10 +1204,10 @@ def step_kernel(
     W_stride0, W_stride1, next_W_stride0, next_W_stride1, o_stride0, o_stride1,
     heads, x_group, z_group, y_group, eta_group,
     size_n: tl.constexpr, block_n: tl.constexpr, size_m: tl.constexpr, block_m: tl.constexpr,
-    parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
+    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
 ):
     """Each program: one batch entry and head and a tile of m, one step."""
-    place = tl.program_id(0) // parts
+    place = tl.program_id(0) // programs
     if flat:  # more batch entries than a grid is high
         batch = tl.cast(place // heads, tl.int64)
         head = tl.cast(place % heads, tl.int64)
@@ -1232,7 +1234,7 @@ def step_kernel(
     wide_n = tl.cast(at_n, tl.int64)
     in_n = at_n < size_n
     for turn in tl.static_range(turns):
-        tile = tl.program_id(0) % parts * turns + turn
+        tile = tl.program_id(0) % programs * turns + turn
         first = tile == 0
         at_m = tile * block_m + tl.arange(0, block_m)
         wide_m = tl.cast(at_m, tl.int64)
@@ -1267,11 +1269,11 @@ def steps_kernel(
     kept_W_stride0, kept_W_stride1, kept_W_stride2, kept_W_stride3,
     o_stride0, o_stride1, o_stride2, heads, x_group, z_group, y_group, eta_group, steps,
     size_n: tl.constexpr, block_n: tl.constexpr, size_m: tl.constexpr, block_m: tl.constexpr,
-    parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
+    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
     yields: tl.constexpr, keeps: tl.constexpr, ends: tl.constexpr,
 ):
     """Each program: one sequence and head and a tile of m, one step after the other, with the state in registers."""
-    place = tl.program_id(0) // parts
+    place = tl.program_id(0) // programs
     if flat:  # more batch entries than a grid is high
         batch = tl.cast(place // heads, tl.int64)
         head = tl.cast(place % heads, tl.int64)
@@ -1302,7 +1304,7 @@ def steps_kernel(
     wide_n = tl.cast(at_n, tl.int64)
     in_n = at_n < size_n
     for turn in tl.static_range(turns):
-        tile = tl.program_id(0) % parts * turns + turn
+        tile = tl.program_id(0) % programs * turns + turn
         first = tile == 0
         at_m = tile * block_m + tl.arange(0, block_m)
         wide_m = tl.cast(at_m, tl.int64)
@@ -1311,22 +1313,22 @@ def steps_kernel(
         in_m_n = in_m[:, None] & in_n[None, :]
         W = tl.load(W_at + at_m[:, None] * W_stride2 + at_n[None, :] * W_stride3, mask=in_m_n, other=0.0)
         now = tl.cast(0, tl.int64)
-        x_ahead = tl.load(x_at + now * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
-        z_ahead = tl.load(z_at + now * z_stride1 + wide_n * z_stride3, mask=in_n, other=0.0)
-        y_ahead = tl.load(y_at + now * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0)
-        eta_ahead = tl.load(eta_at + now * eta_stride1)
+        x_prefetched = tl.load(x_at + now * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
+        z_prefetched = tl.load(z_at + now * z_stride1 + wide_n * z_stride3, mask=in_n, other=0.0)
+        y_prefetched = tl.load(y_at + now * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0)
+        eta_prefetched = tl.load(eta_at + now * eta_stride1)
         W = W.to(tl.float32)
         for offset in range(count):
             now = tl.cast(offset, tl.int64)
             then = tl.minimum(now + 1, count - 1)
-            x = x_ahead.to(tl.float32)
-            x_ahead = tl.load(x_at + then * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
-            z = z_ahead.to(tl.float32)
-            z_ahead = tl.load(z_at + then * z_stride1 + wide_n * z_stride3, mask=in_n, other=0.0)
-            y = y_ahead.to(tl.float32)
-            y_ahead = tl.load(y_at + then * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0)
-            eta = eta_ahead.to(tl.float32)
-            eta_ahead = tl.load(eta_at + then * eta_stride1)
+            x = x_prefetched.to(tl.float32)
+            x_prefetched = tl.load(x_at + then * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
+            z = z_prefetched.to(tl.float32)
+            z_prefetched = tl.load(z_at + then * z_stride1 + wide_n * z_stride3, mask=in_n, other=0.0)
+            y = y_prefetched.to(tl.float32)
+            y_prefetched = tl.load(y_at + then * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0)
+            eta = eta_prefetched.to(tl.float32)
+            eta_prefetched = tl.load(eta_at + then * eta_stride1)
             x_W = tl.sum(x[None, :] * W, axis=1)
             error = x_W - y
             t1 = W - (eta * error)[:, None] * x[None, :]

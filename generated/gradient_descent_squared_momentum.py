@@ -107,9 +107,9 @@ from chunkform.runtime.op.version import written_for
 
 written_for("0.1", __file__)
 
-from chunkform.runtime.chunk_kernels.chunk_layout import LEVELS, places
+from chunkform.runtime.chunk_kernels.chunk_layout import LEVELS, chunk_layout
 from chunkform.runtime.chunk_kernels.head_major import by_head
-from chunkform.runtime.chunk_kernels.kernels import chunk_of, inverse, part_of, place_of
+from chunkform.runtime.chunk_kernels.kernels import chunk_of, inverse, place_of, segment_of
 from chunkform.runtime.chunk_kernels.reductions import total
 from chunkform.runtime.launch.launch import DTYPES, cdiv, choose, cotangent, launch, steps, strides, whole
 from chunkform.runtime.launch.varlen import backward_by_length, forward_by_length
@@ -117,10 +117,10 @@ from chunkform.runtime.op.decode import Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK, call_of, chunks_of, dtype_of, from_chunks, from_steps, in_parts, in_segments, or_zeros,
-    steps_first, steps_or_zeros, to_chunks,
+    CHUNK, call_of, chunks_of, dtype_of, from_boundaries, from_chunks, from_steps, in_segments,
+    or_zeros, steps_first, steps_or_zeros, to_chunks,
 )
-from chunkform.runtime.torch_form.coupled_states import Mix
+from chunkform.runtime.torch_form.coupled_states import TransitionMatrices
 from chunkform.runtime.torch_form.decays import triangular_inverse
 from chunkform.runtime.torch_form.segment_maps import Segment, map_of_segment, over_chunks
 
@@ -131,23 +131,23 @@ def _forward_sweep_1(mu, keep, x, x_, x2, x3, z, V, W, lead, size, dtype, device
     keep_or_1 = to_chunks(keep, lead, size, 0, 1.0)
     x, x_, x2, x3, z = chunks_of(lead, size, x, x_, x2, x3, z)
     valid = to_chunks(torch.ones((1, 1, lead[2]), dtype=dtype, device=device), lead, size, 0)
-    mix_1 = Mix((((0, 0), mu_or_1), ((1, 1), keep_or_1), ((1, 0), x)), 2, 1, valid)
-    weights = mix_1.all(0, 0)
-    weights2 = mix_1.outgoing(0, 0)
+    transitions_1 = TransitionMatrices((((0, 0), mu_or_1), ((1, 1), keep_or_1), ((1, 0), x)), 2, 1, valid)
+    transition = transitions_1.all(0, 0)
+    transition2 = transitions_1.outgoing(0, 0)
     prod = x_ @ x_.mT
-    weights3 = mix_1.mask(1, 0, False)
-    weights4 = mix_1.mask(1, 1, False)
+    transition3 = transitions_1.mask(1, 0, False)
+    transition4 = transitions_1.mask(1, 1, False)
     prod2 = x_ @ x2.mT
-    inverse = triangular_inverse((prod * weights3 + weights4 * prod2), 1)
-    weights5 = mix_1.incoming(1, 1, False)
-    weights6 = mix_1.incoming(1, 0, False)
-    weights7 = mix_1.outgoing(1, 0)
-    weights8 = mix_1.outgoing(1, 1)
-    weights9 = mix_1.all(1, 0)
-    weights10 = mix_1.all(1, 1)
-    weights11 = mix_1.incoming(0, 0, True)
+    inverse = triangular_inverse((prod * transition3 + transition4 * prod2), 1)
+    transition5 = transitions_1.incoming(1, 1, False)
+    transition6 = transitions_1.incoming(1, 0, False)
+    transition7 = transitions_1.outgoing(1, 0)
+    transition8 = transitions_1.outgoing(1, 1)
+    transition9 = transitions_1.all(1, 0)
+    transition10 = transitions_1.all(1, 1)
+    transition11 = transitions_1.incoming(0, 0, True)
     prod10 = z @ x_.mT
-    weights12 = mix_1.mask(0, 0, True)
+    transition12 = transitions_1.mask(0, 0, True)
     prod13 = z @ x2.mT
     V_0 = []
     W_0 = []
@@ -158,27 +158,27 @@ def _forward_sweep_1(mu, keep, x, x_, x2, x3, z, V, W, lead, size, dtype, device
         W_0.append(W)
         prod3 = x_[:, :, n] @ W.mT
         prod4 = x_[:, :, n] @ V.mT
-        t = x3[:, :, n] + prod3 * weights5[:, :, n][..., :, None] + prod4 * weights6[:, :, n][..., :, None]
+        t = x3[:, :, n] + prod3 * transition5[:, :, n][..., :, None] + prod4 * transition6[:, :, n][..., :, None]
         prod5 = inverse[:, :, n] @ t
-        prod6 = (weights2[:, :, n][..., :, None] * prod5).mT @ x_[:, :, n]
-        prod7 = (weights7[:, :, n][..., :, None] * prod5).mT @ x_[:, :, n]
-        prod8 = (weights8[:, :, n][..., :, None] * prod5).mT @ x2[:, :, n]
-        t2 = prod7 + prod8 + V * weights9[:, :, n][..., None, None] + weights10[:, :, n][..., None, None] * W
+        prod6 = (transition2[:, :, n][..., :, None] * prod5).mT @ x_[:, :, n]
+        prod7 = (transition7[:, :, n][..., :, None] * prod5).mT @ x_[:, :, n]
+        prod8 = (transition8[:, :, n][..., :, None] * prod5).mT @ x2[:, :, n]
+        t2 = prod7 + prod8 + V * transition9[:, :, n][..., None, None] + transition10[:, :, n][..., None, None] * W
         prod5_all.append(prod5)
-        V, W = (V * weights[:, :, n][..., None, None] + prod6), t2
+        V, W = (V * transition[:, :, n][..., None, None] + prod6), t2
     V_0 = torch.stack(V_0, 2)
     W_0 = torch.stack(W_0, 2)
     prod5 = torch.stack(prod5_all, 2)
     prod9 = z @ V_0.mT
-    prod11 = (prod10 * weights12) @ prod5
-    prod12 = (prod10 * weights3) @ prod5
-    prod14 = (weights4 * prod13) @ prod5
+    prod11 = (prod10 * transition12) @ prod5
+    prod12 = (prod10 * transition3) @ prod5
+    prod14 = (transition4 * prod13) @ prod5
     prod15 = z @ W_0.mT
-    t3 = prod12 + prod9 * weights6[..., :, None] + prod14 + weights5[..., :, None] * prod15
+    t3 = prod12 + prod9 * transition6[..., :, None] + prod14 + transition5[..., :, None] * prod15
     return (
         from_chunks(prod5, lead, 1),
-        from_chunks((prod9 * weights11[..., :, None] + prod11), lead, 1), from_chunks(t3, lead, 1),
-        V, W,
+        from_chunks((prod9 * transition11[..., :, None] + prod11), lead, 1),
+        from_chunks(t3, lead, 1), V, W,
     )
 
 
@@ -219,20 +219,20 @@ def _backward_sweep_1(mu, keep, x, x2, x_, x3, z, V, W, lead, size, dtype, devic
     keep_or_1 = to_chunks(keep, lead, size, 0, 1.0)
     x, x2, x_, x3, z = chunks_of(lead, size, x, x2, x_, x3, z)
     valid = to_chunks(torch.ones((1, 1, lead[2]), dtype=dtype, device=device), lead, size, 0)
-    mix_1 = Mix((((0, 0), mu_or_1), ((1, 1), keep_or_1), ((1, 0), x)), 2, 1, valid)
-    weights = mix_1.all(0, 0)
-    weights2 = mix_1.outgoing(0, 0)
-    prod = (weights2[..., :, None] * x2).mT @ x_
-    weights3 = mix_1.all(1, 0)
-    weights4 = mix_1.all(1, 1)
-    weights5 = mix_1.outgoing(1, 1)
-    prod2 = (weights5[..., :, None] * x2).mT @ x3
-    weights6 = mix_1.outgoing(1, 0)
-    prod3 = (weights6[..., :, None] * x2).mT @ x_
+    transitions_1 = TransitionMatrices((((0, 0), mu_or_1), ((1, 1), keep_or_1), ((1, 0), x)), 2, 1, valid)
+    transition = transitions_1.all(0, 0)
+    transition2 = transitions_1.outgoing(0, 0)
+    prod = (transition2[..., :, None] * x2).mT @ x_
+    transition3 = transitions_1.all(1, 0)
+    transition4 = transitions_1.all(1, 1)
+    transition5 = transitions_1.outgoing(1, 1)
+    prod2 = (transition5[..., :, None] * x2).mT @ x3
+    transition6 = transitions_1.outgoing(1, 0)
+    prod3 = (transition6[..., :, None] * x2).mT @ x_
     prod4 = z @ x_.mT
-    weights7 = mix_1.mask(0, 0, False)
-    prod5 = (prod4 * weights7) @ x2
-    weights8 = mix_1.incoming(0, 0, False)
+    transition7 = transitions_1.mask(0, 0, False)
+    prod5 = (prod4 * transition7) @ x2
+    transition8 = transitions_1.incoming(0, 0, False)
     V_0 = []
     W_0 = []
     count = mu_or_1.shape[2]
@@ -240,16 +240,16 @@ def _backward_sweep_1(mu, keep, x, x2, x_, x3, z, V, W, lead, size, dtype, devic
         V_0.append(V)
         W_0.append(W)
         t = (
-            V * weights3[:, :, n][..., None, None]
-            + weights4[:, :, n][..., None, None] * W
+            V * transition3[:, :, n][..., None, None]
+            + transition4[:, :, n][..., None, None] * W
             + prod2[:, :, n]
             + prod3[:, :, n]
         )
-        V, W = (V * weights[:, :, n][..., None, None] + prod[:, :, n]), t
+        V, W = (V * transition[:, :, n][..., None, None] + prod[:, :, n]), t
     V_0 = torch.stack(V_0, 2)
     W_0 = torch.stack(W_0, 2)
     prod6 = z @ V_0.mT
-    return from_chunks((prod5 + weights8[..., :, None] * prod6), lead, 1), V_0, W_0, V, W
+    return from_chunks((prod5 + transition8[..., :, None] * prod6), lead, 1), V_0, W_0, V, W
 
 
 def _backward_sweep_2(mu, x, keep, do, x2, x3, x_, x4, x5, dV, dW, lead, size, dtype, device):
@@ -258,32 +258,32 @@ def _backward_sweep_2(mu, x, keep, do, x2, x3, x_, x4, x5, dV, dW, lead, size, d
     keep_or_1 = to_chunks(keep, lead, size, 0, 1.0)
     x, do, x2, x3, x_, x4, x5 = chunks_of(lead, size, x, do, x2, x3, x_, x4, x5)
     valid = to_chunks(torch.ones((1, 1, lead[2]), dtype=dtype, device=device), lead, size, 0)
-    mix_1 = Mix((((0, 0), mu_or_1), ((0, 1), x), ((1, 1), keep_or_1)), 2, -1, valid)
-    weights = mix_1.all(0, 1)
-    weights2 = mix_1.outgoing(0, 1)
-    weights3 = mix_1.mask(1, 1, False)
+    transitions_1 = TransitionMatrices((((0, 0), mu_or_1), ((0, 1), x), ((1, 1), keep_or_1)), 2, -1, valid)
+    transition = transitions_1.all(0, 1)
+    transition2 = transitions_1.outgoing(0, 1)
+    transition3 = transitions_1.mask(1, 1, False)
     prod = x3 @ x2.mT
-    prod2 = (weights3 * prod) @ do
-    weights4 = mix_1.incoming(0, 0, False)
-    weights5 = mix_1.incoming(0, 1, False)
+    prod2 = (transition3 * prod) @ do
+    transition4 = transitions_1.incoming(0, 0, False)
+    transition5 = transitions_1.incoming(0, 1, False)
     prod5 = x_ @ x5.mT
-    weights6 = mix_1.mask(0, 0, False)
-    prod6 = (prod5 * weights6) @ do
-    weights7 = mix_1.incoming(1, 1, False)
+    transition6 = transitions_1.mask(0, 0, False)
+    prod6 = (prod5 * transition6) @ do
+    transition7 = transitions_1.incoming(1, 1, False)
     prod8 = x_ @ x2.mT
-    weights8 = mix_1.mask(0, 1, False)
-    prod9 = (prod8 * weights8) @ do
+    transition8 = transitions_1.mask(0, 1, False)
+    prod9 = (prod8 * transition8) @ do
     prod10 = x3 @ x_.mT
     prod11 = x_ @ x_.mT
-    inverse = triangular_inverse((weights3 * prod10 + prod11 * weights8), -1)
-    weights9 = mix_1.outgoing(0, 0)
-    prod14 = do.mT @ (weights9[..., :, None] * x5)
-    weights10 = mix_1.all(0, 0)
-    prod15 = do.mT @ (weights2[..., :, None] * x2)
-    weights11 = mix_1.outgoing(1, 1)
-    prod16 = do.mT @ (weights11[..., :, None] * x2)
-    weights12 = mix_1.all(1, 1)
-    prod21 = (prod8 * weights3) @ do
+    inverse = triangular_inverse((transition3 * prod10 + prod11 * transition8), -1)
+    transition9 = transitions_1.outgoing(0, 0)
+    prod14 = do.mT @ (transition9[..., :, None] * x5)
+    transition10 = transitions_1.all(0, 0)
+    prod15 = do.mT @ (transition2[..., :, None] * x2)
+    transition11 = transitions_1.outgoing(1, 1)
+    prod16 = do.mT @ (transition11[..., :, None] * x2)
+    transition12 = transitions_1.all(1, 1)
+    prod21 = (prod8 * transition3) @ do
     dV_C = []
     dW_C = []
     prod12_all = []
@@ -292,9 +292,9 @@ def _backward_sweep_2(mu, x, keep, do, x2, x3, x_, x4, x5, dV, dW, lead, size, d
         dV_C.append(dV)
         dW_C.append(dW)
         prod3 = x_[:, :, n] @ dV.mT
-        t = weights4[:, :, n][..., :, None] * prod3
+        t = transition4[:, :, n][..., :, None] * prod3
         prod4 = x_[:, :, n] @ dW.mT
-        t2 = prod4 * weights5[:, :, n][..., :, None]
+        t2 = prod4 * transition5[:, :, n][..., :, None]
         prod7 = x3[:, :, n] @ dW.mT
         t3 = (
             prod2[:, :, n]
@@ -302,35 +302,35 @@ def _backward_sweep_2(mu, x, keep, do, x2, x3, x_, x4, x5, dV, dW, lead, size, d
             + t2
             + x4[:, :, n]
             + prod6[:, :, n]
-            + prod7 * weights7[:, :, n][..., :, None]
+            + prod7 * transition7[:, :, n][..., :, None]
             + prod9[:, :, n]
         )
         prod12 = inverse[:, :, n] @ t3
-        prod13 = (weights2[:, :, n][..., :, None] * prod12).mT @ x_[:, :, n]
+        prod13 = (transition2[:, :, n][..., :, None] * prod12).mT @ x_[:, :, n]
         t4 = (
-            dW * weights[:, :, n][..., None, None]
+            dW * transition[:, :, n][..., None, None]
             + prod13
             + prod14[:, :, n]
-            + weights10[:, :, n][..., None, None] * dV
+            + transition10[:, :, n][..., None, None] * dV
             + prod15[:, :, n]
         )
-        prod17 = (weights11[:, :, n][..., :, None] * prod12).mT @ x_[:, :, n]
-        t5 = prod16[:, :, n] + prod17 + dW * weights12[:, :, n][..., None, None]
+        prod17 = (transition11[:, :, n][..., :, None] * prod12).mT @ x_[:, :, n]
+        t5 = prod16[:, :, n] + prod17 + dW * transition12[:, :, n][..., None, None]
         prod12_all.append(prod12)
         dV, dW = t4, t5
     dV_C = torch.stack(dV_C[::-1], 2)
     dW_C = torch.stack(dW_C[::-1], 2)
     prod12 = torch.stack(prod12_all[::-1], 2)
     prod18 = x_ @ dV_C.mT
-    t6 = weights4[..., :, None] * prod18
+    t6 = transition4[..., :, None] * prod18
     prod19 = x_ @ dW_C.mT
-    t7 = prod19 * weights5[..., :, None]
-    prod20 = (prod11 * weights8) @ prod12
-    prod22 = (prod11 * weights3) @ prod12
+    t7 = prod19 * transition5[..., :, None]
+    prod20 = (prod11 * transition8) @ prod12
+    prod22 = (prod11 * transition3) @ prod12
     return (
         from_chunks(prod12, lead, 1), from_chunks((t6 + t7 + prod6 + prod20 + prod9), lead, 1),
-        from_chunks((prod21 + prod22 + prod19 * weights7[..., :, None]), lead, 1), dV_C, dW_C, dV,
-        dW,
+        from_chunks((prod21 + prod22 + prod19 * transition7[..., :, None]), lead, 1), dV_C, dW_C,
+        dV, dW,
     )
 
 
@@ -340,31 +340,31 @@ def _backward_sweep_3(mu, x, keep, x2, do, x3, p, x_, error, dV, dW, lead, size,
     keep_or_1 = to_chunks(keep, lead, size, 0, 1.0)
     x, x2, do, x3, p, x_, error = chunks_of(lead, size, x, x2, do, x3, p, x_, error)
     valid = to_chunks(torch.ones((1, 1, lead[2]), dtype=dtype, device=device), lead, size, 0)
-    mix_1 = Mix((((0, 0), mu_or_1), ((0, 1), x), ((1, 1), keep_or_1)), 2, -1, valid)
-    weights = mix_1.all(0, 1)
-    weights2 = mix_1.outgoing(0, 0)
-    prod = do.mT @ (weights2[..., :, None] * x2)
-    weights3 = mix_1.all(0, 0)
-    weights4 = mix_1.outgoing(0, 1)
-    prod2 = do.mT @ (weights4[..., :, None] * x3)
-    prod3 = (weights4[..., :, None] * p).mT @ x_
-    weights5 = mix_1.outgoing(1, 1)
-    prod4 = do.mT @ (weights5[..., :, None] * x3)
-    prod5 = (weights5[..., :, None] * p).mT @ x_
-    weights6 = mix_1.all(1, 1)
-    weights7 = mix_1.incoming(0, 1, False)
-    weights8 = mix_1.incoming(0, 0, False)
+    transitions_1 = TransitionMatrices((((0, 0), mu_or_1), ((0, 1), x), ((1, 1), keep_or_1)), 2, -1, valid)
+    transition = transitions_1.all(0, 1)
+    transition2 = transitions_1.outgoing(0, 0)
+    prod = do.mT @ (transition2[..., :, None] * x2)
+    transition3 = transitions_1.all(0, 0)
+    transition4 = transitions_1.outgoing(0, 1)
+    prod2 = do.mT @ (transition4[..., :, None] * x3)
+    prod3 = (transition4[..., :, None] * p).mT @ x_
+    transition5 = transitions_1.outgoing(1, 1)
+    prod4 = do.mT @ (transition5[..., :, None] * x3)
+    prod5 = (transition5[..., :, None] * p).mT @ x_
+    transition6 = transitions_1.all(1, 1)
+    transition7 = transitions_1.incoming(0, 1, False)
+    transition8 = transitions_1.incoming(0, 0, False)
     prod8 = error @ p.mT
-    weights9 = mix_1.mask(0, 1, False)
-    prod9 = (prod8 * weights9) @ x_
-    weights10 = mix_1.mask(0, 0, False)
+    transition9 = transitions_1.mask(0, 1, False)
+    prod9 = (prod8 * transition9) @ x_
+    transition10 = transitions_1.mask(0, 0, False)
     prod10 = error @ do.mT
-    prod11 = (weights10 * prod10) @ x2
-    prod12 = (prod10 * weights9) @ x3
-    weights11 = mix_1.mask(1, 1, False)
-    prod13 = (weights11 * prod10) @ x3
-    prod14 = (prod8 * weights11) @ x_
-    weights12 = mix_1.incoming(1, 1, False)
+    prod11 = (transition10 * prod10) @ x2
+    prod12 = (prod10 * transition9) @ x3
+    transition11 = transitions_1.mask(1, 1, False)
+    prod13 = (transition11 * prod10) @ x3
+    prod14 = (prod8 * transition11) @ x_
+    transition12 = transitions_1.incoming(1, 1, False)
     dW_C = []
     dV_C = []
     count = mu_or_1.shape[2]
@@ -372,20 +372,23 @@ def _backward_sweep_3(mu, x, keep, x2, do, x3, p, x_, error, dV, dW, lead, size,
         dW_C.append(dW)
         dV_C.append(dV)
         t = (
-            dW * weights[:, :, n][..., None, None]
+            dW * transition[:, :, n][..., None, None]
             + prod[:, :, n]
-            + weights3[:, :, n][..., None, None] * dV
+            + transition3[:, :, n][..., None, None] * dV
             + prod2[:, :, n]
             + prod3[:, :, n]
         )
-        t2 = prod4[:, :, n] + prod5[:, :, n] + dW * weights6[:, :, n][..., None, None]
+        t2 = prod4[:, :, n] + prod5[:, :, n] + dW * transition6[:, :, n][..., None, None]
         dV, dW = t, t2
     dW_C = torch.stack(dW_C[::-1], 2)
     dV_C = torch.stack(dV_C[::-1], 2)
     prod6 = error @ dW_C
     prod7 = error @ dV_C
-    t3 = prod6 * weights7[..., :, None] + prod7 * weights8[..., :, None] + prod9 + prod11 + prod12
-    return from_chunks(t3, lead, 1), from_chunks((prod13 + prod14 + prod6 * weights12[..., :, None]), lead, 1), dV, dW
+    t3 = prod6 * transition7[..., :, None] + prod7 * transition8[..., :, None] + prod9 + prod11 + prod12
+    return (
+        from_chunks(t3, lead, 1),
+        from_chunks((prod13 + prod14 + prod6 * transition12[..., :, None]), lead, 1), dV, dW,
+    )
 
 
 def _backward_state_adjoint_4(mu, keep, x, do, z, x_, p, error, x2, V_0, W_0, dV_C, dW_C, lead, size, dtype, device):
@@ -394,17 +397,17 @@ def _backward_state_adjoint_4(mu, keep, x, do, z, x_, p, error, x2, V_0, W_0, dV
     keep_or_1 = to_chunks(keep, lead, size, 0, 1.0)
     x, do, z, keep, x_, p, error, x2 = chunks_of(lead, size, x, do, z, keep, x_, p, error, x2)
     valid = to_chunks(torch.ones((1, 1, lead[2]), dtype=dtype, device=device), lead, size, 0)
-    mix_1 = Mix((((0, 0), mu_or_1), ((1, 1), keep_or_1), ((1, 0), x)), 2, 1, valid)
-    weights = mix_1.incoming(0, 0, False)
-    mix_2 = Mix((((0, 0), mu_or_1), ((0, 1), x), ((1, 1), keep_or_1)), 2, -1, valid)
-    weights2 = mix_2.mask(1, 1, False)
+    transitions_1 = TransitionMatrices((((0, 0), mu_or_1), ((1, 1), keep_or_1), ((1, 0), x)), 2, 1, valid)
+    transition = transitions_1.incoming(0, 0, False)
+    transitions_2 = TransitionMatrices((((0, 0), mu_or_1), ((0, 1), x), ((1, 1), keep_or_1)), 2, -1, valid)
+    transition2 = transitions_2.mask(1, 1, False)
     prod = do @ V_0
     prod2 = (prod * z).sum(-1)
     t = prod2 * keep
     prod3 = p @ V_0
     prod4 = (x_ * prod3).sum(-1)
     t2 = t + prod4
-    prod5 = torch.einsum("...ab,...b->...a", weights2, t2)
+    prod5 = torch.einsum("...ab,...b->...a", transition2, t2)
     prod6 = p @ error.mT
     prod7 = x_ @ x_.mT
     t3 = prod6 * prod7
@@ -412,67 +415,67 @@ def _backward_state_adjoint_4(mu, keep, x, do, z, x_, p, error, x2, V_0, W_0, dV
     prod9 = do @ error.mT
     t4 = prod8 * prod9 * keep[..., :, None]
     t5 = t3 + t4
-    weights3 = mix_1.mask(0, 0, False)
-    prod10 = weights3 @ t5.mT
-    prod11 = (prod10 * weights2).sum(-1)
-    weights4 = mix_2.incoming(1, 1, False)
+    transition3 = transitions_1.mask(0, 0, False)
+    prod10 = transition3 @ t5.mT
+    prod11 = (prod10 * transition2).sum(-1)
+    transition4 = transitions_2.incoming(1, 1, False)
     prod12 = (V_0 * dW_C).sum(-2)
     prod13 = (prod12).sum(-1)
     prod14 = error @ dW_C
     prod15 = (prod14 * x_).sum(-1)
-    prod16 = torch.einsum("...ab,...b->...a", weights3, prod15)
-    t6 = weights * prod5 + prod11 + weights * weights4 * prod13[..., None] + weights4 * prod16
-    weights5 = mix_2.mask(0, 1, False)
-    prod17 = torch.einsum("...ab,...b->...a", weights5, t2)
-    weights6 = mix_2.mask(0, 0, False)
-    prod18 = torch.einsum("...ab,...b->...a", x[..., None, :] * weights6, prod2)
-    weights7 = mix_2.incoming(0, 1, False)
-    prod19 = (prod10 * weights5).sum(-1)
-    prod20 = weights3 @ (prod8 * prod9).mT
-    prod21 = (x[..., None, :] * weights6 * prod20).sum(-1)
-    weights8 = mix_2.incoming(0, 0, False)
+    prod16 = torch.einsum("...ab,...b->...a", transition3, prod15)
+    t6 = transition * prod5 + prod11 + transition * transition4 * prod13[..., None] + transition4 * prod16
+    transition5 = transitions_2.mask(0, 1, False)
+    prod17 = torch.einsum("...ab,...b->...a", transition5, t2)
+    transition6 = transitions_2.mask(0, 0, False)
+    prod18 = torch.einsum("...ab,...b->...a", x[..., None, :] * transition6, prod2)
+    transition7 = transitions_2.incoming(0, 1, False)
+    prod19 = (prod10 * transition5).sum(-1)
+    prod20 = transition3 @ (prod8 * prod9).mT
+    prod21 = (x[..., None, :] * transition6 * prod20).sum(-1)
+    transition8 = transitions_2.incoming(0, 0, False)
     prod22 = error @ dV_C
     prod23 = (x_ * prod22).sum(-1)
-    prod24 = torch.einsum("...ab,...b->...a", weights3, prod23)
+    prod24 = torch.einsum("...ab,...b->...a", transition3, prod23)
     prod25 = (V_0 * dV_C).sum(-2)
     prod26 = (prod25).sum(-1)
     t7 = (
-        weights * prod17
-        + prod18 * weights
-        + weights7 * prod16
+        transition * prod17
+        + prod18 * transition
+        + transition7 * prod16
         + prod19
         + prod21
-        + weights8 * prod24
-        + weights * prod26[..., None] * weights8
-        + weights * weights7 * prod13[..., None]
+        + transition8 * prod24
+        + transition * prod26[..., None] * transition8
+        + transition * transition7 * prod13[..., None]
     )
-    weights9 = mix_1.mask(1, 1, False)
-    prod27 = torch.einsum("...ab,...b->...a", prod15[..., None, :] * weights9, x2)
-    weights10 = mix_1.incoming(1, 0, False)
+    transition9 = transitions_1.mask(1, 1, False)
+    prod27 = torch.einsum("...ab,...b->...a", prod15[..., None, :] * transition9, x2)
+    transition10 = transitions_1.incoming(1, 0, False)
     prod28 = (dW_C * W_0).sum(-2)
     prod29 = (prod28).sum(-1)
-    weights11 = mix_1.incoming(1, 1, False)
-    weights12 = mix_1.mask(1, 0, False)
-    prod30 = weights12 @ t5.mT
-    prod31 = (weights2 * prod30).sum(-1)
+    transition11 = transitions_1.incoming(1, 1, False)
+    transition12 = transitions_1.mask(1, 0, False)
+    prod30 = transition12 @ t5.mT
+    prod31 = (transition2 * prod30).sum(-1)
     prod32 = do @ W_0
     prod33 = (z * prod32).sum(-1)
     prod34 = p @ W_0
     prod35 = (x_ * prod34).sum(-1)
-    prod36 = torch.einsum("...ab,...b->...a", weights2, (prod33 * keep + prod35))
+    prod36 = torch.einsum("...ab,...b->...a", transition2, (prod33 * keep + prod35))
     t8 = prod8 * prod9 * x2[..., None, :] * keep[..., :, None] + prod6 * prod7 * x2[..., None, :]
-    prod37 = weights9 @ t8.mT
-    prod38 = (prod37 * weights2).sum(-1)
-    prod39 = torch.einsum("...b,...ab->...a", prod15, weights12)
+    prod37 = transition9 @ t8.mT
+    prod38 = (prod37 * transition2).sum(-1)
+    prod39 = torch.einsum("...b,...ab->...a", prod15, transition12)
     t9 = (
-        weights4 * prod27
-        + weights4 * prod13[..., None] * weights10
-        + prod29[..., None] * weights11 * weights4
+        transition4 * prod27
+        + transition4 * prod13[..., None] * transition10
+        + prod29[..., None] * transition11 * transition4
         + prod31
-        + prod36 * weights11
+        + prod36 * transition11
         + prod38
-        + prod5 * weights10
-        + prod39 * weights4
+        + prod5 * transition10
+        + prod39 * transition4
     )
     return (from_chunks(t6, lead, 0), from_chunks(t7, lead, 0), from_chunks(t9, lead, 0))
 
@@ -483,29 +486,29 @@ def _backward_sweep_5(mu, keep, x, error, x_, x2, do, p, V, W, lead, size, dtype
     keep_or_1 = to_chunks(keep, lead, size, 0, 1.0)
     x, error, x_, x2, do, p = chunks_of(lead, size, x, error, x_, x2, do, p)
     valid = to_chunks(torch.ones((1, 1, lead[2]), dtype=dtype, device=device), lead, size, 0)
-    mix_1 = Mix((((0, 0), mu_or_1), ((1, 1), keep_or_1), ((1, 0), x)), 2, 1, valid)
-    weights = mix_1.all(0, 0)
-    weights2 = mix_1.outgoing(0, 0)
-    prod = (weights2[..., :, None] * error).mT @ x_
-    weights3 = mix_1.all(1, 0)
-    weights4 = mix_1.all(1, 1)
-    weights5 = mix_1.outgoing(1, 1)
-    prod2 = (weights5[..., :, None] * error).mT @ x2
-    weights6 = mix_1.outgoing(1, 0)
-    prod3 = (weights6[..., :, None] * error).mT @ x_
+    transitions_1 = TransitionMatrices((((0, 0), mu_or_1), ((1, 1), keep_or_1), ((1, 0), x)), 2, 1, valid)
+    transition = transitions_1.all(0, 0)
+    transition2 = transitions_1.outgoing(0, 0)
+    prod = (transition2[..., :, None] * error).mT @ x_
+    transition3 = transitions_1.all(1, 0)
+    transition4 = transitions_1.all(1, 1)
+    transition5 = transitions_1.outgoing(1, 1)
+    prod2 = (transition5[..., :, None] * error).mT @ x2
+    transition6 = transitions_1.outgoing(1, 0)
+    prod3 = (transition6[..., :, None] * error).mT @ x_
     prod4 = do @ error.mT
-    weights7 = mix_1.mask(0, 0, True)
-    prod5 = (prod4 * weights7) @ x_
-    weights8 = mix_1.incoming(0, 0, True)
+    transition7 = transitions_1.mask(0, 0, True)
+    prod5 = (prod4 * transition7) @ x_
+    transition8 = transitions_1.incoming(0, 0, True)
     prod7 = p @ error.mT
-    weights9 = mix_1.mask(1, 0, False)
-    prod8 = (prod7 * weights9) @ x_
-    weights10 = mix_1.incoming(1, 1, False)
-    weights11 = mix_1.incoming(1, 0, False)
-    weights12 = mix_1.mask(1, 1, False)
-    prod11 = (weights12 * prod7) @ x2
-    prod12 = (prod4 * weights9) @ x_
-    prod14 = (prod4 * weights12) @ x2
+    transition9 = transitions_1.mask(1, 0, False)
+    prod8 = (prod7 * transition9) @ x_
+    transition10 = transitions_1.incoming(1, 1, False)
+    transition11 = transitions_1.incoming(1, 0, False)
+    transition12 = transitions_1.mask(1, 1, False)
+    prod11 = (transition12 * prod7) @ x2
+    prod12 = (prod4 * transition9) @ x_
+    prod14 = (prod4 * transition12) @ x2
     V_0 = []
     W_0 = []
     count = mu_or_1.shape[2]
@@ -513,22 +516,22 @@ def _backward_sweep_5(mu, keep, x, error, x_, x2, do, p, V, W, lead, size, dtype
         V_0.append(V)
         W_0.append(W)
         t = (
-            V * weights3[:, :, n][..., None, None]
-            + weights4[:, :, n][..., None, None] * W
+            V * transition3[:, :, n][..., None, None]
+            + transition4[:, :, n][..., None, None] * W
             + prod2[:, :, n]
             + prod3[:, :, n]
         )
-        V, W = (V * weights[:, :, n][..., None, None] + prod[:, :, n]), t
+        V, W = (V * transition[:, :, n][..., None, None] + prod[:, :, n]), t
     V_0 = torch.stack(V_0, 2)
     W_0 = torch.stack(W_0, 2)
     prod6 = do @ V_0
     prod9 = p @ W_0
     prod10 = p @ V_0
-    t2 = prod8 + weights10[..., :, None] * prod9 + prod10 * weights11[..., :, None] + prod11
+    t2 = prod8 + transition10[..., :, None] * prod9 + prod10 * transition11[..., :, None] + prod11
     prod13 = do @ W_0
-    t3 = prod12 + prod13 * weights10[..., :, None] + prod6 * weights11[..., :, None] + prod14
+    t3 = prod12 + prod13 * transition10[..., :, None] + prod6 * transition11[..., :, None] + prod14
     return (
-        from_chunks((prod5 + weights8[..., :, None] * prod6), lead, 1), from_chunks(t2, lead, 1),
+        from_chunks((prod5 + transition8[..., :, None] * prod6), lead, 1), from_chunks(t2, lead, 1),
         from_chunks(t3, lead, 1), V, W,
     )
 
@@ -586,7 +589,7 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     # paired_V_dW: <V_{t-1}, dW_t^+>
     # paired_V_dV: <V_{t-1}, dV_t^+>
     # paired_W_dW: <W_{t-1}, dW_t^+>
-    (paired_V_dW, paired_V_dV, paired_W_dW) = in_parts(
+    (paired_V_dW, paired_V_dV, paired_W_dW) = from_boundaries(
         _backward_state_adjoint_4, (mu, keep, t17, do, z, x, p, error, -eta),
         (V_0, W_0, dV_C, dW_C), lead, CHUNK, dtype, device,
     )
@@ -618,39 +621,41 @@ def _forward_states_1_chunks(x, mu, keep, x2, x_, x3, lead, size, dtype, device,
     x, x2, x_, x3 = chunks_of(lead, size, x, x2, x_, x3)
     valid = to_chunks(torch.ones((1, 1, lead[2]), dtype=dtype, device=device), lead, size, 0)
     count = x.shape[2]
-    mix_1 = Mix((((0, 0), mu_or_1), ((1, 1), keep_or_1), ((1, 0), x2)), 2, 1, valid)
-    weights = mix_1.all(0, 0)
+    transitions_1 = TransitionMatrices((((0, 0), mu_or_1), ((1, 1), keep_or_1), ((1, 0), x2)), 2, 1, valid)
+    transition = transitions_1.all(0, 0)
     t = torch.eye(size_n, dtype=dtype, device=device)
-    weights2 = mix_1.outgoing(0, 0)
+    transition2 = transitions_1.outgoing(0, 0)
     prod = x_ @ x_.mT
-    weights3 = mix_1.mask(1, 0, False)
-    weights4 = mix_1.mask(1, 1, False)
+    transition3 = transitions_1.mask(1, 0, False)
+    transition4 = transitions_1.mask(1, 1, False)
     prod2 = x_ @ x3.mT
-    inverse = triangular_inverse((prod * weights3 + weights4 * prod2), 1)
-    weights5 = mix_1.incoming(1, 0, False)
-    prod3 = inverse @ (x_ * weights5[..., :, None])
-    prod4 = x_.mT @ (weights2[..., :, None] * prod3)
-    weights6 = mix_1.incoming(1, 1, False)
-    prod5 = inverse @ (x_ * weights6[..., :, None])
-    prod6 = x_.mT @ (weights2[..., :, None] * prod5)
-    weights7 = mix_1.outgoing(1, 1)
-    prod7 = x3.mT @ (weights7[..., :, None] * prod3)
-    weights8 = mix_1.outgoing(1, 0)
-    prod8 = x_.mT @ (weights8[..., :, None] * prod3)
-    weights9 = mix_1.all(1, 0)
-    weights10 = mix_1.all(1, 1)
-    prod9 = x_.mT @ (weights8[..., :, None] * prod5)
-    prod10 = (weights7[..., :, None] * x3).mT @ prod5
+    inverse = triangular_inverse((prod * transition3 + transition4 * prod2), 1)
+    transition5 = transitions_1.incoming(1, 0, False)
+    prod3 = inverse @ (x_ * transition5[..., :, None])
+    prod4 = x_.mT @ (transition2[..., :, None] * prod3)
+    transition6 = transitions_1.incoming(1, 1, False)
+    prod5 = inverse @ (x_ * transition6[..., :, None])
+    prod6 = x_.mT @ (transition2[..., :, None] * prod5)
+    transition7 = transitions_1.outgoing(1, 1)
+    prod7 = x3.mT @ (transition7[..., :, None] * prod3)
+    transition8 = transitions_1.outgoing(1, 0)
+    prod8 = x_.mT @ (transition8[..., :, None] * prod3)
+    transition9 = transitions_1.all(1, 0)
+    transition10 = transitions_1.all(1, 1)
+    prod9 = x_.mT @ (transition8[..., :, None] * prod5)
+    prod10 = (transition7[..., :, None] * x3).mT @ prod5
     prod11 = inverse @ x
-    prod12 = (weights2[..., :, None] * prod11).mT @ x_
-    prod13 = (weights7[..., :, None] * prod11).mT @ x3
-    prod14 = (weights8[..., :, None] * prod11).mT @ x_
+    prod12 = (transition2[..., :, None] * prod11).mT @ x_
+    prod13 = (transition7[..., :, None] * prod11).mT @ x3
+    prod14 = (transition8[..., :, None] * prod11).mT @ x_
     return (
-        over_chunks((weights[..., None, None] * t + prod4), (*lead[:2], count, size_n, size_n), dtype, device),
+        over_chunks((transition[..., None, None] * t + prod4), (*lead[:2], count, size_n, size_n), dtype, device),
         over_chunks(prod6, (*lead[:2], count, size_n, size_n), dtype, device),
-        over_chunks((prod7 + prod8 + weights9[..., None, None] * t), (*lead[:2], count, size_n, size_n), dtype, device),
         over_chunks(
-            (weights10[..., None, None] * t + prod9 + prod10), (*lead[:2], count, size_n, size_n), dtype, device
+            (prod7 + prod8 + transition9[..., None, None] * t), (*lead[:2], count, size_n, size_n), dtype, device
+        ),
+        over_chunks(
+            (transition10[..., None, None] * t + prod9 + prod10), (*lead[:2], count, size_n, size_n), dtype, device
         ),
         over_chunks(prod12, (*lead[:2], count, size_m, size_n), dtype, device),
         over_chunks((prod13 + prod14), (*lead[:2], count, size_m, size_n), dtype, device),
@@ -674,13 +679,13 @@ def _forward_states_1_composed(later, earlier):
     return ((a0 + a1), (a2 + a3), (a4 + a5), (a6 + a7), (a8 + a9 + later[4]), (a10 + a11 + later[5]))
 
 
-def _forward_states_1_applied(parts, states):
+def _forward_states_1_applied(maps, states):
     """The states that leave a segment, from those that enter it."""
-    a0 = states[0] @ parts[0].mT
-    a1 = states[1] @ parts[1].mT
-    a2 = states[0] @ parts[2].mT
-    a3 = states[1] @ parts[3].mT
-    return ((a0 + parts[4] + a1), (parts[5] + a2 + a3))
+    a0 = states[0] @ maps[0].mT
+    a1 = states[1] @ maps[1].mT
+    a2 = states[0] @ maps[2].mT
+    a3 = states[1] @ maps[3].mT
+    return ((a0 + maps[4] + a1), (maps[5] + a2 + a3))
 
 
 def torch_forward_states(given, states, constants, exchange):
@@ -721,46 +726,47 @@ def _backward_states_1_chunks(x, mu, x2, keep, x_, x3, do, x4, x5, lead, size, d
     x, x2, x_, x3, do, x4, x5 = chunks_of(lead, size, x, x2, x_, x3, do, x4, x5)
     valid = to_chunks(torch.ones((1, 1, lead[2]), dtype=dtype, device=device), lead, size, 0)
     count = x.shape[2]
-    mix_1 = Mix((((0, 0), mu_or_1), ((0, 1), x2), ((1, 1), keep_or_1)), 2, -1, valid)
-    weights = mix_1.all(0, 0)
+    transitions_1 = TransitionMatrices((((0, 0), mu_or_1), ((0, 1), x2), ((1, 1), keep_or_1)), 2, -1, valid)
+    transition = transitions_1.all(0, 0)
     t = torch.eye(size_n, dtype=dtype, device=device)
-    weights2 = mix_1.outgoing(0, 1)
-    weights3 = mix_1.mask(1, 1, False)
+    transition2 = transitions_1.outgoing(0, 1)
+    transition3 = transitions_1.mask(1, 1, False)
     prod = x3 @ x_.mT
     prod2 = x_ @ x_.mT
-    weights4 = mix_1.mask(0, 1, False)
-    inverse = triangular_inverse((weights3 * prod + prod2 * weights4), -1)
-    weights5 = mix_1.incoming(0, 0, False)
-    prod3 = inverse @ (weights5[..., :, None] * x_)
-    prod4 = x_.mT @ (weights2[..., :, None] * prod3)
-    weights6 = mix_1.incoming(1, 1, False)
-    weights7 = mix_1.incoming(0, 1, False)
-    prod5 = inverse @ (x3 * weights6[..., :, None] + weights7[..., :, None] * x_)
-    prod6 = x_.mT @ (weights2[..., :, None] * prod5)
-    weights8 = mix_1.all(0, 1)
-    weights9 = mix_1.outgoing(1, 1)
-    prod7 = x_.mT @ (weights9[..., :, None] * prod3)
-    weights10 = mix_1.all(1, 1)
-    prod8 = x_.mT @ (weights9[..., :, None] * prod5)
+    transition4 = transitions_1.mask(0, 1, False)
+    inverse = triangular_inverse((transition3 * prod + prod2 * transition4), -1)
+    transition5 = transitions_1.incoming(0, 0, False)
+    prod3 = inverse @ (transition5[..., :, None] * x_)
+    prod4 = x_.mT @ (transition2[..., :, None] * prod3)
+    transition6 = transitions_1.incoming(1, 1, False)
+    transition7 = transitions_1.incoming(0, 1, False)
+    t2 = x3 * transition6[..., :, None] + transition7[..., :, None] * x_
+    prod5 = inverse @ t2
+    prod6 = x_.mT @ (transition2[..., :, None] * prod5)
+    transition8 = transitions_1.all(0, 1)
+    transition9 = transitions_1.outgoing(1, 1)
+    prod7 = x_.mT @ (transition9[..., :, None] * prod3)
+    transition10 = transitions_1.all(1, 1)
+    prod8 = x_.mT @ (transition9[..., :, None] * prod5)
     prod9 = x3 @ x4.mT
-    prod10 = (weights3 * prod9) @ do
+    prod10 = (transition3 * prod9) @ do
     prod11 = x_ @ x5.mT
-    weights11 = mix_1.mask(0, 0, False)
-    prod12 = (prod11 * weights11) @ do
+    transition11 = transitions_1.mask(0, 0, False)
+    prod12 = (prod11 * transition11) @ do
     prod13 = x_ @ x4.mT
-    prod14 = (prod13 * weights4) @ do
+    prod14 = (prod13 * transition4) @ do
     prod15 = inverse @ (prod10 + x + prod12 + prod14)
-    prod16 = (weights2[..., :, None] * prod15).mT @ x_
-    weights12 = mix_1.outgoing(0, 0)
-    prod17 = do.mT @ (weights12[..., :, None] * x5)
-    prod18 = do.mT @ (weights2[..., :, None] * x4)
-    prod19 = do.mT @ (weights9[..., :, None] * x4)
-    prod20 = (weights9[..., :, None] * prod15).mT @ x_
+    prod16 = (transition2[..., :, None] * prod15).mT @ x_
+    transition12 = transitions_1.outgoing(0, 0)
+    prod17 = do.mT @ (transition12[..., :, None] * x5)
+    prod18 = do.mT @ (transition2[..., :, None] * x4)
+    prod19 = do.mT @ (transition9[..., :, None] * x4)
+    prod20 = (transition9[..., :, None] * prod15).mT @ x_
     return (
-        over_chunks((weights[..., None, None] * t + prod4), (*lead[:2], count, size_n, size_n), dtype, device),
-        over_chunks((prod6 + weights8[..., None, None] * t), (*lead[:2], count, size_n, size_n), dtype, device),
+        over_chunks((transition[..., None, None] * t + prod4), (*lead[:2], count, size_n, size_n), dtype, device),
+        over_chunks((prod6 + transition8[..., None, None] * t), (*lead[:2], count, size_n, size_n), dtype, device),
         over_chunks(prod7, (*lead[:2], count, size_n, size_n), dtype, device),
-        over_chunks((weights10[..., None, None] * t + prod8), (*lead[:2], count, size_n, size_n), dtype, device),
+        over_chunks((transition10[..., None, None] * t + prod8), (*lead[:2], count, size_n, size_n), dtype, device),
         over_chunks((prod16 + prod17 + prod18), (*lead[:2], count, size_m, size_n), dtype, device),
         over_chunks((prod19 + prod20), (*lead[:2], count, size_m, size_n), dtype, device),
     )
@@ -783,13 +789,13 @@ def _backward_states_1_composed(later, earlier):
     return ((a0 + a1), (a2 + a3), (a4 + a5), (a6 + a7), (a8 + later[4] + a9), (later[5] + a10 + a11))
 
 
-def _backward_states_1_applied(parts, states):
+def _backward_states_1_applied(maps, states):
     """The states that leave a segment, from those that enter it."""
-    a0 = states[0] @ parts[0].mT
-    a1 = states[1] @ parts[1].mT
-    a2 = states[0] @ parts[2].mT
-    a3 = states[1] @ parts[3].mT
-    return ((parts[4] + a0 + a1), (a2 + parts[5] + a3))
+    a0 = states[0] @ maps[0].mT
+    a1 = states[1] @ maps[1].mT
+    a2 = states[0] @ maps[2].mT
+    a3 = states[1] @ maps[3].mT
+    return ((maps[4] + a0 + a1), (a2 + maps[5] + a3))
 
 
 def torch_backward_states(given, states, constants, saved, cotangents, final_cotangents, exchange):
@@ -831,7 +837,7 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def forward_weights_1(
+def forward_transitions_1(
     a_0_0_p, a_0_0_b, a_0_0_t, a_0_0_h, a_0_0_g, a_1_1_p, a_1_1_b, a_1_1_t, a_1_1_h, a_1_1_g,
     a_1_0_p, a_1_0_b, a_1_0_t, a_1_0_h, a_1_0_g, weight2_out, weight1_out, matrix5_out,
     matrix6_out, weight3_out, matrix7_out, weight4_out, weight7_out, weight8_out, weight6_out,
@@ -889,7 +895,7 @@ def forward_weights_1(
 
 
 @triton.jit(do_not_specialize=["T", "count"])
-def forward_rows_1(
+def forward_per_step_1(
     mu_p, mu_b, mu_t, mu_h, mu_g, rows_1_out,
     T, H, count,
     ROWS: tl.constexpr,
@@ -906,7 +912,7 @@ def forward_rows_1(
 
 
 @triton.jit(do_not_specialize=["T", "count"])
-def forward_rows_2(
+def forward_per_step_2(
     keep_p, keep_b, keep_t, keep_h, keep_g, rows_2_out,
     T, H, count,
     ROWS: tl.constexpr,
@@ -925,7 +931,7 @@ def forward_rows_2(
 
 
 @triton.jit(do_not_specialize=["T", "count"])
-def forward_rows_3(
+def forward_per_step_3(
     eta_p, eta_b, eta_t, eta_h, eta_g, mu_p, mu_b, mu_t, mu_h, mu_g, rows_3_out,
     T, H, count,
     ROWS: tl.constexpr,
@@ -943,7 +949,7 @@ def forward_rows_3(
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def forward_prepare_1(
+def forward_prologue_1(
     matrix1, x_p, x_b, x_t, x_h, x_g, matrix5, matrix6, eta_by_head, matrix2, matrix7,
     z_p, z_b, z_t, z_h, z_g, matrix4, matrix3,
     T, H, chunks, begins, stops, programs,
@@ -992,12 +998,12 @@ def forward_prepare_1(
         )  # ((z x^T) . matrix6) diag(eta)
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def forward_sweep_1(
     V_first, V_last, W_first, W_last, x_p, x_b, x_t, x_h, x_g, weight1, y_p, y_b, y_t, y_h, y_g,
     weight2, matrix1, z_p, z_b, z_t, z_h, z_g, weight3, matrix2, matrix3, matrix4, eta_by_head,
     write1_out, keep_by_head, o_out, weight4, weight5, weight6, weight7, weight8,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     N: tl.constexpr, M: tl.constexpr, block_n_: tl.constexpr, block_m_: tl.constexpr,
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
     C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
@@ -1007,7 +1013,7 @@ def forward_sweep_1(
     tile = tl.program_id(0) % tl.cdiv(M, block_m_)
     sh = (tl.program_id(0) // tl.cdiv(M, block_m_)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -1138,9 +1144,9 @@ def forward_sweep_1(
     for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
         if YIELD:
             if V_last is not None:
-                if part == parts - 1:
+                if segment == segments - 1:
                     tl.store(
-                        V_last + (sh // H // parts * H + h) * M * N + m_[:, None] * N + n_[n_n_][None, :],
+                        V_last + (sh // H // segments * H + h) * M * N + m_[:, None] * N + n_[n_n_][None, :],
                         V[n_n_], mask=m__ok[:, None] & n__ok[n_n_][None, :],
                     )
         else:
@@ -1150,9 +1156,9 @@ def forward_sweep_1(
             )
         if YIELD:
             if W_last is not None:
-                if part == parts - 1:
+                if segment == segments - 1:
                     tl.store(
-                        W_last + (sh // H // parts * H + h) * M * N + m_[:, None] * N + n_[n_n_][None, :],
+                        W_last + (sh // H // segments * H + h) * M * N + m_[:, None] * N + n_[n_n_][None, :],
                         W[n_n_], mask=m__ok[:, None] & n__ok[n_n_][None, :],
                     )
         else:
@@ -1175,76 +1181,76 @@ def triton_forward(given, states, constants, packed=None, needs_backward=True, f
     H = max(x.shape[2], z.shape[2], y.shape[2], eta.shape[2], mu.shape[2], keep.shape[2], 0)
     N = x.shape[-1]
     M = y.shape[-1]
-    config = choose(some.dtype, (N, M), "ea72bd0ae448e838")
-    lay = places(packed, (B, T, H), config.chunk)
-    parts = 1
+    config = choose(some.dtype, (N, M), "ddb274f815f41c38")
+    layout = chunk_layout(packed, (B, T, H), config.chunk)
+    segments = 1
     V_first = whole(states.get("V"))
     V_starts = V_first
     W_first = whole(states.get("W"))
     W_starts = W_first
     rows_1 = some.new_empty((B, T, H), dtype=torch.float32)
     launch(
-        forward_rows_1, (cdiv(B * T, config.rows()) * H,),
+        forward_per_step_1, (cdiv(B * T, config.rows()) * H,),
         mu, *strides(mu, H), rows_1,
         T, H, B * T,
         ROWS=config.rows(), num_warps=4,
     )
     rows_2 = some.new_empty((B, T, H), dtype=torch.float32)
     launch(
-        forward_rows_2, (cdiv(B * T, config.rows()) * H,),
+        forward_per_step_2, (cdiv(B * T, config.rows()) * H,),
         keep, *strides(keep, H), rows_2,
         T, H, B * T,
         ROWS=config.rows(), num_warps=4,
     )
     rows_3 = some.new_empty((B, T, H), dtype=torch.float32)
     launch(
-        forward_rows_3, (cdiv(B * T, config.rows()) * H,),
+        forward_per_step_3, (cdiv(B * T, config.rows()) * H,),
         eta, *strides(eta, H), mu, *strides(mu, H), rows_3,
         T, H, B * T,
         ROWS=config.rows(), num_warps=4,
     )
     weight2 = some.new_empty((B, H, T), dtype=torch.float32)
     weight1 = some.new_empty((B, H, T), dtype=torch.float32)
-    matrix5 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
-    matrix6 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
+    matrix5 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk), dtype=torch.float32)
+    matrix6 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk), dtype=torch.float32)
     weight3 = some.new_empty((B, H, T), dtype=torch.float32)
-    matrix7 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
+    matrix7 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk), dtype=torch.float32)
     weight4 = some.new_empty((B, H, T), dtype=torch.float32)
     weight7 = some.new_empty((B, H, T), dtype=torch.float32)
     weight8 = some.new_empty((B, H, T), dtype=torch.float32)
     weight6 = some.new_empty((B, H, T), dtype=torch.float32)
     weight5 = some.new_empty((B, H, T), dtype=torch.float32)
     launch(
-        forward_weights_1, (lay.programs,),
+        forward_transitions_1, (layout.programs,),
         rows_1, *strides(rows_1, H), rows_2, *strides(rows_2, H), rows_3, *strides(rows_3, H),
         weight2, weight1, matrix5, matrix6, weight3, matrix7, weight4, weight7, weight8, weight6,
         weight5,
-        *lay.at_once, lay.programs,
+        *layout.at_once, layout.programs,
         C=config.chunk, num_warps=1,
     )
     rows_1 = rows_2 = rows_3 = None
     eta_by_head = by_head(eta, H)
-    matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
-    matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
-    matrix4 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
-    matrix3 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+    matrix1 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
+    matrix2 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
+    matrix4 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
+    matrix3 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
     launch(
-        forward_prepare_1, (config.queues(lay.programs),),
+        forward_prologue_1, (config.queues(layout.programs),),
         matrix1, x, *strides(x, H), matrix5, matrix6, eta_by_head, matrix2, matrix7,
         z, *strides(z, H), matrix4, matrix3,
-        *lay.at_once, lay.programs,
+        *layout.at_once, layout.programs,
         N=N, block_n_=config.padded(N), CHUNK=config.chunk,
         STAGES=config.queued(config.padded(N) * (x.element_size() + z.element_size()), config.chunk),
-        C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
-        DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=255,
+        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
     )
     matrix5 = matrix6 = matrix7 = None
     keep_by_head = by_head(keep, H)
     write1 = some.new_empty((B, T, H, M), dtype=some.dtype) if needs_backward else None
     o = some.new_empty((B, T, H, M), dtype=some.dtype)
-    V_last = some.new_empty((lay.sequences, H, M, N), dtype=torch.float32) if finals else None
-    W_last = some.new_empty((lay.sequences, H, M, N), dtype=torch.float32) if finals else None
-    walk = config.walk(
+    V_last = some.new_empty((layout.sequences, H, M, N), dtype=torch.float32) if finals else None
+    W_last = some.new_empty((layout.sequences, H, M, N), dtype=torch.float32) if finals else None
+    sweep = config.sweep(
         M, config.padded(N) * (x.element_size() + z.element_size()),
         weight1.element_size()
         + weight2.element_size()
@@ -1261,15 +1267,15 @@ def triton_forward(given, states, constants, packed=None, needs_backward=True, f
         y.element_size(), elements=True,
     )
     launch(
-        forward_sweep_1, (lay.sequences * parts * H * cdiv(M, walk.tile),),
+        forward_sweep_1, (layout.sequences * segments * H * cdiv(M, sweep.tile),),
         V_starts, V_last, W_starts, W_last, x, *strides(x, H), weight1, y, *strides(y, H), weight2,
         matrix1, z, *strides(z, H), weight3, matrix2, matrix3, matrix4, eta_by_head, write1,
         keep_by_head, o, weight4, weight5, weight6, weight7, weight8,
-        *lay.walked, parts, lay.length(parts),
-        N=N, M=M, block_n_=min(config.slice, config.padded(N)), block_m_=walk.tile, YIELD=True,
-        WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
-        LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-        num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+        *layout.swept, segments, layout.length(segments),
+        N=N, M=M, block_n_=min(config.slice, config.padded(N)), block_m_=sweep.tile, YIELD=True,
+        WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
+        LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         enable_fp_fusion=not config.exact,
     )
     matrix1 = matrix2 = matrix3 = matrix4 = weight1 = weight2 = weight3 = weight4 = weight5 = weight6 = weight7 = (
@@ -1285,7 +1291,7 @@ def triton_forward(given, states, constants, packed=None, needs_backward=True, f
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def backward_weights_1(
+def backward_transitions_1(
     a_0_0_p, a_0_0_b, a_0_0_t, a_0_0_h, a_0_0_g, a_1_1_p, a_1_1_b, a_1_1_t, a_1_1_h, a_1_1_g,
     a_1_0_p, a_1_0_b, a_1_0_t, a_1_0_h, a_1_0_g, matrix14_out, weight1_out, weight2_out,
     weight3_out, weight5_out, weight4_out, weight6_out, weight7_out, matrix18_out, matrix20_out,
@@ -1345,7 +1351,7 @@ def backward_weights_1(
 
 
 @triton.jit(do_not_specialize=["T", "count"])
-def backward_rows_1(
+def backward_per_step_1(
     mu_p, mu_b, mu_t, mu_h, mu_g, rows_1_out,
     T, H, count,
     ROWS: tl.constexpr,
@@ -1362,7 +1368,7 @@ def backward_rows_1(
 
 
 @triton.jit(do_not_specialize=["T", "count"])
-def backward_rows_2(
+def backward_per_step_2(
     keep_p, keep_b, keep_t, keep_h, keep_g, rows_2_out,
     T, H, count,
     ROWS: tl.constexpr,
@@ -1381,7 +1387,7 @@ def backward_rows_2(
 
 
 @triton.jit(do_not_specialize=["T", "count"])
-def backward_rows_3(
+def backward_per_step_3(
     eta_p, eta_b, eta_t, eta_h, eta_g, mu_p, mu_b, mu_t, mu_h, mu_g, rows_3_out,
     T, H, count,
     ROWS: tl.constexpr,
@@ -1399,7 +1405,7 @@ def backward_rows_3(
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def backward_weights_2(
+def backward_transitions_2(
     a_0_0_p, a_0_0_b, a_0_0_t, a_0_0_h, a_0_0_g, a_0_1_p, a_0_1_b, a_0_1_t, a_0_1_h, a_0_1_g,
     a_1_1_p, a_1_1_b, a_1_1_t, a_1_1_h, a_1_1_g, matrix16_out, weight10_out, weight11_out,
     matrix15_out, weight12_out, matrix17_out, weight13_out, weight16_out, weight17_out,
@@ -1458,7 +1464,7 @@ def backward_weights_2(
 
 
 @triton.jit(do_not_specialize=["T", "count"])
-def backward_rows_4(
+def backward_per_step_4(
     mu_p, mu_b, mu_t, mu_h, mu_g, rows_4_out,
     T, H, count,
     ROWS: tl.constexpr,
@@ -1475,7 +1481,7 @@ def backward_rows_4(
 
 
 @triton.jit(do_not_specialize=["T", "count"])
-def backward_rows_5(
+def backward_per_step_5(
     eta_p, eta_b, eta_t, eta_h, eta_g, mu_p, mu_b, mu_t, mu_h, mu_g, rows_5_out,
     T, H, count,
     ROWS: tl.constexpr,
@@ -1493,7 +1499,7 @@ def backward_rows_5(
 
 
 @triton.jit(do_not_specialize=["T", "count"])
-def backward_rows_6(
+def backward_per_step_6(
     keep_p, keep_b, keep_t, keep_h, keep_g, rows_6_out,
     T, H, count,
     ROWS: tl.constexpr,
@@ -1512,7 +1518,7 @@ def backward_rows_6(
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def backward_prepare_1(
+def backward_prologue_1(
     matrix1, matrix14, z_p, z_b, z_t, z_h, z_g, x_p, x_b, x_t, x_h, x_g, matrix2, mu_by_head,
     eta_by_head, matrix15, matrix3, matrix16, keep_by_head, matrix4, matrix17, matrix5, matrix6,
     matrix7, matrix8, write1_p, write1_b, write1_t, write1_h, write1_g,
@@ -1620,13 +1626,13 @@ def backward_prepare_1(
         )  # (do write1^T) . matrix20
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_1(
-    V_first, V_last, W_first, W_last, V_borders, W_borders, z_p, z_b, z_t, z_h, z_g, weight1,
-    write1_p, write1_b, write1_t, write1_h, write1_g, matrix1, do_p, do_b, do_t, do_h, do_g,
-    eta_by_head, mu_by_head, deta_0_out, dlog_mu_0_out, weight2, weight3,
-    x_p, x_b, x_t, x_h, x_g, weight4, weight5, weight6, weight7,
-    T, H, chunks, starts, parts, length, blocks,
+    V_first, V_last, W_first, W_last, V_checkpoints, W_checkpoints, z_p, z_b, z_t, z_h, z_g,
+    weight1, write1_p, write1_b, write1_t, write1_h, write1_g, matrix1,
+    do_p, do_b, do_t, do_h, do_g, eta_by_head, mu_by_head, deta_0_out, dlog_mu_0_out, weight2,
+    weight3, x_p, x_b, x_t, x_h, x_g, weight4, weight5, weight6, weight7,
+    T, H, chunks, starts, segments, length, blocks,
     N: tl.constexpr, M: tl.constexpr, block_n_: tl.constexpr, block_m_: tl.constexpr,
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
     BLOCK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
@@ -1636,7 +1642,7 @@ def backward_sweep_1(
     tile = tl.program_id(0) % tl.cdiv(M, block_m_)
     sh = (tl.program_id(0) // tl.cdiv(M, block_m_)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -1707,18 +1713,18 @@ def backward_sweep_1(
         V_next2 = ()
         W_next2 = ()
         for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
-            if V_borders is not None:
+            if V_checkpoints is not None:
                 if n % (BLOCK // C) == 0:
                     tl.store(
-                        V_borders
+                        V_checkpoints
                         + (bh * blocks + first_block + n // (BLOCK // C)) * M * N
                         + m_[:, None] * N
                         + n_[n_n_][None, :], V[n_n_], mask=m__ok[:, None] & n__ok[n_n_][None, :],
                     )
-            if W_borders is not None:
+            if W_checkpoints is not None:
                 if n % (BLOCK // C) == 0:
                     tl.store(
-                        W_borders
+                        W_checkpoints
                         + (bh * blocks + first_block + n // (BLOCK // C)) * M * N
                         + m_[:, None] * N
                         + n_[n_n_][None, :], W[n_n_], mask=m__ok[:, None] & n__ok[n_n_][None, :],
@@ -1799,7 +1805,7 @@ def backward_sweep_1(
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def backward_prepare_2(
+def backward_prologue_2(
     matrix21, matrix16, eta_by_head, x_p, x_b, x_t, x_h, x_g, matrix17,
     T, H, chunks, begins, stops, programs,
     N: tl.constexpr, block_n_: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr,
@@ -1833,7 +1839,7 @@ def backward_prepare_2(
 
 
 @triton.jit(do_not_specialize=["T", "count"])
-def backward_rows_7(
+def backward_per_step_7(
     z_p, z_b, z_t, z_h, z_g, x_p, x_b, x_t, x_h, x_g, ahead1_out,
     T, H, count,
     N: tl.constexpr, block_n_: tl.constexpr, ROWS: tl.constexpr,
@@ -1859,14 +1865,14 @@ def backward_rows_7(
     tl.store(ahead1_out + at, x_z, mask=i_ok)
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_2(
-    dV_first, dV_last, dW_first, dW_last, dV_borders, dW_borders, do_p, do_b, do_t, do_h, do_g,
-    eta_by_head, ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g, x_p, x_b, x_t, x_h, x_g,
-    weight12, matrix2, matrix3, weight11, weight10, matrix4, matrix21, matrix5, matrix6,
-    matrix7, write2_out, read1_out, dy_1_out, weight13, weight14, mu_by_head, weight17,
-    z_p, z_b, z_t, z_h, z_g, weight16, keep_by_head, weight15, weight18,
-    T, H, chunks, starts, parts, length, blocks,
+    dV_first, dV_last, dW_first, dW_last, dV_checkpoints, dW_checkpoints,
+    do_p, do_b, do_t, do_h, do_g, eta_by_head, ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g,
+    x_p, x_b, x_t, x_h, x_g, weight12, matrix2, matrix3, weight11, weight10, matrix4, matrix21,
+    matrix5, matrix6, matrix7, write2_out, read1_out, dy_1_out, weight13, weight14, mu_by_head,
+    weight17, z_p, z_b, z_t, z_h, z_g, weight16, keep_by_head, weight15, weight18,
+    T, H, chunks, starts, segments, length, blocks,
     N: tl.constexpr, M: tl.constexpr, block_n_: tl.constexpr, block_m_: tl.constexpr,
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
     BLOCK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
@@ -1876,7 +1882,7 @@ def backward_sweep_2(
     tile = tl.program_id(0) % tl.cdiv(M, block_m_)
     sh = (tl.program_id(0) // tl.cdiv(M, block_m_)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -1943,18 +1949,18 @@ def backward_sweep_2(
         x = ()
         z = ()
         for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
-            if dV_borders is not None:
+            if dV_checkpoints is not None:
                 if (n == 0) | ((count - n) % (BLOCK // C) == 0):
                     tl.store(
-                        dV_borders
+                        dV_checkpoints
                         + (bh * blocks + first_block + (count - 1 - n) // (BLOCK // C)) * M * N
                         + m_[:, None] * N
                         + n_[n_n_][None, :], dV[n_n_], mask=m__ok[:, None] & n__ok[n_n_][None, :],
                     )
-            if dW_borders is not None:
+            if dW_checkpoints is not None:
                 if (n == 0) | ((count - n) % (BLOCK // C) == 0):
                     tl.store(
-                        dW_borders
+                        dW_checkpoints
                         + (bh * blocks + first_block + (count - 1 - n) // (BLOCK // C)) * M * N
                         + m_[:, None] * N
                         + n_[n_n_][None, :], dW[n_n_], mask=m__ok[:, None] & n__ok[n_n_][None, :],
@@ -2053,9 +2059,9 @@ def backward_sweep_2(
     for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
         if YIELD:
             if dV_last is not None:
-                if part == 0:
+                if segment == 0:
                     tl.store(
-                        dV_last + (sh // H // parts * H + h) * M * N + m_[:, None] * N + n_[n_n_][None, :],
+                        dV_last + (sh // H // segments * H + h) * M * N + m_[:, None] * N + n_[n_n_][None, :],
                         dV[n_n_], mask=m__ok[:, None] & n__ok[n_n_][None, :],
                     )
         else:
@@ -2065,9 +2071,9 @@ def backward_sweep_2(
             )
         if YIELD:
             if dW_last is not None:
-                if part == 0:
+                if segment == 0:
                     tl.store(
-                        dW_last + (sh // H // parts * H + h) * M * N + m_[:, None] * N + n_[n_n_][None, :],
+                        dW_last + (sh // H // segments * H + h) * M * N + m_[:, None] * N + n_[n_n_][None, :],
                         dW[n_n_], mask=m__ok[:, None] & n__ok[n_n_][None, :],
                     )
         else:
@@ -2078,7 +2084,7 @@ def backward_sweep_2(
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def backward_prepare_3(
+def backward_prologue_3(
     matrix22, matrix17, write1_p, write1_b, write1_t, write1_h, write1_g,
     write2_p, write2_b, write2_t, write2_h, write2_g, matrix23, matrix16, matrix24, matrix19,
     eta_by_head, matrix25, matrix20,
@@ -2138,14 +2144,14 @@ def backward_prepare_3(
         )  # (write2 write1^T) . matrix20
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_3(
     dV_first, dW_first, write1_p, write1_b, write1_t, write1_h, write1_g, weight10, weight11,
     z_p, z_b, z_t, z_h, z_g, matrix8, matrix9, x_p, x_b, x_t, x_h, x_g, matrix22, weight12,
     matrix10, matrix23, read2_out, dx_2_out, deta_2_out, weight13, weight14, eta_by_head,
     mu_by_head, weight17, do_p, do_b, do_t, do_h, do_g, weight16, keep_by_head,
     write2_p, write2_b, write2_t, write2_h, write2_g, weight15, weight18,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     M: tl.constexpr, N: tl.constexpr, block_m_: tl.constexpr, block_n_: tl.constexpr,
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
     READ: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
@@ -2155,7 +2161,7 @@ def backward_sweep_3(
     tile = tl.program_id(0) % tl.cdiv(N, block_n_)
     sh = (tl.program_id(0) // tl.cdiv(N, block_n_)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -2315,12 +2321,12 @@ def backward_sweep_3(
             )  # deta
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_4(
     V_first, W_first, eta_by_head, do_p, do_b, do_t, do_h, do_g, weight2,
     x_p, x_b, x_t, x_h, x_g, matrix11, dz_4_out, weight3,
     write1_p, write1_b, write1_t, write1_h, write1_g, weight4, weight5, weight6, weight7,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     M: tl.constexpr, N: tl.constexpr, block_m_: tl.constexpr, block_n_: tl.constexpr,
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
     C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
@@ -2330,7 +2336,7 @@ def backward_sweep_4(
     tile = tl.program_id(0) % tl.cdiv(N, block_n_)
     sh = (tl.program_id(0) // tl.cdiv(N, block_n_)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -2428,14 +2434,14 @@ def backward_sweep_4(
             )  # dz
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_5(
     V_first, W_first, x_p, x_b, x_t, x_h, x_g, matrix24,
     write2_p, write2_b, write2_t, write2_h, write2_g, weight9, weight8, matrix25,
     dx_2_p, dx_2_b, dx_2_t, dx_2_h, dx_2_g, dx_5_out, weight2, weight3,
     write1_p, write1_b, write1_t, write1_h, write1_g, weight4, weight5, eta_by_head, weight6,
     weight7,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     M: tl.constexpr, N: tl.constexpr, block_m_: tl.constexpr, block_n_: tl.constexpr,
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
     C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
@@ -2445,7 +2451,7 @@ def backward_sweep_5(
     tile = tl.program_id(0) % tl.cdiv(N, block_n_)
     sh = (tl.program_id(0) // tl.cdiv(N, block_n_)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -2560,14 +2566,14 @@ def backward_sweep_5(
             )  # dx
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_6(
     V_first, W_first, do_p, do_b, do_t, do_h, do_g, weight9, x_p, x_b, x_t, x_h, x_g, matrix12,
     weight8, matrix13, dz_4_p, dz_4_b, dz_4_t, dz_4_h, dz_4_g, z_p, z_b, z_t, z_h, z_g,
     keep_by_head, dz_out, dlog_keep_6_out, weight2, weight3,
     write1_p, write1_b, write1_t, write1_h, write1_g, weight4, weight5, eta_by_head, weight6,
     weight7,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     M: tl.constexpr, N: tl.constexpr, block_m_: tl.constexpr, block_n_: tl.constexpr,
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
     C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
@@ -2577,7 +2583,7 @@ def backward_sweep_6(
     tile = tl.program_id(0) % tl.cdiv(N, block_n_)
     sh = (tl.program_id(0) // tl.cdiv(N, block_n_)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -2717,7 +2723,7 @@ def backward_sweep_6(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_unroll_1(
-    V_borders, W_borders, dV_borders, dW_borders, weight19, matrix26,
+    V_checkpoints, W_checkpoints, dV_checkpoints, dW_checkpoints, weight19, matrix26,
     write1_p, write1_b, write1_t, write1_h, write1_g, x_p, x_b, x_t, x_h, x_g, weight20,
     matrix27, z_p, z_b, z_t, z_h, z_g, do_p, do_b, do_t, do_h, do_g, keep_by_head,
     write2_p, write2_b, write2_t, write2_h, write2_g, V_dW_out, matrix28, weight21, matrix29,
@@ -2760,7 +2766,7 @@ def backward_unroll_1(
         write1_p + t0 * write1_t + i[:, None] * write1_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0
     )
     dW = tl.load(
-        dW_borders + (bh * chunks + c) * M * N + m_[:, None] * N + n_[None, :],
+        dW_checkpoints + (bh * chunks + c) * M * N + m_[:, None] * N + n_[None, :],
         mask=m__ok[:, None] & n__ok[None, :], other=0.0,
     )  # dW
     write1_dW = tl.dot(write1.to(DT), dW.to(DT), input_precision="tf32x3")  # (write1) dW
@@ -2768,7 +2774,7 @@ def backward_unroll_1(
     sums = tl.sum((write1_dW * x.to(tl.float32)), axis=1)  # (((write1) dW) . (x)) 1
     sums2 = tl.sum((sums[None, :] * matrix26_tile.to(tl.float32)), axis=1)  # matrix26 (((write1) dW) . (x)) 1
     V = tl.load(
-        V_borders + (bh * chunks + c) * M * N + m_[:, None] * N + n_[None, :],
+        V_checkpoints + (bh * chunks + c) * M * N + m_[:, None] * N + n_[None, :],
         mask=m__ok[:, None] & n__ok[None, :], other=0.0,
     )  # V
     V_dW = tl.sum((V.to(tl.float32) * dW.to(tl.float32)), axis=0)  # (V . dW)^T 1
@@ -2798,7 +2804,7 @@ def backward_unroll_1(
         (((sums4 * stepwise) + sums5)[None, :] * matrix28_tile.to(tl.float32)), axis=1
     )  # matrix28 ((((write2) V) . (x)) 1 + (keep) . ((((do) V) . (z)) 1))
     dV = tl.load(
-        dV_borders + (bh * chunks + c) * M * N + m_[:, None] * N + n_[None, :],
+        dV_checkpoints + (bh * chunks + c) * M * N + m_[:, None] * N + n_[None, :],
         mask=m__ok[:, None] & n__ok[None, :], other=0.0,
     )  # dV
     write1_dV = tl.dot(write1.to(DT), dV.to(DT), input_precision="tf32x3")  # (write1) dV
@@ -2826,7 +2832,7 @@ def backward_unroll_1(
         mask=i_ok,
     )  # V.dV
     W = tl.load(
-        W_borders + (bh * chunks + c) * M * N + m_[:, None] * N + n_[None, :],
+        W_checkpoints + (bh * chunks + c) * M * N + m_[:, None] * N + n_[None, :],
         mask=m__ok[:, None] & n__ok[None, :], other=0.0,
     )  # W
     dW_W = tl.sum((dW.to(tl.float32) * W.to(tl.float32)), axis=0)  # (W . dW)^T 1
@@ -2959,7 +2965,7 @@ def backward_unroll_2(
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def backward_weights_3(
+def backward_transitions_3(
     a_0_0_p, a_0_0_b, a_0_0_t, a_0_0_h, a_0_0_g, a_1_1_p, a_1_1_b, a_1_1_t, a_1_1_h, a_1_1_g,
     a_1_0_p, a_1_0_b, a_1_0_t, a_1_0_h, a_1_0_g, weight20_out, matrix26_out, matrix31_out,
     weight24_out, weight23_out, matrix30_out,
@@ -3011,7 +3017,7 @@ def backward_weights_3(
 
 
 @triton.jit(do_not_specialize=["T", "count"])
-def backward_rows_8(
+def backward_per_step_8(
     mu_p, mu_b, mu_t, mu_h, mu_g, rows_7_out,
     T, H, count,
     ROWS: tl.constexpr,
@@ -3028,7 +3034,7 @@ def backward_rows_8(
 
 
 @triton.jit(do_not_specialize=["T", "count"])
-def backward_rows_9(
+def backward_per_step_9(
     keep_p, keep_b, keep_t, keep_h, keep_g, rows_8_out,
     T, H, count,
     ROWS: tl.constexpr,
@@ -3047,7 +3053,7 @@ def backward_rows_9(
 
 
 @triton.jit(do_not_specialize=["T", "count"])
-def backward_rows_10(
+def backward_per_step_10(
     eta_p, eta_b, eta_t, eta_h, eta_g, mu_p, mu_b, mu_t, mu_h, mu_g, rows_9_out,
     T, H, count,
     ROWS: tl.constexpr,
@@ -3065,7 +3071,7 @@ def backward_rows_10(
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def backward_weights_4(
+def backward_transitions_4(
     a_0_0_p, a_0_0_b, a_0_0_t, a_0_0_h, a_0_0_g, a_0_1_p, a_0_1_b, a_0_1_t, a_0_1_h, a_0_1_g,
     a_1_1_p, a_1_1_b, a_1_1_t, a_1_1_h, a_1_1_g, matrix27_out, weight19_out, matrix28_out,
     matrix29_out, weight22_out, weight21_out,
@@ -3117,7 +3123,7 @@ def backward_weights_4(
 
 
 @triton.jit(do_not_specialize=["T", "count"])
-def backward_rows_11(
+def backward_per_step_11(
     mu_p, mu_b, mu_t, mu_h, mu_g, rows_10_out,
     T, H, count,
     ROWS: tl.constexpr,
@@ -3134,7 +3140,7 @@ def backward_rows_11(
 
 
 @triton.jit(do_not_specialize=["T", "count"])
-def backward_rows_12(
+def backward_per_step_12(
     eta_p, eta_b, eta_t, eta_h, eta_g, mu_p, mu_b, mu_t, mu_h, mu_g, rows_11_out,
     T, H, count,
     ROWS: tl.constexpr,
@@ -3152,7 +3158,7 @@ def backward_rows_12(
 
 
 @triton.jit(do_not_specialize=["T", "count"])
-def backward_rows_13(
+def backward_per_step_13(
     keep_p, keep_b, keep_t, keep_h, keep_g, rows_12_out,
     T, H, count,
     ROWS: tl.constexpr,
@@ -3171,17 +3177,17 @@ def backward_rows_13(
 
 
 @triton.jit(do_not_specialize=["T", "count"])
-def backward_rows_14(
+def backward_per_step_14(
     dx_5_p, dx_5_b, dx_5_t, dx_5_h, dx_5_g, eta_p, eta_b, eta_t, eta_h, eta_g,
     read2_p, read2_b, read2_t, read2_h, read2_g, z_p, z_b, z_t, z_h, z_g,
     write1_p, write1_b, write1_t, write1_h, write1_g, do_p, do_b, do_t, do_h, do_g,
     dy_1_p, dy_1_b, dy_1_t, dy_1_h, dy_1_g, x_p, x_b, x_t, x_h, x_g,
     read1_p, read1_b, read1_t, read1_h, read1_g, deta_0_sums, deta_0_n, deta_2_sums, deta_2_n,
     mu_p, mu_b, mu_t, mu_h, mu_g,
-    V_dW__pairing_p, V_dW__pairing_b, V_dW__pairing_t, V_dW__pairing_h, V_dW__pairing_g,
+    V_dW__state_adjoint_p, V_dW__state_adjoint_b, V_dW__state_adjoint_t, V_dW__state_adjoint_h, V_dW__state_adjoint_g,
     dlog_mu_0_sums, dlog_mu_0_n,
-    V_dV__pairing_p, V_dV__pairing_b, V_dV__pairing_t, V_dV__pairing_h, V_dV__pairing_g,
-    W_dW__pairing_p, W_dW__pairing_b, W_dW__pairing_t, W_dW__pairing_h, W_dW__pairing_g,
+    V_dV__state_adjoint_p, V_dV__state_adjoint_b, V_dV__state_adjoint_t, V_dV__state_adjoint_h, V_dV__state_adjoint_g,
+    W_dW__state_adjoint_p, W_dW__state_adjoint_b, W_dW__state_adjoint_t, W_dW__state_adjoint_h, W_dW__state_adjoint_g,
     keep_p, keep_b, keep_t, keep_h, keep_g, dlog_keep_6_sums, dlog_keep_6_n, dx_out, dy_out,
     deta_out, dlog_mu_out, dlog_keep_out,
     T, H, count,
@@ -3251,27 +3257,33 @@ def backward_rows_14(
         for tile in range(deta_2_n):
             deta_2 += tl.load(deta_2_sums + ((b * H + h) * deta_2_n + tile) * T + step, mask=i_ok, other=0.0)
     mu = tl.exp(tl.load(mu_p + h // mu_g * mu_h + b * mu_b + step * mu_t, mask=i_ok, other=0.0).to(tl.float32))
-    V_dW__pairing = tl.zeros([ROWS], tl.float32)
-    if V_dW__pairing_p is not None:
-        V_dW__pairing = tl.load(
-            V_dW__pairing_p + h // V_dW__pairing_g * V_dW__pairing_h + b * V_dW__pairing_b + step * V_dW__pairing_t,
-            mask=i_ok, other=0.0,
+    V_dW__state_adjoint = tl.zeros([ROWS], tl.float32)
+    if V_dW__state_adjoint_p is not None:
+        V_dW__state_adjoint = tl.load(
+            V_dW__state_adjoint_p
+            + h // V_dW__state_adjoint_g * V_dW__state_adjoint_h
+            + b * V_dW__state_adjoint_b
+            + step * V_dW__state_adjoint_t, mask=i_ok, other=0.0,
         ).to(tl.float32)
     dlog_mu_0 = tl.zeros([ROWS], tl.float32)
     if dlog_mu_0_sums is not None:
         for tile in range(dlog_mu_0_n):
             dlog_mu_0 += tl.load(dlog_mu_0_sums + ((b * H + h) * dlog_mu_0_n + tile) * T + step, mask=i_ok, other=0.0)
-    V_dV__pairing = tl.zeros([ROWS], tl.float32)
-    if V_dV__pairing_p is not None:
-        V_dV__pairing = tl.load(
-            V_dV__pairing_p + h // V_dV__pairing_g * V_dV__pairing_h + b * V_dV__pairing_b + step * V_dV__pairing_t,
-            mask=i_ok, other=0.0,
+    V_dV__state_adjoint = tl.zeros([ROWS], tl.float32)
+    if V_dV__state_adjoint_p is not None:
+        V_dV__state_adjoint = tl.load(
+            V_dV__state_adjoint_p
+            + h // V_dV__state_adjoint_g * V_dV__state_adjoint_h
+            + b * V_dV__state_adjoint_b
+            + step * V_dV__state_adjoint_t, mask=i_ok, other=0.0,
         ).to(tl.float32)
-    W_dW__pairing = tl.zeros([ROWS], tl.float32)
-    if W_dW__pairing_p is not None:
-        W_dW__pairing = tl.load(
-            W_dW__pairing_p + h // W_dW__pairing_g * W_dW__pairing_h + b * W_dW__pairing_b + step * W_dW__pairing_t,
-            mask=i_ok, other=0.0,
+    W_dW__state_adjoint = tl.zeros([ROWS], tl.float32)
+    if W_dW__state_adjoint_p is not None:
+        W_dW__state_adjoint = tl.load(
+            W_dW__state_adjoint_p
+            + h // W_dW__state_adjoint_g * W_dW__state_adjoint_h
+            + b * W_dW__state_adjoint_b
+            + step * W_dW__state_adjoint_t, mask=i_ok, other=0.0,
         ).to(tl.float32)
     keep = tl.exp(
         tl.load(keep_p + h // keep_g * keep_h + b * keep_b + step * keep_t, mask=i_ok, other=0.0).to(tl.float32)
@@ -3296,11 +3308,11 @@ def backward_rows_14(
             eta[:, None] * (read1 + z_x[:, None] * do) + dy_1, mask=i_ok[:, None] & m__ok[None, :],
         )
     if deta_out is not None:
-        tl.store(deta_out + at, deta_2 + deta_0 - write1_do * z_x - mu * V_dW__pairing, mask=i_ok)
+        tl.store(deta_out + at, deta_2 + deta_0 - write1_do * z_x - mu * V_dW__state_adjoint, mask=i_ok)
     if dlog_mu_out is not None:
-        tl.store(dlog_mu_out + at, mu * V_dV__pairing + dlog_mu_0 - eta * mu * V_dW__pairing, mask=i_ok)
+        tl.store(dlog_mu_out + at, mu * V_dV__state_adjoint + dlog_mu_0 - eta * mu * V_dW__state_adjoint, mask=i_ok)
     if dlog_keep_out is not None:
-        tl.store(dlog_keep_out + at, dlog_keep_6 + W_dW__pairing * keep, mask=i_ok)
+        tl.store(dlog_keep_out + at, dlog_keep_6 + W_dW__state_adjoint * keep, mask=i_ok)
 
 
 def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
@@ -3316,40 +3328,40 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(x.shape[2], z.shape[2], y.shape[2], eta.shape[2], mu.shape[2], keep.shape[2], 0)
     N = x.shape[-1]
     M = y.shape[-1]
-    config = choose(some.dtype, (N, M), "ea72bd0ae448e838")
-    lay = places(packed, (B, T, H), config.chunk)
-    blocks = places(packed, (B, T, H), config.span)
-    parts = 1
+    config = choose(some.dtype, (N, M), "ddb274f815f41c38")
+    layout = chunk_layout(packed, (B, T, H), config.chunk)
+    blocks = chunk_layout(packed, (B, T, H), config.span)
+    segments = 1
     V_first = whole(states.get("V"))
     W_first = whole(states.get("W"))
     dV_first = dV_starts = whole(final_cotangents.get("V"))
     dW_first = dW_starts = whole(final_cotangents.get("W"))
-    V_starts = saved["V starts"] if parts > 1 else V_first
-    W_starts = saved["W starts"] if parts > 1 else W_first
+    V_starts = saved["V starts"] if segments > 1 else V_first
+    W_starts = saved["W starts"] if segments > 1 else W_first
     write1 = saved["f73806d84e"]
     do = cotangent(cotangents.get("o"), some, (B, T, H, M))
     rows_1 = some.new_empty((B, T, H), dtype=torch.float32)
     launch(
-        backward_rows_1, (cdiv(B * T, config.rows()) * H,),
+        backward_per_step_1, (cdiv(B * T, config.rows()) * H,),
         mu, *strides(mu, H), rows_1,
         T, H, B * T,
         ROWS=config.rows(), num_warps=4,
     )
     rows_2 = some.new_empty((B, T, H), dtype=torch.float32)
     launch(
-        backward_rows_2, (cdiv(B * T, config.rows()) * H,),
+        backward_per_step_2, (cdiv(B * T, config.rows()) * H,),
         keep, *strides(keep, H), rows_2,
         T, H, B * T,
         ROWS=config.rows(), num_warps=4,
     )
     rows_3 = some.new_empty((B, T, H), dtype=torch.float32)
     launch(
-        backward_rows_3, (cdiv(B * T, config.rows()) * H,),
+        backward_per_step_3, (cdiv(B * T, config.rows()) * H,),
         eta, *strides(eta, H), mu, *strides(mu, H), rows_3,
         T, H, B * T,
         ROWS=config.rows(), num_warps=4,
     )
-    matrix14 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
+    matrix14 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk), dtype=torch.float32)
     weight1 = some.new_empty((B, H, T), dtype=torch.float32)
     weight2 = some.new_empty((B, H, T), dtype=torch.float32)
     weight3 = some.new_empty((B, H, T), dtype=torch.float32)
@@ -3357,47 +3369,47 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     weight4 = some.new_empty((B, H, T), dtype=torch.float32)
     weight6 = some.new_empty((B, H, T), dtype=torch.float32)
     weight7 = some.new_empty((B, H, T), dtype=torch.float32)
-    matrix18 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
-    matrix20 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
+    matrix18 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk), dtype=torch.float32)
+    matrix20 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk), dtype=torch.float32)
     weight8 = some.new_empty((B, H, T), dtype=torch.float32)
     weight9 = some.new_empty((B, H, T), dtype=torch.float32)
-    matrix19 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
+    matrix19 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk), dtype=torch.float32)
     launch(
-        backward_weights_1, (lay.programs,),
+        backward_transitions_1, (layout.programs,),
         rows_1, *strides(rows_1, H), rows_2, *strides(rows_2, H), rows_3, *strides(rows_3, H),
         matrix14, weight1, weight2, weight3, weight5, weight4, weight6, weight7, matrix18, matrix20,
         weight8, weight9, matrix19,
-        *lay.at_once, lay.programs,
+        *layout.at_once, layout.programs,
         C=config.chunk, num_warps=1,
     )
     rows_1 = rows_2 = rows_3 = None
     rows_4 = some.new_empty((B, T, H), dtype=torch.float32)
     launch(
-        backward_rows_4, (cdiv(B * T, config.rows()) * H,),
+        backward_per_step_4, (cdiv(B * T, config.rows()) * H,),
         mu, *strides(mu, H), rows_4,
         T, H, B * T,
         ROWS=config.rows(), num_warps=4,
     )
     rows_5 = some.new_empty((B, T, H), dtype=torch.float32)
     launch(
-        backward_rows_5, (cdiv(B * T, config.rows()) * H,),
+        backward_per_step_5, (cdiv(B * T, config.rows()) * H,),
         eta, *strides(eta, H), mu, *strides(mu, H), rows_5,
         T, H, B * T,
         ROWS=config.rows(), num_warps=4,
     )
     rows_6 = some.new_empty((B, T, H), dtype=torch.float32)
     launch(
-        backward_rows_6, (cdiv(B * T, config.rows()) * H,),
+        backward_per_step_6, (cdiv(B * T, config.rows()) * H,),
         keep, *strides(keep, H), rows_6,
         T, H, B * T,
         ROWS=config.rows(), num_warps=4,
     )
-    matrix16 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
+    matrix16 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk), dtype=torch.float32)
     weight10 = some.new_empty((B, H, T), dtype=torch.float32)
     weight11 = some.new_empty((B, H, T), dtype=torch.float32)
-    matrix15 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
+    matrix15 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk), dtype=torch.float32)
     weight12 = some.new_empty((B, H, T), dtype=torch.float32)
-    matrix17 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
+    matrix17 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk), dtype=torch.float32)
     weight13 = some.new_empty((B, H, T), dtype=torch.float32)
     weight16 = some.new_empty((B, H, T), dtype=torch.float32)
     weight17 = some.new_empty((B, H, T), dtype=torch.float32)
@@ -3405,11 +3417,11 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     weight18 = some.new_empty((B, H, T), dtype=torch.float32)
     weight15 = some.new_empty((B, H, T), dtype=torch.float32)
     launch(
-        backward_weights_2, (lay.programs,),
+        backward_transitions_2, (layout.programs,),
         rows_4, *strides(rows_4, H), rows_5, *strides(rows_5, H), rows_6, *strides(rows_6, H),
         matrix16, weight10, weight11, matrix15, weight12, matrix17, weight13, weight16, weight17,
         weight14, weight18, weight15,
-        *lay.at_once, lay.programs,
+        *layout.at_once, layout.programs,
         C=config.chunk, num_warps=1,
     )
     rows_4 = rows_5 = rows_6 = None
@@ -3422,30 +3434,30 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         keep_by_head = saved["keep_by_head"]
     else:
         keep_by_head = by_head(keep, H)
-    matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
-    matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
-    matrix3 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
-    matrix4 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
-    matrix5 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
-    matrix6 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
-    matrix7 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
-    matrix8 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
-    matrix9 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
-    matrix10 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
-    matrix11 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
-    matrix12 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
-    matrix13 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+    matrix1 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
+    matrix2 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
+    matrix3 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
+    matrix4 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
+    matrix5 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
+    matrix6 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
+    matrix7 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
+    matrix8 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
+    matrix9 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
+    matrix10 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
+    matrix11 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
+    matrix12 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
+    matrix13 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
     launch(
-        backward_prepare_1, (config.queues(lay.programs),),
+        backward_prologue_1, (config.queues(layout.programs),),
         matrix1, matrix14, z, *strides(z, H), x, *strides(x, H), matrix2, mu_by_head, eta_by_head,
         matrix15, matrix3, matrix16, keep_by_head, matrix4, matrix17, matrix5, matrix6, matrix7,
         matrix8, write1, *strides(write1, H), do, *strides(do, H), matrix9, matrix10, matrix11,
         matrix18, matrix12, matrix19, matrix13, matrix20,
-        *lay.at_once, lay.programs,
+        *layout.at_once, layout.programs,
         N=N, M=M, block_n_=config.padded(N), block_m_=config.padded(M), CHUNK=config.chunk,
         STAGES=config.queued(config.padded(N) * (z.element_size() + x.element_size()) + config.padded(M) * (write1.element_size() + do.element_size()), config.chunk),
-        C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
-        DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=255,
+        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
     )
     matrix14 = matrix15 = matrix18 = None
     if needs & {"eta", "keep", "mu", "x", "z"}:
@@ -3455,11 +3467,19 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         dlog_mu_0 = some.new_empty(
             (B, H, cdiv(M, min(config.tile, config.padded(M))) * config.warps, T), dtype=torch.float32
         )
-        V_borders = some.new_empty((B, H, blocks.chunks, M, N), dtype=some.dtype)
-        W_borders = some.new_empty((B, H, blocks.chunks, M, N), dtype=some.dtype)
-        V_last = some.new_empty((lay.sequences * parts, H, M, N), dtype=torch.float32) if dV_first is not None else None
-        W_last = some.new_empty((lay.sequences * parts, H, M, N), dtype=torch.float32) if dW_first is not None else None
-        walk = config.walk(
+        V_checkpoints = some.new_empty((B, H, blocks.chunks, M, N), dtype=some.dtype)
+        W_checkpoints = some.new_empty((B, H, blocks.chunks, M, N), dtype=some.dtype)
+        V_last = (
+            some.new_empty((layout.sequences * segments, H, M, N), dtype=torch.float32)
+            if dV_first is not None
+            else None
+        )
+        W_last = (
+            some.new_empty((layout.sequences * segments, H, M, N), dtype=torch.float32)
+            if dW_first is not None
+            else None
+        )
+        sweep = config.sweep(
             M, config.padded(N) * (z.element_size() + x.element_size()),
             weight1.element_size()
             + eta_by_head.element_size()
@@ -3474,31 +3494,31 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             elements=True,
         )
         launch(
-            backward_sweep_1, (lay.sequences * parts * H * cdiv(M, walk.tile),),
-            V_starts, V_last, W_starts, W_last, V_borders, W_borders, z, *strides(z, H), weight1,
-            write1, *strides(write1, H), matrix1, do, *strides(do, H), eta_by_head, mu_by_head, deta_0,
-            dlog_mu_0, weight2, weight3, x, *strides(x, H), weight4, weight5, weight6, weight7,
-            *lay.walked, parts, lay.length(parts), blocks.chunks,
-            N=N, M=M, block_n_=min(config.slice, config.padded(N)), block_m_=walk.tile, YIELD=True,
-            WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, BLOCK=config.span,
-            C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
-            DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+            backward_sweep_1, (layout.sequences * segments * H * cdiv(M, sweep.tile),),
+            V_starts, V_last, W_starts, W_last, V_checkpoints, W_checkpoints, z, *strides(z, H),
+            weight1, write1, *strides(write1, H), matrix1, do, *strides(do, H), eta_by_head, mu_by_head,
+            deta_0, dlog_mu_0, weight2, weight3, x, *strides(x, H), weight4, weight5, weight6, weight7,
+            *layout.swept, segments, layout.length(segments), blocks.chunks,
+            N=N, M=M, block_n_=min(config.slice, config.padded(N)), block_m_=sweep.tile, YIELD=True,
+            WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, BLOCK=config.span,
+            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
             enable_fp_fusion=not config.exact,
         )
     V_last = W_last = matrix1 = weight1 = None
-    matrix21 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+    matrix21 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
     launch(
-        backward_prepare_2, (config.queues(lay.programs),),
+        backward_prologue_2, (config.queues(layout.programs),),
         matrix21, matrix16, eta_by_head, x, *strides(x, H), matrix17,
-        *lay.at_once, lay.programs,
+        *layout.at_once, layout.programs,
         N=N, block_n_=config.padded(N), CHUNK=config.chunk,
         STAGES=config.queued(config.padded(N) * x.element_size(), config.chunk), C=config.chunk,
-        LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-        num_warps=config.ahead, num_stages=1, maxnreg=255,
+        LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
     )
     ahead1 = some.new_empty((B, T, H), dtype=torch.float32)
     launch(
-        backward_rows_7, (cdiv(B * T, config.rows(config.padded(N))) * H,),
+        backward_per_step_7, (cdiv(B * T, config.rows(config.padded(N))) * H,),
         z, *strides(z, H), x, *strides(x, H), ahead1,
         T, H, B * T,
         N=N, block_n_=config.padded(N), ROWS=config.rows(config.padded(N)), num_warps=4,
@@ -3506,11 +3526,11 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     write2 = some.new_empty((B, T, H, M), dtype=some.dtype)
     read1 = some.new_empty((B, T, H, M), dtype=some.dtype)
     dy_1 = some.new_empty((B, T, H, M), dtype=some.dtype)
-    dV_borders = some.new_empty((B, H, blocks.chunks, M, N), dtype=some.dtype)
-    dW_borders = some.new_empty((B, H, blocks.chunks, M, N), dtype=some.dtype)
-    dV_last = some.new_empty((lay.sequences, H, M, N), dtype=torch.float32) if needs & {"V"} else None
-    dW_last = some.new_empty((lay.sequences, H, M, N), dtype=torch.float32) if needs & {"W"} else None
-    walk = config.walk(
+    dV_checkpoints = some.new_empty((B, H, blocks.chunks, M, N), dtype=some.dtype)
+    dW_checkpoints = some.new_empty((B, H, blocks.chunks, M, N), dtype=some.dtype)
+    dV_last = some.new_empty((layout.sequences, H, M, N), dtype=torch.float32) if needs & {"V"} else None
+    dW_last = some.new_empty((layout.sequences, H, M, N), dtype=torch.float32) if needs & {"W"} else None
+    sweep = config.sweep(
         M, config.padded(N) * (x.element_size() + z.element_size()),
         eta_by_head.element_size()
         + weight12.element_size()
@@ -3537,34 +3557,34 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         do.element_size(), elements=True,
     )
     launch(
-        backward_sweep_2, (lay.sequences * parts * H * cdiv(M, walk.tile),),
-        dV_starts, dV_last, dW_starts, dW_last, dV_borders, dW_borders, do, *strides(do, H),
+        backward_sweep_2, (layout.sequences * segments * H * cdiv(M, sweep.tile),),
+        dV_starts, dV_last, dW_starts, dW_last, dV_checkpoints, dW_checkpoints, do, *strides(do, H),
         eta_by_head, ahead1, *strides(ahead1, H), x, *strides(x, H), weight12, matrix2, matrix3,
         weight11, weight10, matrix4, matrix21, matrix5, matrix6, matrix7, write2, read1, dy_1,
         weight13, weight14, mu_by_head, weight17, z, *strides(z, H), weight16, keep_by_head,
         weight15, weight18,
-        *lay.walked, parts, lay.length(parts), blocks.chunks,
-        N=N, M=M, block_n_=min(config.slice, config.padded(N)), block_m_=walk.tile, YIELD=True,
-        WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, BLOCK=config.span,
-        C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
-        DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+        *layout.swept, segments, layout.length(segments), blocks.chunks,
+        N=N, M=M, block_n_=min(config.slice, config.padded(N)), block_m_=sweep.tile, YIELD=True,
+        WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, BLOCK=config.span,
+        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         enable_fp_fusion=not config.exact,
     )
     ahead1 = matrix2 = matrix21 = matrix3 = matrix4 = matrix5 = matrix6 = matrix7 = None
     if needs & {"eta", "keep", "mu", "x"}:
-        matrix22 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
-        matrix23 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
-        matrix24 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
-        matrix25 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+        matrix22 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
+        matrix23 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
+        matrix24 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
+        matrix25 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
         launch(
-            backward_prepare_3, (config.queues(lay.programs),),
+            backward_prologue_3, (config.queues(layout.programs),),
             matrix22, matrix17, write1, *strides(write1, H), write2, *strides(write2, H), matrix23,
             matrix16, matrix24, matrix19, eta_by_head, matrix25, matrix20,
-            *lay.at_once, lay.programs,
+            *layout.at_once, layout.programs,
             M=M, block_m_=config.padded(M), CHUNK=config.chunk,
             STAGES=config.queued(config.padded(M) * (write1.element_size() + write2.element_size()), config.chunk),
-            C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
-            DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=255,
+            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
         )
     matrix16 = matrix17 = matrix19 = matrix20 = None
     if needs & {"eta", "keep", "mu", "x"}:
@@ -3573,7 +3593,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         deta_2 = some.new_empty(
             (B, H, cdiv(N, min(config.tile, config.padded(N))) * config.warps, T), dtype=torch.float32
         )
-        for read, keeps, walk in config.by_read(
+        for read, keeps, sweep in config.by_read(
             N,
             (
                 config.padded(M) * (write1.element_size() + do.element_size() + write2.element_size()),
@@ -3634,16 +3654,16 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             wanted=(bool(needs & {"eta", "keep", "mu", "x"}), bool(needs & {"eta", "x"})),
         ):
             launch(
-                backward_sweep_3, (lay.sequences * parts * H * cdiv(N, walk.tile),),
+                backward_sweep_3, (layout.sequences * segments * H * cdiv(N, sweep.tile),),
                 dV_starts, dW_starts, write1, *strides(write1, H), weight10, weight11, z, *strides(z, H),
                 matrix8, matrix9, x, *strides(x, H), matrix22, weight12, matrix10, matrix23, read2, dx_2,
                 deta_2, weight13, weight14, eta_by_head, mu_by_head, weight17, do, *strides(do, H),
                 weight16, keep_by_head, write2, *strides(write2, H), weight15, weight18,
-                *lay.walked, parts, lay.length(parts),
-                M=M, N=N, block_m_=min(config.slice, config.padded(M)), block_n_=walk.tile, YIELD=True,
-                WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, READ=read, C=config.chunk,
-                LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-                num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+                *layout.swept, segments, layout.length(segments),
+                M=M, N=N, block_m_=min(config.slice, config.padded(M)), block_n_=sweep.tile, YIELD=True,
+                WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, READ=read, C=config.chunk,
+                LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+                num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
                 enable_fp_fusion=not config.exact,
             )
     matrix10 = matrix22 = matrix23 = matrix8 = matrix9 = weight10 = weight11 = weight12 = weight13 = weight14 = (
@@ -3651,7 +3671,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     ) = weight16 = weight17 = weight18 = None
     if needs & {"eta", "keep", "mu", "z"}:
         dz_4 = some.new_empty((B, T, H, N), dtype=some.dtype)
-        walk = config.walk(
+        sweep = config.sweep(
             N, config.padded(M) * (do.element_size() + write1.element_size()),
             eta_by_head.element_size()
             + weight2.element_size()
@@ -3663,20 +3683,20 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             + config.chunk * matrix11.element_size(), x.element_size(), elements=True,
         )
         launch(
-            backward_sweep_4, (lay.sequences * parts * H * cdiv(N, walk.tile),),
+            backward_sweep_4, (layout.sequences * segments * H * cdiv(N, sweep.tile),),
             V_starts, W_starts, eta_by_head, do, *strides(do, H), weight2, x, *strides(x, H), matrix11,
             dz_4, weight3, write1, *strides(write1, H), weight4, weight5, weight6, weight7,
-            *lay.walked, parts, lay.length(parts),
-            M=M, N=N, block_m_=min(config.slice, config.padded(M)), block_n_=walk.tile, YIELD=True,
-            WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
-            LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+            *layout.swept, segments, layout.length(segments),
+            M=M, N=N, block_m_=min(config.slice, config.padded(M)), block_n_=sweep.tile, YIELD=True,
+            WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
+            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
             enable_fp_fusion=not config.exact,
         )
     matrix11 = None
     if needs & {"eta", "keep", "mu", "x"}:
         dx_5 = dx_2  # in place
-        walk = config.walk(
+        sweep = config.sweep(
             N, config.padded(M) * (write2.element_size() + write1.element_size()),
             config.chunk * (matrix24.element_size() + matrix25.element_size())
             + weight9.element_size()
@@ -3690,15 +3710,15 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             + weight7.element_size(), x.element_size() + dx_2.element_size(), elements=True,
         )
         launch(
-            backward_sweep_5, (lay.sequences * parts * H * cdiv(N, walk.tile),),
+            backward_sweep_5, (layout.sequences * segments * H * cdiv(N, sweep.tile),),
             V_starts, W_starts, x, *strides(x, H), matrix24, write2, *strides(write2, H), weight9,
             weight8, matrix25, dx_2, *strides(dx_2, H), dx_5, weight2, weight3,
             write1, *strides(write1, H), weight4, weight5, eta_by_head, weight6, weight7,
-            *lay.walked, parts, lay.length(parts),
-            M=M, N=N, block_m_=min(config.slice, config.padded(M)), block_n_=walk.tile, YIELD=True,
-            WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
-            LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+            *layout.swept, segments, layout.length(segments),
+            M=M, N=N, block_m_=min(config.slice, config.padded(M)), block_n_=sweep.tile, YIELD=True,
+            WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
+            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
             enable_fp_fusion=not config.exact,
         )
     dx_2 = matrix24 = matrix25 = None
@@ -3707,7 +3727,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         dlog_keep_6 = some.new_empty(
             (B, H, cdiv(N, min(config.tile, config.padded(N))) * config.warps, T), dtype=torch.float32
         )
-        walk = config.walk(
+        sweep = config.sweep(
             N, config.padded(M) * (do.element_size() + write1.element_size()),
             weight9.element_size()
             + weight8.element_size()
@@ -3723,16 +3743,16 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             x.element_size() + dz_4.element_size() + z.element_size(), elements=True,
         )
         launch(
-            backward_sweep_6, (lay.sequences * parts * H * cdiv(N, walk.tile),),
+            backward_sweep_6, (layout.sequences * segments * H * cdiv(N, sweep.tile),),
             V_starts, W_starts, do, *strides(do, H), weight9, x, *strides(x, H), matrix12, weight8,
             matrix13, dz_4, *strides(dz_4, H), z, *strides(z, H), keep_by_head, dz, dlog_keep_6,
             weight2, weight3, write1, *strides(write1, H), weight4, weight5, eta_by_head, weight6,
             weight7,
-            *lay.walked, parts, lay.length(parts),
-            M=M, N=N, block_m_=min(config.slice, config.padded(M)), block_n_=walk.tile, YIELD=True,
-            WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
-            LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+            *layout.swept, segments, layout.length(segments),
+            M=M, N=N, block_m_=min(config.slice, config.padded(M)), block_n_=sweep.tile, YIELD=True,
+            WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
+            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
             enable_fp_fusion=not config.exact,
         )
     dz_4 = matrix12 = matrix13 = weight2 = weight3 = weight4 = weight5 = weight6 = weight7 = weight8 = weight9 = None
@@ -3740,21 +3760,21 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     if needs & {"eta", "keep", "mu"}:
         rows_7 = some.new_empty((B, T, H), dtype=torch.float32)
         launch(
-            backward_rows_8, (cdiv(B * T, config.rows()) * H,),
+            backward_per_step_8, (cdiv(B * T, config.rows()) * H,),
             mu, *strides(mu, H), rows_7,
             T, H, B * T,
             ROWS=config.rows(), num_warps=4,
         )
         rows_8 = some.new_empty((B, T, H), dtype=torch.float32)
         launch(
-            backward_rows_9, (cdiv(B * T, config.rows()) * H,),
+            backward_per_step_9, (cdiv(B * T, config.rows()) * H,),
             keep, *strides(keep, H), rows_8,
             T, H, B * T,
             ROWS=config.rows(), num_warps=4,
         )
         rows_9 = some.new_empty((B, T, H), dtype=torch.float32)
         launch(
-            backward_rows_10, (cdiv(B * T, config.rows()) * H,),
+            backward_per_step_10, (cdiv(B * T, config.rows()) * H,),
             eta, *strides(eta, H), mu, *strides(mu, H), rows_9,
             T, H, B * T,
             ROWS=config.rows(), num_warps=4,
@@ -3766,7 +3786,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         block_weight23 = some.new_empty((B, H, T), dtype=torch.float32)
         matrix30_blocks = some.new_empty((B, H, blocks.chunks, config.span, config.span), dtype=torch.float32)
         launch(
-            backward_weights_3, (blocks.programs,),
+            backward_transitions_3, (blocks.programs,),
             rows_7, *strides(rows_7, H), rows_8, *strides(rows_8, H), rows_9, *strides(rows_9, H),
             block_weight20, matrix26_blocks, matrix31_blocks, block_weight24, block_weight23,
             matrix30_blocks,
@@ -3775,21 +3795,21 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         )
         rows_10 = some.new_empty((B, T, H), dtype=torch.float32)
         launch(
-            backward_rows_11, (cdiv(B * T, config.rows()) * H,),
+            backward_per_step_11, (cdiv(B * T, config.rows()) * H,),
             mu, *strides(mu, H), rows_10,
             T, H, B * T,
             ROWS=config.rows(), num_warps=4,
         )
         rows_11 = some.new_empty((B, T, H), dtype=torch.float32)
         launch(
-            backward_rows_12, (cdiv(B * T, config.rows()) * H,),
+            backward_per_step_12, (cdiv(B * T, config.rows()) * H,),
             eta, *strides(eta, H), mu, *strides(mu, H), rows_11,
             T, H, B * T,
             ROWS=config.rows(), num_warps=4,
         )
         rows_12 = some.new_empty((B, T, H), dtype=torch.float32)
         launch(
-            backward_rows_13, (cdiv(B * T, config.rows()) * H,),
+            backward_per_step_13, (cdiv(B * T, config.rows()) * H,),
             keep, *strides(keep, H), rows_12,
             T, H, B * T,
             ROWS=config.rows(), num_warps=4,
@@ -3801,7 +3821,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         block_weight22 = some.new_empty((B, H, T), dtype=torch.float32)
         block_weight21 = some.new_empty((B, H, T), dtype=torch.float32)
         launch(
-            backward_weights_4, (blocks.programs,),
+            backward_transitions_4, (blocks.programs,),
             rows_10, *strides(rows_10, H), rows_11, *strides(rows_11, H), rows_12, *strides(rows_12, H),
             matrix27_blocks, block_weight19, matrix28_blocks, matrix29_blocks, block_weight22,
             block_weight21,
@@ -3813,11 +3833,12 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         W_dW = some.new_empty((B, H, cdiv(N, min(config.read_tile, config.padded(N))), T), dtype=torch.float32)
         launch(
             backward_unroll_1, (blocks.programs * cdiv(N, min(config.read_tile, config.padded(N))),),
-            V_borders, W_borders, dV_borders, dW_borders, block_weight19, matrix26_blocks,
-            write1, *strides(write1, H), x, *strides(x, H), block_weight20, matrix27_blocks,
-            z, *strides(z, H), do, *strides(do, H), keep_by_head, write2, *strides(write2, H), V_dW,
-            matrix28_blocks, block_weight21, matrix29_blocks, eta_by_head, mu_by_head, block_weight22,
-            V_dV, block_weight23, block_weight24, matrix30_blocks, matrix31_blocks, W_dW,
+            V_checkpoints, W_checkpoints, dV_checkpoints, dW_checkpoints, block_weight19,
+            matrix26_blocks, write1, *strides(write1, H), x, *strides(x, H), block_weight20,
+            matrix27_blocks, z, *strides(z, H), do, *strides(do, H), keep_by_head,
+            write2, *strides(write2, H), V_dW, matrix28_blocks, block_weight21, matrix29_blocks,
+            eta_by_head, mu_by_head, block_weight22, V_dV, block_weight23, block_weight24,
+            matrix30_blocks, matrix31_blocks, W_dW,
             *blocks.at_once, blocks.programs,
             M=M, N=N, block_m_=config.padded(M), block_n_=min(config.read_tile, config.padded(N)),
             CHUNK=config.chunk, C=config.span, LEVELS=LEVELS, EVEN=blocks.even, EXACT=config.exact,
@@ -3839,16 +3860,16 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             num_warps=config.read_warps(config.padded(M), config.padded(N)), num_stages=1,
             maxnreg=config.most,
         )
-        V_dW__pairing = total((B, T, H), torch.float32, V_dW, V_dW_own)
-        V_dV__pairing = total((B, T, H), torch.float32, V_dV, V_dV_own)
-        W_dW__pairing = total((B, T, H), torch.float32, W_dW, W_dW_own)
-    V_borders = V_dV = V_dV_own = V_dW = V_dW_own = W_borders = W_dW = W_dW_own = block_weight19 = block_weight20 = (
-        block_weight21
-    ) = block_weight22 = block_weight23 = block_weight24 = dV_borders = dW_borders = matrix26_blocks = (
-        matrix27_blocks
-    ) = matrix28_blocks = matrix29_blocks = matrix30_blocks = matrix31_blocks = rows_10 = rows_11 = rows_12 = rows_7 = (
-        rows_8
-    ) = rows_9 = write2 = None
+        V_dW__state_adjoint = total((B, T, H), torch.float32, V_dW, V_dW_own)
+        V_dV__state_adjoint = total((B, T, H), torch.float32, V_dV, V_dV_own)
+        W_dW__state_adjoint = total((B, T, H), torch.float32, W_dW, W_dW_own)
+    V_checkpoints = V_dV = V_dV_own = V_dW = V_dW_own = W_checkpoints = W_dW = W_dW_own = block_weight19 = (
+        block_weight20
+    ) = block_weight21 = block_weight22 = block_weight23 = block_weight24 = dV_checkpoints = dW_checkpoints = (
+        matrix26_blocks
+    ) = matrix27_blocks = matrix28_blocks = matrix29_blocks = matrix30_blocks = matrix31_blocks = rows_10 = rows_11 = (
+        rows_12
+    ) = rows_7 = rows_8 = rows_9 = write2 = None
     if needs & {"eta", "keep", "mu", "x", "y"}:
         dx = some.new_empty((B, T, H, N), dtype=some.dtype) if "x" in needs else None
         dy = some.new_empty((B, T, H, M), dtype=some.dtype) if "y" in needs else None
@@ -3856,7 +3877,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         dlog_mu = some.new_empty((B, T, H), dtype=torch.float32) if "mu" in needs else None
         dlog_keep = some.new_empty((B, T, H), dtype=torch.float32) if "keep" in needs else None
         launch(
-            backward_rows_14, (cdiv(B * T, config.rows(config.padded(M), config.padded(N))) * H,),
+            backward_per_step_14, (cdiv(B * T, config.rows(config.padded(M), config.padded(N))) * H,),
             *((dx_5, *strides(dx_5, H)) if "x" in needs else (None, 0, 0, 0, 1)), eta, *strides(eta, H),
             *((read2, *strides(read2, H)) if "x" in needs else (None, 0, 0, 0, 1)), z, *strides(z, H),
             *((write1, *strides(write1, H)) if "x" in needs or "eta" in needs else (None, 0, 0, 0, 1)),
@@ -3864,10 +3885,10 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             x, *strides(x, H), *((read1, *strides(read1, H)) if "y" in needs else (None, 0, 0, 0, 1)),
             *((deta_0, deta_0.shape[2]) if "eta" in needs else (None, 0)),
             *((deta_2, deta_2.shape[2]) if "eta" in needs else (None, 0)), mu, *strides(mu, H),
-            *((V_dW__pairing, *strides(V_dW__pairing, H)) if "eta" in needs or "mu" in needs else (None, 0, 0, 0, 1)),
+            *((V_dW__state_adjoint, *strides(V_dW__state_adjoint, H)) if "eta" in needs or "mu" in needs else (None, 0, 0, 0, 1)),
             *((dlog_mu_0, dlog_mu_0.shape[2]) if "mu" in needs else (None, 0)),
-            *((V_dV__pairing, *strides(V_dV__pairing, H)) if "mu" in needs else (None, 0, 0, 0, 1)),
-            *((W_dW__pairing, *strides(W_dW__pairing, H)) if "keep" in needs else (None, 0, 0, 0, 1)),
+            *((V_dV__state_adjoint, *strides(V_dV__state_adjoint, H)) if "mu" in needs else (None, 0, 0, 0, 1)),
+            *((W_dW__state_adjoint, *strides(W_dW__state_adjoint, H)) if "keep" in needs else (None, 0, 0, 0, 1)),
             keep, *strides(keep, H),
             *((dlog_keep_6, dlog_keep_6.shape[2]) if "keep" in needs else (None, 0)), dx, dy, deta,
             dlog_mu, dlog_keep,
@@ -3934,10 +3955,10 @@ def step_kernel(
     W_stride0, W_stride1, next_W_stride0, next_W_stride1, o_stride0, o_stride1,
     heads, x_group, z_group, y_group, eta_group, mu_group, keep_group,
     size_n: tl.constexpr, block_n: tl.constexpr, size_m: tl.constexpr, block_m: tl.constexpr,
-    parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
+    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
 ):
     """Each program: one batch entry and head and a tile of m, one step."""
-    place = tl.program_id(0) // parts
+    place = tl.program_id(0) // programs
     if flat:  # more batch entries than a grid is high
         batch = tl.cast(place // heads, tl.int64)
         head = tl.cast(place % heads, tl.int64)
@@ -3969,7 +3990,7 @@ def step_kernel(
     wide_n = tl.cast(at_n, tl.int64)
     in_n = at_n < size_n
     for turn in tl.static_range(turns):
-        tile = tl.program_id(0) % parts * turns + turn
+        tile = tl.program_id(0) % programs * turns + turn
         first = tile == 0
         at_m = tile * block_m + tl.arange(0, block_m)
         wide_m = tl.cast(at_m, tl.int64)
@@ -4016,11 +4037,11 @@ def steps_kernel(
     o_stride0, o_stride1, o_stride2,
     heads, x_group, z_group, y_group, eta_group, mu_group, keep_group, steps,
     size_n: tl.constexpr, block_n: tl.constexpr, size_m: tl.constexpr, block_m: tl.constexpr,
-    parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
+    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
     yields: tl.constexpr, keeps: tl.constexpr, ends: tl.constexpr,
 ):
     """Each program: one sequence and head and a tile of m, one step after the other, with the state in registers."""
-    place = tl.program_id(0) // parts
+    place = tl.program_id(0) // programs
     if flat:  # more batch entries than a grid is high
         batch = tl.cast(place // heads, tl.int64)
         head = tl.cast(place % heads, tl.int64)
@@ -4054,7 +4075,7 @@ def steps_kernel(
     wide_n = tl.cast(at_n, tl.int64)
     in_n = at_n < size_n
     for turn in tl.static_range(turns):
-        tile = tl.program_id(0) % parts * turns + turn
+        tile = tl.program_id(0) % programs * turns + turn
         first = tile == 0
         at_m = tile * block_m + tl.arange(0, block_m)
         wide_m = tl.cast(at_m, tl.int64)
@@ -4064,29 +4085,29 @@ def steps_kernel(
         V = tl.load(V_at + at_m[:, None] * V_stride2 + at_n[None, :] * V_stride3, mask=in_m_n, other=0.0)
         W = tl.load(W_at + at_m[:, None] * W_stride2 + at_n[None, :] * W_stride3, mask=in_m_n, other=0.0)
         now = tl.cast(0, tl.int64)
-        x_ahead = tl.load(x_at + now * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
-        z_ahead = tl.load(z_at + now * z_stride1 + wide_n * z_stride3, mask=in_n, other=0.0)
-        y_ahead = tl.load(y_at + now * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0)
-        eta_ahead = tl.load(eta_at + now * eta_stride1)
-        mu_ahead = tl.load(mu_at + now * mu_stride1)
-        keep_ahead = tl.load(keep_at + now * keep_stride1)
+        x_prefetched = tl.load(x_at + now * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
+        z_prefetched = tl.load(z_at + now * z_stride1 + wide_n * z_stride3, mask=in_n, other=0.0)
+        y_prefetched = tl.load(y_at + now * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0)
+        eta_prefetched = tl.load(eta_at + now * eta_stride1)
+        mu_prefetched = tl.load(mu_at + now * mu_stride1)
+        keep_prefetched = tl.load(keep_at + now * keep_stride1)
         V = V.to(tl.float32)
         W = W.to(tl.float32)
         for offset in range(count):
             now = tl.cast(offset, tl.int64)
             then = tl.minimum(now + 1, count - 1)
-            x = x_ahead.to(tl.float32)
-            x_ahead = tl.load(x_at + then * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
-            z = z_ahead.to(tl.float32)
-            z_ahead = tl.load(z_at + then * z_stride1 + wide_n * z_stride3, mask=in_n, other=0.0)
-            y = y_ahead.to(tl.float32)
-            y_ahead = tl.load(y_at + then * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0)
-            eta = eta_ahead.to(tl.float32)
-            eta_ahead = tl.load(eta_at + then * eta_stride1)
-            mu = tl.exp(mu_ahead.to(tl.float32))
-            mu_ahead = tl.load(mu_at + then * mu_stride1)
-            keep = tl.exp(keep_ahead.to(tl.float32))
-            keep_ahead = tl.load(keep_at + then * keep_stride1)
+            x = x_prefetched.to(tl.float32)
+            x_prefetched = tl.load(x_at + then * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
+            z = z_prefetched.to(tl.float32)
+            z_prefetched = tl.load(z_at + then * z_stride1 + wide_n * z_stride3, mask=in_n, other=0.0)
+            y = y_prefetched.to(tl.float32)
+            y_prefetched = tl.load(y_at + then * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0)
+            eta = eta_prefetched.to(tl.float32)
+            eta_prefetched = tl.load(eta_at + then * eta_stride1)
+            mu = tl.exp(mu_prefetched.to(tl.float32))
+            mu_prefetched = tl.load(mu_at + then * mu_stride1)
+            keep = tl.exp(keep_prefetched.to(tl.float32))
+            keep_prefetched = tl.load(keep_at + then * keep_stride1)
             x_W = tl.sum(x[None, :] * W, axis=1)
             error = x_W - y
             t1 = mu * V + error[:, None] * x[None, :]

@@ -78,13 +78,14 @@ from chunkform.runtime.op.version import written_for
 
 written_for("0.1", __file__)
 
-from chunkform.runtime.chunk_kernels.chunk_layout import parts_for, places
+from chunkform.runtime.chunk_kernels.chunk_layout import chunk_layout, segments_for
 from chunkform.runtime.chunk_kernels.kernels import (
-    border_sums, chained_matrix, chunk_of, cumulate_beside, inverse, part_of, place_of, power, span,
+    boundary_sums, chained_matrix, chunk_of, cumulate_beside, inverse, place_of, power, segment_of,
+    span,
 )
 from chunkform.runtime.chunk_kernels.reductions import pair, total
 from chunkform.runtime.chunk_kernels.segment_maps import map_of_all
-from chunkform.runtime.chunk_kernels.segment_tails import LATE, is_zero, join_pieces, late_pieces
+from chunkform.runtime.chunk_kernels.segment_tails import TAIL_STEPS, is_zero, join_tails, tails_of
 from chunkform.runtime.chunk_kernels.split_precision import rounded_and_rest, rounded_to
 from chunkform.runtime.launch.launch import (
     DTYPES, by_launch, cdiv, choose, cotangent, launch, spread, steps, strides, whole,
@@ -94,8 +95,8 @@ from chunkform.runtime.op.decode import Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK, call_of, chunks_of, dtype_of, from_chunks, from_steps, in_parts, in_segments, or_zeros,
-    steps_first, steps_or_zeros,
+    CHUNK, call_of, chunks_of, dtype_of, from_boundaries, from_chunks, from_steps, in_segments,
+    or_zeros, steps_first, steps_or_zeros,
 )
 from chunkform.runtime.torch_form.decays import decay_all, decay_in, decay_mask, decay_out, triangular_inverse
 from chunkform.runtime.torch_form.segment_maps import Segment, map_of_segment, over_chunks
@@ -297,7 +298,7 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     dz, y_2, W_0, W_end = in_segments(_backward_sweep_3, (log_keep, error, t12, do, p), (W_first,), lead, 1, CHUNK)
     keep = log_keep.exp()
     # paired_W: keep_t <W_{t-1}, dW_t>
-    (paired_W,) = in_parts(
+    (paired_W,) = from_boundaries(
         _backward_state_adjoint_4, (-eta, log_keep, error, p, x, z, do, keep), (W_0, dW_C), lead, CHUNK
     )
     gradients = {}
@@ -338,10 +339,10 @@ def _forward_states_1_composed(later, earlier):
     return (a0, (a1 + later[1]))
 
 
-def _forward_states_1_applied(parts, states):
+def _forward_states_1_applied(maps, states):
     """The states that leave a segment, from those that enter it."""
-    a0 = states[0] @ parts[0].mT
-    return ((parts[1] + a0),)
+    a0 = states[0] @ maps[0].mT
+    return ((maps[1] + a0),)
 
 
 def torch_forward_states(given, states, constants, exchange):
@@ -398,10 +399,10 @@ def _backward_states_1_composed(later, earlier):
     return (a0, (later[1] + a1))
 
 
-def _backward_states_1_applied(parts, states):
+def _backward_states_1_applied(maps, states):
     """The states that leave a segment, from those that enter it."""
-    a0 = states[0] @ parts[0].mT
-    return ((parts[1] + a0),)
+    a0 = states[0] @ maps[0].mT
+    return ((maps[1] + a0),)
 
 
 def torch_backward_states(given, states, constants, saved, cotangents, final_cotangents, exchange):
@@ -428,7 +429,7 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def forward_prepare_1(
+def forward_prologue_1(
     matrix1, keep_sums, keep_rests, x_p, x_b, x_t, x_h, x_g, eta_by_head, matrix2,
     z_p, z_b, z_t, z_h, z_g,
     T, H, chunks, begins, stops, programs,
@@ -481,15 +482,15 @@ def forward_prepare_1(
         )  # ((z x^T) . m) diag(eta)
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def forward_sweep_1(
-    W_first, W_last, W_linear, W_late, W_late_map, W_live, keep_sums, keep_rests,
+    W_first, W_last, W_linear, W_tail, W_tail_map, W_live, keep_sums, keep_rests,
     x_p, x_b, x_t, x_h, x_g, y_p, y_b, y_t, y_h, y_g, matrix1, z_p, z_b, z_t, z_h, z_g, matrix2,
     write1_out, o_out, eta_by_head,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     N: tl.constexpr, M: tl.constexpr, block_n_: tl.constexpr, block_m_: tl.constexpr,
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
-    PIECE: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    TAIL: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep forwards in time, which carries a tile of W."""
@@ -499,7 +500,7 @@ def forward_sweep_1(
     tile = tl.program_id(0) % tiles
     sh = (tl.program_id(0) // tiles).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -527,9 +528,9 @@ def forward_sweep_1(
         W = W + (W_slice,)
         n_ = n_ + (n__slice,)
         n__ok = n__ok + (n__ok_slice,)
-    if PIECE > 0:
-        edge = tl.maximum(count - LATE // C, 0)
-        if PIECE == 1:
+    if TAIL > 0:
+        edge = tl.maximum(count - TAIL_STEPS // C, 0)
+        if TAIL == 1:
             begin, first, count = begin + edge * C, first + edge, count - edge
             live = 0
         else:
@@ -609,9 +610,9 @@ def forward_sweep_1(
     for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
         if YIELD:
             if W_last is not None:
-                if part == parts - 1:
+                if segment == segments - 1:
                     tl.store(
-                        W_last + (sh // H // parts * H + h) * M * N + m_[:, None] * N + n_[n_n_][None, :],
+                        W_last + (sh // H // segments * H + h) * M * N + m_[:, None] * N + n_[n_n_][None, :],
                         W[n_n_], mask=m__ok[:, None] & n__ok[n_n_][None, :],
                     )
         elif W_last is not None:
@@ -624,18 +625,18 @@ def forward_sweep_1(
                 W_linear + sh * N * N + n_[n_n_][None, :] * N + column[:, None], W[n_n_],
                 mask=column_ok[:, None] & n__ok[n_n_][None, :],
             )
-        if PIECE == 1 and W_last is not None:
+        if TAIL == 1 and W_last is not None:
             tl.store(
-                W_late + sh * M * N + m_[:, None] * N + n_[n_n_][None, :], W[n_n_],
+                W_tail + sh * M * N + m_[:, None] * N + n_[n_n_][None, :], W[n_n_],
                 mask=m__ok[:, None] & n__ok[n_n_][None, :],
             )
-        if PIECE == 1 and W_linear is not None:
+        if TAIL == 1 and W_linear is not None:
             tl.store(
-                W_late_map + sh * N * N + n_[n_n_][None, :] * N + column[:, None], W[n_n_],
+                W_tail_map + sh * N * N + n_[n_n_][None, :] * N + column[:, None], W[n_n_],
                 mask=column_ok[:, None] & n__ok[n_n_][None, :],
             )
             live = tl.maximum(live, tl.max(tl.where(W[n_n_] != 0.0, 1, 0)))
-    if PIECE == 1 and W_linear is not None:
+    if TAIL == 1 and W_linear is not None:
         if tile >= (0 if W_last is None else tl.cdiv(M, block_m_)):
             tl.store(
                 W_live + sh * ((N + block_m_ - 1) // block_m_) + tile - (0 if W_last is None else tl.cdiv(M, block_m_)),
@@ -655,28 +656,28 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(x.shape[2], z.shape[2], y.shape[2], eta.shape[2], keep.shape[2], 0)
     N = x.shape[-1]
     M = y.shape[-1]
-    config = choose(some.dtype, (N, M), "4d0b13bc0b80c8e0")
-    lay = places(packed, (B, T, H), config.chunk)
-    parts = parts_for(lay, B * H * cdiv(M, min(config.tile, config.padded(M))))
+    config = choose(some.dtype, (N, M), "fb10f239f3000c70")
+    layout = chunk_layout(packed, (B, T, H), config.chunk)
+    segments = segments_for(layout, B * H * cdiv(M, min(config.tile, config.padded(M))))
     W_first = whole(states.get("W"))
     W_starts = W_first
-    keep_sums, keep_rests, keep_extents, eta_by_head = cumulate_beside(keep, eta, lay, config.exact)
+    keep_sums, keep_rests, keep_extents, eta_by_head = cumulate_beside(keep, eta, layout, config.exact)
     keep_extents = None
-    matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
-    matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+    matrix1 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
+    matrix2 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
     launch(
-        forward_prepare_1, (config.queues(lay.programs),),
+        forward_prologue_1, (config.queues(layout.programs),),
         matrix1, keep_sums, keep_rests, x, *strides(x, H), eta_by_head, matrix2, z, *strides(z, H),
-        *lay.at_once, lay.programs,
+        *layout.at_once, layout.programs,
         N=N, block_n_=config.padded(N), CHUNK=config.chunk,
         STAGES=config.queued(config.padded(N) * (x.element_size() + z.element_size()), config.chunk),
-        C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
-        DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=255,
+        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
     )
-    if parts > 1 or exchange is not None:
-        W_ends = some.new_empty((B * parts, H, M, N), dtype=torch.float32)
-        W_linear = some.new_empty((B * parts, H, N, N), dtype=torch.float32)
-        walk = config.walk(
+    if segments > 1 or exchange is not None:
+        W_ends = some.new_empty((B * segments, H, M, N), dtype=torch.float32)
+        W_linear = some.new_empty((B * segments, H, N, N), dtype=torch.float32)
+        sweep = config.sweep(
             M, config.padded(N) * x.element_size(),
             keep_sums.element_size()
             + keep_sums.element_size()
@@ -684,33 +685,35 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             + config.chunk * matrix1.element_size(), y.element_size(), elements=True,
             programs=config.crowd(config.padded(N)),
         )
-        late = late_pieces(W_ends, W_linear, lay.length(parts), walk.tile)
-        for piece, ends, linear in by_launch(W_ends, W_linear, walk.programs, late):
+        tails = tails_of(W_ends, W_linear, layout.length(segments), sweep.tile)
+        for tail, ends, linear in by_launch(W_ends, W_linear, sweep.programs, tails):
             launch(
-                forward_sweep_1, (lay.sequences * parts * H * (cdiv(M, walk.tile) * (ends is not None) + cdiv(N, walk.tile) * (linear is not None)),),
-                None, ends, linear, late and late.ends, late and late.linear, late and late.live, keep_sums,
-                keep_rests, x, *strides(x, H), y, *strides(y, H), matrix1, z, *strides(z, H), matrix2, None,
-                None, eta_by_head,
-                *lay.walked, parts, lay.length(parts),
-                N=N, M=M, block_n_=min(config.slice, config.padded(N)), block_m_=walk.tile, YIELD=False,
-                WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, PIECE=piece, C=config.chunk,
-                LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-                num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+                forward_sweep_1, (layout.sequences * segments * H * (cdiv(M, sweep.tile) * (ends is not None) + cdiv(N, sweep.tile) * (linear is not None)),),
+                None, ends, linear, tails and tails.ends, tails and tails.linear, tails and tails.live,
+                keep_sums, keep_rests, x, *strides(x, H), y, *strides(y, H), matrix1, z, *strides(z, H),
+                matrix2, None, None, eta_by_head,
+                *layout.swept, segments, layout.length(segments),
+                N=N, M=M, block_n_=min(config.slice, config.padded(N)), block_m_=sweep.tile, YIELD=False,
+                WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, TAIL=tail, C=config.chunk,
+                LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+                num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
             )
-        join_pieces(late, W_ends, W_linear, 0)
-        late = None
+        join_tails(tails, W_ends, W_linear, 0)
+        tails = None
         if exchange is not None:  # other segments of the sequence are elsewhere
-            W_coming = exchange.begin((map_of_all("W", W_first, W_ends, lay, parts, True, linear=W_linear, axis=1),))
-    if parts > 1 or exchange is not None:
+            W_coming = exchange.begin(
+                (map_of_all("W", W_first, W_ends, layout, segments, True, linear=W_linear, axis=1),)
+            )
+    if segments > 1 or exchange is not None:
         if exchange is not None:
             ((W_first, W_starts),) = W_coming()
         else:
-            W_starts = chained_matrix(W_first, W_ends, W_linear, lay, parts, True, along=1)
+            W_starts = chained_matrix(W_first, W_ends, W_linear, layout, segments, True, along=1)
     W_ends = None
     write1 = some.new_empty((B, T, H, M), dtype=some.dtype) if needs_backward else None
     o = some.new_empty((B, T, H, M), dtype=some.dtype)
-    W_last = some.new_empty((lay.sequences, H, M, N), dtype=torch.float32) if finals else None
-    walk = config.walk(
+    W_last = some.new_empty((layout.sequences, H, M, N), dtype=torch.float32) if finals else None
+    sweep = config.sweep(
         M, config.padded(N) * (x.element_size() + z.element_size()),
         keep_sums.element_size()
         + keep_sums.element_size()
@@ -719,14 +722,14 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         elements=True,
     )
     launch(
-        forward_sweep_1, (lay.sequences * parts * H * cdiv(M, walk.tile),),
+        forward_sweep_1, (layout.sequences * segments * H * cdiv(M, sweep.tile),),
         W_starts, W_last, None, None, None, None, keep_sums, keep_rests, x, *strides(x, H),
         y, *strides(y, H), matrix1, z, *strides(z, H), matrix2, write1, o, eta_by_head,
-        *lay.walked, parts, lay.length(parts),
-        N=N, M=M, block_n_=min(config.slice, config.padded(N)), block_m_=walk.tile, YIELD=True,
-        WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, PIECE=0, C=config.chunk,
-        LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-        num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+        *layout.swept, segments, layout.length(segments),
+        N=N, M=M, block_n_=min(config.slice, config.padded(N)), block_m_=sweep.tile, YIELD=True,
+        WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, TAIL=0, C=config.chunk,
+        LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
     )
     keep_rests = matrix1 = matrix2 = None
     saved = {}
@@ -736,16 +739,16 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     if needs_backward:
         saved |= {"f73806d84e": write1}
     write1 = None
-    if parts > 1:
+    if segments > 1:
         saved |= {"W starts": W_starts}
-    if parts > 1 or exchange is not None:
+    if segments > 1 or exchange is not None:
         saved |= {"W linear": W_linear}
     W_linear = None
     return {"o": o}, {"W": W_last}, saved
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def backward_prepare_1(
+def backward_prologue_1(
     matrix2, keep_sums, keep_rests, z_p, z_b, z_t, z_h, z_g, x_p, x_b, x_t, x_h, x_g, matrix1,
     eta_by_head, matrix3, do_p, do_b, do_t, do_h, do_g,
     write1_p, write1_b, write1_t, write1_h, write1_g, matrix4, own1_out,
@@ -824,12 +827,12 @@ def backward_prepare_1(
         )  # W: own.late, columns
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_1(
     dW_first, dW_last, x_p, x_b, x_t, x_h, x_g, keep_sums, keep_rests,
     do_p, do_b, do_t, do_h, do_g, matrix2, matrix1, eta_by_head, dy_out,
     z_p, z_b, z_t, z_h, z_g,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     N: tl.constexpr, M: tl.constexpr, block_n_: tl.constexpr, block_m_: tl.constexpr,
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
     C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
@@ -839,7 +842,7 @@ def backward_sweep_1(
     tile = tl.program_id(0) % tl.cdiv(M, block_m_)
     sh = (tl.program_id(0) // tl.cdiv(M, block_m_)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -930,9 +933,9 @@ def backward_sweep_1(
     for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
         if YIELD:
             if dW_last is not None:
-                if part == 0:
+                if segment == 0:
                     tl.store(
-                        dW_last + (sh // H // parts * H + h) * M * N + m_[:, None] * N + n_[n_n_][None, :],
+                        dW_last + (sh // H // segments * H + h) * M * N + m_[:, None] * N + n_[n_n_][None, :],
                         dW[n_n_], mask=m__ok[:, None] & n__ok[n_n_][None, :],
                     )
         else:
@@ -943,7 +946,7 @@ def backward_sweep_1(
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def backward_prepare_2(
+def backward_prologue_2(
     matrix5, keep_sums, keep_rests, dy_p, dy_b, dy_t, dy_h, dy_g,
     write1_p, write1_b, write1_t, write1_h, write1_g, matrix6, eta_by_head,
     x_p, x_b, x_t, x_h, x_g, own2_out, own1_out,
@@ -1009,13 +1012,13 @@ def backward_prepare_2(
         )  # W: own.late, columns
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_2(
     dW_first, keep_sums, keep_rests, eta_by_head, x_p, x_b, x_t, x_h, x_g,
     write1_p, write1_b, write1_t, write1_h, write1_g, W_out_late__out, matrix5,
     z_p, z_b, z_t, z_h, z_g, matrix3, dx_1_out, deta_1_out, do_p, do_b, do_t, do_h, do_g,
     dy_p, dy_b, dy_t, dy_h, dy_g,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     M: tl.constexpr, N: tl.constexpr, block_m_: tl.constexpr, block_n_: tl.constexpr,
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
     C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
@@ -1025,7 +1028,7 @@ def backward_sweep_2(
     tile = tl.program_id(0) % tl.cdiv(N, block_n_)
     sh = (tl.program_id(0) // tl.cdiv(N, block_n_)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -1153,13 +1156,13 @@ def backward_sweep_2(
             )  # W: out.late
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_3(
     W_first, W_last, keep_sums, keep_rests, z_p, z_b, z_t, z_h, z_g,
     do_p, do_b, do_t, do_h, do_g, x_p, x_b, x_t, x_h, x_g, dy_p, dy_b, dy_t, dy_h, dy_g,
     W_in_late__out, W_in_early__out, matrix4, matrix6, dx_1_p, dx_1_b, dx_1_t, dx_1_h, dx_1_g,
     dx_out, dz_out, eta_by_head, write1_p, write1_b, write1_t, write1_h, write1_g,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     M: tl.constexpr, N: tl.constexpr, block_m_: tl.constexpr, block_n_: tl.constexpr,
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
     READ: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
@@ -1169,7 +1172,7 @@ def backward_sweep_3(
     tile = tl.program_id(0) % tl.cdiv(N, block_n_)
     sh = (tl.program_id(0) // tl.cdiv(N, block_n_)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -1328,39 +1331,39 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(x.shape[2], z.shape[2], y.shape[2], eta.shape[2], keep.shape[2], 0)
     N = x.shape[-1]
     M = y.shape[-1]
-    config = choose(some.dtype, (N, M), "4d0b13bc0b80c8e0")
-    lay = places(packed, (B, T, H), config.chunk)
-    parts = parts_for(lay, B * H * cdiv(N, min(config.tile, config.padded(N))))
+    config = choose(some.dtype, (N, M), "fb10f239f3000c70")
+    layout = chunk_layout(packed, (B, T, H), config.chunk)
+    segments = segments_for(layout, B * H * cdiv(N, min(config.tile, config.padded(N))))
     W_first = whole(states.get("W"))
     dW_first = dW_starts = whole(final_cotangents.get("W"))
-    W_starts = saved["W starts"] if parts > 1 else W_first
+    W_starts = saved["W starts"] if segments > 1 else W_first
     write1 = saved["f73806d84e"]
     do = cotangent(cotangents.get("o"), some, (B, T, H, M))
     if "keep_sums" in saved:
         keep_sums, keep_rests, keep_extents, eta_by_head = saved["keep_sums"], None, None, saved["eta_by_head"]
     else:
-        keep_sums, keep_rests, keep_extents, eta_by_head = cumulate_beside(keep, eta, lay, config.exact)
+        keep_sums, keep_rests, keep_extents, eta_by_head = cumulate_beside(keep, eta, layout, config.exact)
     keep_extents = None
     own1 = some.new_empty((B, H, 5, T), dtype=torch.float32)
     own2 = some.new_empty((B, H, 1, T), dtype=torch.float32)
-    matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
-    matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
-    matrix3 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
-    matrix4 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+    matrix2 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
+    matrix1 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
+    matrix3 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
+    matrix4 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
     launch(
-        backward_prepare_1, (config.queues(lay.programs),),
+        backward_prologue_1, (config.queues(layout.programs),),
         matrix2, keep_sums, keep_rests, z, *strides(z, H), x, *strides(x, H), matrix1, eta_by_head,
         matrix3, do, *strides(do, H), write1, *strides(write1, H), matrix4, own1,
-        *lay.at_once, lay.programs,
+        *layout.at_once, layout.programs,
         N=N, M=M, block_n_=config.padded(N), block_m_=config.padded(M), CHUNK=config.chunk,
         STAGES=config.queued(config.padded(N) * (z.element_size() + x.element_size()) + config.padded(M) * (do.element_size() + write1.element_size()), config.chunk),
-        C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
-        DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=255,
+        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
     )
-    if parts > 1 or exchange is not None:
-        dW_ends = some.new_empty((B * parts, H, M, N), dtype=torch.float32)
+    if segments > 1 or exchange is not None:
+        dW_ends = some.new_empty((B * segments, H, M, N), dtype=torch.float32)
         dW_linear = saved["W linear"].mT
-        walk = config.walk(
+        sweep = config.sweep(
             M, config.padded(N) * (x.element_size() + z.element_size()),
             keep_sums.element_size()
             + keep_sums.element_size()
@@ -1369,28 +1372,28 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             elements=True,
         )
         launch(
-            backward_sweep_1, (lay.sequences * parts * H * cdiv(M, walk.tile),),
+            backward_sweep_1, (layout.sequences * segments * H * cdiv(M, sweep.tile),),
             None, dW_ends, x, *strides(x, H), keep_sums, keep_rests, do, *strides(do, H), matrix2,
             matrix1, eta_by_head, None, z, *strides(z, H),
-            *lay.walked, parts, lay.length(parts),
-            N=N, M=M, block_n_=min(config.slice, config.padded(N)), block_m_=walk.tile, YIELD=False,
-            WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
-            LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+            *layout.swept, segments, layout.length(segments),
+            N=N, M=M, block_n_=min(config.slice, config.padded(N)), block_m_=sweep.tile, YIELD=False,
+            WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
+            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
         if exchange is not None:  # other segments of the sequence are elsewhere
             dW_coming = exchange.begin(
-                (map_of_all("W", dW_first, dW_ends, lay, parts, False, linear=dW_linear, axis=1),)
+                (map_of_all("W", dW_first, dW_ends, layout, segments, False, linear=dW_linear, axis=1),)
             )
-    if parts > 1 or exchange is not None:
+    if segments > 1 or exchange is not None:
         if exchange is not None:
             ((dW_first, dW_starts),) = dW_coming()
         else:
-            dW_starts = chained_matrix(dW_first, dW_ends, dW_linear, lay, parts, False, along=1)
+            dW_starts = chained_matrix(dW_first, dW_ends, dW_linear, layout, segments, False, along=1)
     dW_ends = None
     dy = some.new_empty((B, T, H, M), dtype=some.dtype)
-    dW_last = some.new_empty((lay.sequences, H, M, N), dtype=torch.float32) if needs & {"W"} else None
-    walk = config.walk(
+    dW_last = some.new_empty((layout.sequences, H, M, N), dtype=torch.float32) if needs & {"W"} else None
+    sweep = config.sweep(
         M, config.padded(N) * (x.element_size() + z.element_size()),
         keep_sums.element_size()
         + keep_sums.element_size()
@@ -1399,28 +1402,28 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         elements=True,
     )
     launch(
-        backward_sweep_1, (lay.sequences * parts * H * cdiv(M, walk.tile),),
+        backward_sweep_1, (layout.sequences * segments * H * cdiv(M, sweep.tile),),
         dW_starts, dW_last, x, *strides(x, H), keep_sums, keep_rests, do, *strides(do, H), matrix2,
         matrix1, eta_by_head, dy, z, *strides(z, H),
-        *lay.walked, parts, lay.length(parts),
-        N=N, M=M, block_n_=min(config.slice, config.padded(N)), block_m_=walk.tile, YIELD=True,
-        WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
-        LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-        num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+        *layout.swept, segments, layout.length(segments),
+        N=N, M=M, block_n_=min(config.slice, config.padded(N)), block_m_=sweep.tile, YIELD=True,
+        WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
+        LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
     )
     matrix1 = matrix2 = None
     if needs & {"eta", "keep", "x", "z"}:
-        matrix5 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
-        matrix6 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+        matrix5 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
+        matrix6 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
         launch(
-            backward_prepare_2, (config.queues(lay.programs),),
+            backward_prologue_2, (config.queues(layout.programs),),
             matrix5, keep_sums, keep_rests, dy, *strides(dy, H), write1, *strides(write1, H), matrix6,
             eta_by_head, x, *strides(x, H), own2, own1,
-            *lay.at_once, lay.programs,
+            *layout.at_once, layout.programs,
             M=M, N=N, block_m_=config.padded(M), block_n_=config.padded(N), CHUNK=config.chunk,
             STAGES=config.queued(config.padded(M) * (dy.element_size() + write1.element_size()) + config.padded(N) * x.element_size(), config.chunk),
-            C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
-            DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=255,
+            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
         )
     if needs & {"eta", "keep", "x", "z"}:
         dx_1 = some.new_empty((B, T, H, N), dtype=some.dtype)
@@ -1430,7 +1433,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         W_out_late_ = some.new_empty(
             (B, H, cdiv(N, min(config.tile, config.padded(N))) * config.warps, T), dtype=torch.float32
         )
-        walk = config.walk(
+        sweep = config.sweep(
             N, config.padded(M) * (write1.element_size() + do.element_size() + dy.element_size()),
             keep_sums.element_size()
             + keep_sums.element_size()
@@ -1439,15 +1442,15 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             x.element_size() + z.element_size(), elements=True,
         )
         launch(
-            backward_sweep_2, (lay.sequences * parts * H * cdiv(N, walk.tile),),
+            backward_sweep_2, (layout.sequences * segments * H * cdiv(N, sweep.tile),),
             dW_starts, keep_sums, keep_rests, eta_by_head, x, *strides(x, H),
             write1, *strides(write1, H), W_out_late_, matrix5, z, *strides(z, H), matrix3, dx_1, deta_1,
             do, *strides(do, H), dy, *strides(dy, H),
-            *lay.walked, parts, lay.length(parts),
-            M=M, N=N, block_m_=min(config.slice, config.padded(M)), block_n_=walk.tile, YIELD=True,
-            WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
-            LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+            *layout.swept, segments, layout.length(segments),
+            M=M, N=N, block_m_=min(config.slice, config.padded(M)), block_n_=sweep.tile, YIELD=True,
+            WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
+            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
     matrix3 = matrix5 = None
     if needs & {"keep", "x", "z"}:
@@ -1460,11 +1463,11 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             (B, H, cdiv(N, min(config.tile, config.padded(N))) * config.warps, T), dtype=torch.float32
         )
         W_last = (
-            some.new_empty((lay.sequences * parts, H, M, N), dtype=torch.float32)
-            if dW_first is not None or parts > 1 or exchange is not None
+            some.new_empty((layout.sequences * segments, H, M, N), dtype=torch.float32)
+            if dW_first is not None or segments > 1 or exchange is not None
             else None
         )
-        for read, keeps, walk in config.by_read(
+        for read, keeps, sweep in config.by_read(
             N,
             (
                 config.padded(M) * (do.element_size() + dy.element_size() + write1.element_size()),
@@ -1491,15 +1494,15 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             elements=True, wanted=(bool(needs & {"keep", "z"}), bool(needs & {"keep", "x"})),
         ):
             launch(
-                backward_sweep_3, (lay.sequences * parts * H * cdiv(N, walk.tile),),
+                backward_sweep_3, (layout.sequences * segments * H * cdiv(N, sweep.tile),),
                 W_starts, W_last if keeps else None, keep_sums, keep_rests, z, *strides(z, H),
                 do, *strides(do, H), x, *strides(x, H), dy, *strides(dy, H), W_in_late_, W_in_early_,
                 matrix4, matrix6, dx_1, *strides(dx_1, H), dx, dz, eta_by_head, write1, *strides(write1, H),
-                *lay.walked, parts, lay.length(parts),
-                M=M, N=N, block_m_=min(config.slice, config.padded(M)), block_n_=walk.tile, YIELD=True,
-                WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, READ=read, C=config.chunk,
-                LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-                num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+                *layout.swept, segments, layout.length(segments),
+                M=M, N=N, block_m_=min(config.slice, config.padded(M)), block_n_=sweep.tile, YIELD=True,
+                WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, READ=read, C=config.chunk,
+                LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+                num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
             )
     dx_1 = eta_by_head = matrix4 = matrix6 = None
     if needs & {"keep"}:
@@ -1507,8 +1510,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     W_last = None
     gradients, initial = {}, {}
     if needs & {"keep"}:  # the decay times <W_(t-1), dW_t>
-        W_pairing = border_sums(
-            keep_sums, keep_rests, W_at_ends, lay, parts, config.exact, out_late=W_out_late_,
+        W_state_adjoint = boundary_sums(
+            keep_sums, keep_rests, W_at_ends, layout, segments, config.exact, out_late=W_out_late_,
             in_late=W_in_late_, in_early=W_in_early_, own_late=own1, own_early=own2,
         )
     W_in_early_ = W_in_late_ = W_out_late_ = keep_rests = keep_sums = own1 = own2 = None
@@ -1524,7 +1527,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         gradients["eta"] = total((B, T, H), some.dtype, deta_1).to(given["eta"].dtype)
     deta_1 = None
     if "keep" in needs:
-        gradients["keep"] = spread(W_pairing, (B, T, H), some).to(given["keep"].dtype)
+        gradients["keep"] = spread(W_state_adjoint, (B, T, H), some).to(given["keep"].dtype)
     if "W" in needs:
         initial["W"] = dW_last
     dW_last = None
@@ -1557,10 +1560,10 @@ def step_kernel(
     W_stride0, W_stride1, next_W_stride0, next_W_stride1, o_stride0, o_stride1,
     heads, x_group, z_group, y_group, eta_group, keep_group,
     size_n: tl.constexpr, block_n: tl.constexpr, size_m: tl.constexpr, block_m: tl.constexpr,
-    parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
+    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
 ):
     """Each program: one batch entry and head and a tile of m, one step."""
-    place = tl.program_id(0) // parts
+    place = tl.program_id(0) // programs
     if flat:  # more batch entries than a grid is high
         batch = tl.cast(place // heads, tl.int64)
         head = tl.cast(place % heads, tl.int64)
@@ -1588,7 +1591,7 @@ def step_kernel(
     wide_n = tl.cast(at_n, tl.int64)
     in_n = at_n < size_n
     for turn in tl.static_range(turns):
-        tile = tl.program_id(0) % parts * turns + turn
+        tile = tl.program_id(0) % programs * turns + turn
         first = tile == 0
         at_m = tile * block_m + tl.arange(0, block_m)
         wide_m = tl.cast(at_m, tl.int64)
@@ -1626,11 +1629,11 @@ def steps_kernel(
     o_stride0, o_stride1, o_stride2,
     heads, x_group, z_group, y_group, eta_group, keep_group, steps,
     size_n: tl.constexpr, block_n: tl.constexpr, size_m: tl.constexpr, block_m: tl.constexpr,
-    parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
+    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
     yields: tl.constexpr, keeps: tl.constexpr, ends: tl.constexpr,
 ):
     """Each program: one sequence and head and a tile of m, one step after the other, with the state in registers."""
-    place = tl.program_id(0) // parts
+    place = tl.program_id(0) // programs
     if flat:  # more batch entries than a grid is high
         batch = tl.cast(place // heads, tl.int64)
         head = tl.cast(place % heads, tl.int64)
@@ -1662,7 +1665,7 @@ def steps_kernel(
     wide_n = tl.cast(at_n, tl.int64)
     in_n = at_n < size_n
     for turn in tl.static_range(turns):
-        tile = tl.program_id(0) % parts * turns + turn
+        tile = tl.program_id(0) % programs * turns + turn
         first = tile == 0
         at_m = tile * block_m + tl.arange(0, block_m)
         wide_m = tl.cast(at_m, tl.int64)
@@ -1671,25 +1674,25 @@ def steps_kernel(
         in_m_n = in_m[:, None] & in_n[None, :]
         W = tl.load(W_at + at_m[:, None] * W_stride2 + at_n[None, :] * W_stride3, mask=in_m_n, other=0.0)
         now = tl.cast(0, tl.int64)
-        x_ahead = tl.load(x_at + now * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
-        z_ahead = tl.load(z_at + now * z_stride1 + wide_n * z_stride3, mask=in_n, other=0.0)
-        y_ahead = tl.load(y_at + now * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0)
-        eta_ahead = tl.load(eta_at + now * eta_stride1)
-        keep_ahead = tl.load(keep_at + now * keep_stride1)
+        x_prefetched = tl.load(x_at + now * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
+        z_prefetched = tl.load(z_at + now * z_stride1 + wide_n * z_stride3, mask=in_n, other=0.0)
+        y_prefetched = tl.load(y_at + now * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0)
+        eta_prefetched = tl.load(eta_at + now * eta_stride1)
+        keep_prefetched = tl.load(keep_at + now * keep_stride1)
         W = W.to(tl.float32)
         for offset in range(count):
             now = tl.cast(offset, tl.int64)
             then = tl.minimum(now + 1, count - 1)
-            x = x_ahead.to(tl.float32)
-            x_ahead = tl.load(x_at + then * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
-            z = z_ahead.to(tl.float32)
-            z_ahead = tl.load(z_at + then * z_stride1 + wide_n * z_stride3, mask=in_n, other=0.0)
-            y = y_ahead.to(tl.float32)
-            y_ahead = tl.load(y_at + then * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0)
-            eta = eta_ahead.to(tl.float32)
-            eta_ahead = tl.load(eta_at + then * eta_stride1)
-            keep = tl.exp(keep_ahead.to(tl.float32))
-            keep_ahead = tl.load(keep_at + then * keep_stride1)
+            x = x_prefetched.to(tl.float32)
+            x_prefetched = tl.load(x_at + then * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0)
+            z = z_prefetched.to(tl.float32)
+            z_prefetched = tl.load(z_at + then * z_stride1 + wide_n * z_stride3, mask=in_n, other=0.0)
+            y = y_prefetched.to(tl.float32)
+            y_prefetched = tl.load(y_at + then * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0)
+            eta = eta_prefetched.to(tl.float32)
+            eta_prefetched = tl.load(eta_at + then * eta_stride1)
+            keep = tl.exp(keep_prefetched.to(tl.float32))
+            keep_prefetched = tl.load(keep_at + then * keep_stride1)
             x_W = tl.sum(x[None, :] * W, axis=1)
             error = x_W - y
             t1 = keep * W - (eta * error)[:, None] * x[None, :]

@@ -72,13 +72,13 @@ from chunkform.runtime.op.version import written_for
 
 written_for("0.1", __file__)
 
-from chunkform.runtime.chunk_kernels.chunk_layout import parts_for, places
+from chunkform.runtime.chunk_kernels.chunk_layout import chunk_layout, segments_for
 from chunkform.runtime.chunk_kernels.kernels import (
-    border_sums, chained_matrix, chunk_of, cumulate, inverse, part_of, place_of, power, span,
+    boundary_sums, chained_matrix, chunk_of, cumulate, inverse, place_of, power, segment_of, span,
 )
 from chunkform.runtime.chunk_kernels.reductions import pair
 from chunkform.runtime.chunk_kernels.segment_maps import map_of_all
-from chunkform.runtime.chunk_kernels.segment_tails import LATE, is_zero, join_pieces, late_pieces
+from chunkform.runtime.chunk_kernels.segment_tails import TAIL_STEPS, is_zero, join_tails, tails_of
 from chunkform.runtime.chunk_kernels.split_precision import rounded_and_rest, rounded_to
 from chunkform.runtime.launch.launch import (
     DTYPES, by_launch, cdiv, choose, cotangent, launch, spread, steps, strides, whole,
@@ -88,8 +88,8 @@ from chunkform.runtime.op.decode import Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK, call_of, chunks_of, dtype_of, from_chunks, from_steps, in_parts, in_segments, or_zeros,
-    steps_first, steps_or_zeros,
+    CHUNK, call_of, chunks_of, dtype_of, from_boundaries, from_chunks, from_steps, in_segments,
+    or_zeros, steps_first, steps_or_zeros,
 )
 from chunkform.runtime.torch_form.decays import decay_all, decay_in, decay_mask, decay_out, triangular_inverse
 from chunkform.runtime.torch_form.segment_maps import Segment, map_of_segment, over_chunks
@@ -259,7 +259,9 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     # (35) y_2: s_{t-1} p_t
     y_2, s_0, s_end = in_segments(_backward_sweep_3, (log_lam, t18, w, p), (s_first,), lead, 1, CHUNK)
     # paired_s: lam_t <s_{t-1}, ds_t>
-    (paired_s,) = in_parts(_backward_state_adjoint_4, (lam, log_lam, w, k, t11, -lam, p, q), (s_0, ds_C), lead, CHUNK)
+    (paired_s,) = from_boundaries(
+        _backward_state_adjoint_4, (lam, log_lam, w, k, t11, -lam, p, q), (s_0, ds_C), lead, CHUNK
+    )
     gradients = {}
     t24 = (dv * w).sum(-1)
     t25 = (y * k).sum(-1)
@@ -302,10 +304,10 @@ def _forward_states_1_composed(later, earlier):
     return (a0, (later[1] + a1))
 
 
-def _forward_states_1_applied(parts, states):
+def _forward_states_1_applied(maps, states):
     """The states that leave a segment, from those that enter it."""
-    a0 = parts[0] @ states[0]
-    return ((parts[1] + a0),)
+    a0 = maps[0] @ states[0]
+    return ((maps[1] + a0),)
 
 
 def torch_forward_states(given, states, constants, exchange):
@@ -360,10 +362,10 @@ def _backward_states_1_composed(later, earlier):
     return (a0, (later[1] + a1))
 
 
-def _backward_states_1_applied(parts, states):
+def _backward_states_1_applied(maps, states):
     """The states that leave a segment, from those that enter it."""
-    a0 = parts[0] @ states[0]
-    return ((a0 + parts[1]),)
+    a0 = maps[0] @ states[0]
+    return ((a0 + maps[1]),)
 
 
 def torch_backward_states(given, states, constants, saved, cotangents, final_cotangents, exchange):
@@ -393,7 +395,7 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
 
 
 @triton.jit(do_not_specialize=["T", "count"])
-def forward_rows_1(
+def forward_per_step_1(
     q_p, q_b, q_t, q_h, q_g, k_p, k_b, k_t, k_h, k_g, ahead1_out,
     T, H, count,
     D: tl.constexpr, block_d: tl.constexpr, ROWS: tl.constexpr,
@@ -420,7 +422,7 @@ def forward_rows_1(
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def forward_prepare_1(
+def forward_prologue_1(
     matrix1, q_p, q_b, q_t, q_h, q_g, k_p, k_b, k_t, k_h, k_g,
     ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g, lam_sums, lam_rests,
     T, H, chunks, begins, stops, programs,
@@ -464,15 +466,15 @@ def forward_prepare_1(
         tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], solved)  # solved
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def forward_sweep_1(
-    s_first, s_last, s_linear, s_late, s_late_map, s_live, o_p, o_b, o_t, o_h, o_g,
+    s_first, s_last, s_linear, s_tail, s_tail_map, s_live, o_p, o_b, o_t, o_h, o_g,
     q_p, q_b, q_t, q_h, q_g, lam_sums, lam_rests, matrix1, write1_out,
     ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g, k_p, k_b, k_t, k_h, k_g,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
-    PIECE: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    TAIL: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep forwards in time, which carries a tile of s."""
@@ -482,7 +484,7 @@ def forward_sweep_1(
     tile = tl.program_id(0) % tiles
     sh = (tl.program_id(0) // tiles).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -510,9 +512,9 @@ def forward_sweep_1(
         d = d + (d_slice,)
         d_ok = d_ok + (d_ok_slice,)
         s = s + (s_slice,)
-    if PIECE > 0:
-        edge = tl.maximum(count - LATE // C, 0)
-        if PIECE == 1:
+    if TAIL > 0:
+        edge = tl.maximum(count - TAIL_STEPS // C, 0)
+        if TAIL == 1:
             begin, first, count = begin + edge * C, first + edge, count - edge
             live = 0
         else:
@@ -577,9 +579,9 @@ def forward_sweep_1(
     for n_d in tl.static_range((D + block_d - 1) // block_d):
         if YIELD:
             if s_last is not None:
-                if part == parts - 1:
+                if segment == segments - 1:
                     tl.store(
-                        s_last + (sh // H // parts * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
+                        s_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
                         s[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         elif s_last is not None:
@@ -591,17 +593,17 @@ def forward_sweep_1(
                 s_linear + sh * D * D + d[n_d][None, :] * D + column[:, None], s[n_d],
                 mask=column_ok[:, None] & d_ok[n_d][None, :],
             )
-        if PIECE == 1 and s_last is not None:
+        if TAIL == 1 and s_last is not None:
             tl.store(
-                s_late + sh * D * E + d[n_d][None, :] * E + e[:, None], s[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None]
+                s_tail + sh * D * E + d[n_d][None, :] * E + e[:, None], s[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None]
             )
-        if PIECE == 1 and s_linear is not None:
+        if TAIL == 1 and s_linear is not None:
             tl.store(
-                s_late_map + sh * D * D + d[n_d][None, :] * D + column[:, None], s[n_d],
+                s_tail_map + sh * D * D + d[n_d][None, :] * D + column[:, None], s[n_d],
                 mask=column_ok[:, None] & d_ok[n_d][None, :],
             )
             live = tl.maximum(live, tl.max(tl.where(s[n_d] != 0.0, 1, 0)))
-    if PIECE == 1 and s_linear is not None:
+    if TAIL == 1 and s_linear is not None:
         if tile >= (0 if s_last is None else tl.cdiv(E, block_e)):
             tl.store(
                 s_live + sh * ((D + block_e - 1) // block_e) + tile - (0 if s_last is None else tl.cdiv(E, block_e)),
@@ -610,7 +612,7 @@ def forward_sweep_1(
 
 
 @triton.jit(do_not_specialize=["T", "count"])
-def forward_rows_2(
+def forward_per_step_2(
     q_p, q_b, q_t, q_h, q_g, k_p, k_b, k_t, k_h, k_g,
     write1_p, write1_b, write1_t, write1_h, write1_g, v_out,
     T, H, count,
@@ -655,83 +657,85 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], o.shape[2], lam.shape[2], 0)
     D = q.shape[-1]
     E = o.shape[-1]
-    config = choose(some.dtype, (D, E), "acf824f735497335")
-    lay = places(packed, (B, T, H), config.chunk)
-    parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
+    config = choose(some.dtype, (D, E), "8a244416354eada8")
+    layout = chunk_layout(packed, (B, T, H), config.chunk)
+    segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))
     s_first = whole(states.get("s"))
     s_starts = s_first
     ahead1 = some.new_empty((B, T, H), dtype=torch.float32)
     launch(
-        forward_rows_1, (cdiv(B * T, config.rows(config.padded(D))) * H,),
+        forward_per_step_1, (cdiv(B * T, config.rows(config.padded(D))) * H,),
         q, *strides(q, H), k, *strides(k, H), ahead1,
         T, H, B * T,
         D=D, block_d=config.padded(D), ROWS=config.rows(config.padded(D)), num_warps=4,
     )
-    lam_sums, lam_rests, lam_extents = cumulate(lam, lay, config.exact)
+    lam_sums, lam_rests, lam_extents = cumulate(lam, layout, config.exact)
     lam_extents = None
-    matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+    matrix1 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
     launch(
-        forward_prepare_1, (config.queues(lay.programs),),
+        forward_prologue_1, (config.queues(layout.programs),),
         matrix1, q, *strides(q, H), k, *strides(k, H), ahead1, *strides(ahead1, H), lam_sums,
         lam_rests,
-        *lay.at_once, lay.programs,
+        *layout.at_once, layout.programs,
         D=D, block_d=config.padded(D), CHUNK=config.chunk,
         STAGES=config.queued(config.padded(D) * (q.element_size() + k.element_size()), config.chunk),
-        C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
-        DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=255,
+        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
     )
-    if parts > 1 or exchange is not None:
-        s_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
-        s_linear = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
-        walk = config.walk(
+    if segments > 1 or exchange is not None:
+        s_ends = some.new_empty((B * segments, H, D, E), dtype=torch.float32)
+        s_linear = some.new_empty((B * segments, H, D, D), dtype=torch.float32)
+        sweep = config.sweep(
             E, config.padded(D) * (q.element_size() + k.element_size()),
             lam_sums.element_size() + config.chunk * matrix1.element_size(), o.element_size(),
             elements=True, programs=config.crowd(config.padded(D)),
         )
-        late = late_pieces(s_ends, s_linear, lay.length(parts), walk.tile)
-        for piece, ends, linear in by_launch(s_ends, s_linear, walk.programs, late):
+        tails = tails_of(s_ends, s_linear, layout.length(segments), sweep.tile)
+        for tail, ends, linear in by_launch(s_ends, s_linear, sweep.programs, tails):
             launch(
-                forward_sweep_1, (lay.sequences * parts * H * (cdiv(E, walk.tile) * (ends is not None) + cdiv(D, walk.tile) * (linear is not None)),),
-                None, ends, linear, late and late.ends, late and late.linear, late and late.live,
+                forward_sweep_1, (layout.sequences * segments * H * (cdiv(E, sweep.tile) * (ends is not None) + cdiv(D, sweep.tile) * (linear is not None)),),
+                None, ends, linear, tails and tails.ends, tails and tails.linear, tails and tails.live,
                 o, *strides(o, H), q, *strides(q, H), lam_sums, lam_rests, matrix1, None,
                 ahead1, *strides(ahead1, H), k, *strides(k, H),
-                *lay.walked, parts, lay.length(parts),
-                D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=False,
-                WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, PIECE=piece, C=config.chunk,
-                LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-                num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+                *layout.swept, segments, layout.length(segments),
+                D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False,
+                WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, TAIL=tail, C=config.chunk,
+                LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+                num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
             )
-        join_pieces(late, s_ends, s_linear, 0)
-        late = None
+        join_tails(tails, s_ends, s_linear, 0)
+        tails = None
         if exchange is not None:  # other segments of the sequence are elsewhere
-            s_coming = exchange.begin((map_of_all("s", s_first, s_ends, lay, parts, True, linear=s_linear, axis=0),))
-    if parts > 1 or exchange is not None:
+            s_coming = exchange.begin(
+                (map_of_all("s", s_first, s_ends, layout, segments, True, linear=s_linear, axis=0),)
+            )
+    if segments > 1 or exchange is not None:
         if exchange is not None:
             ((s_first, s_starts),) = s_coming()
         else:
-            s_starts = chained_matrix(s_first, s_ends, s_linear, lay, parts, True, along=0)
+            s_starts = chained_matrix(s_first, s_ends, s_linear, layout, segments, True, along=0)
     s_ends = None
     write1 = some.new_empty((B, T, H, E), dtype=some.dtype)
-    s_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if finals else None
-    walk = config.walk(
+    s_last = some.new_empty((layout.sequences, H, D, E), dtype=torch.float32) if finals else None
+    sweep = config.sweep(
         E, config.padded(D) * (q.element_size() + k.element_size()),
         lam_sums.element_size() + config.chunk * matrix1.element_size(), o.element_size(),
         elements=True,
     )
     launch(
-        forward_sweep_1, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+        forward_sweep_1, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
         s_starts, s_last, None, None, None, None, o, *strides(o, H), q, *strides(q, H), lam_sums,
         lam_rests, matrix1, write1, ahead1, *strides(ahead1, H), k, *strides(k, H),
-        *lay.walked, parts, lay.length(parts),
-        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=True,
-        WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, PIECE=0, C=config.chunk,
-        LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-        num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+        *layout.swept, segments, layout.length(segments),
+        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True,
+        WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, TAIL=0, C=config.chunk,
+        LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
     )
     ahead1 = lam_rests = matrix1 = None
     v = some.new_empty((B, T, H, E), dtype=some.dtype)
     launch(
-        forward_rows_2, (cdiv(B * T, config.rows(config.padded(D), config.padded(E))) * H,),
+        forward_per_step_2, (cdiv(B * T, config.rows(config.padded(D), config.padded(E))) * H,),
         q, *strides(q, H), k, *strides(k, H), write1, *strides(write1, H), v,
         T, H, B * T,
         D=D, E=E, block_d=config.padded(D), block_e=config.padded(E),
@@ -742,16 +746,16 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     if needs_backward is True and not config.exact:
         saved |= {"lam_sums": lam_sums}
     lam_sums = None
-    if parts > 1:
+    if segments > 1:
         saved |= {"s starts": s_starts}
-    if parts > 1 or exchange is not None:
+    if segments > 1 or exchange is not None:
         saved |= {"s linear": s_linear}
     s_linear = None
     return {"v": v}, {"s": s_last}, saved
 
 
 @triton.jit(do_not_specialize=["T", "count"])
-def backward_rows_1(
+def backward_per_step_1(
     q_p, q_b, q_t, q_h, q_g, k_p, k_b, k_t, k_h, k_g, ahead1_out,
     T, H, count,
     D: tl.constexpr, block_d: tl.constexpr, ROWS: tl.constexpr,
@@ -778,7 +782,7 @@ def backward_rows_1(
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def backward_prepare_1(
+def backward_prologue_1(
     matrix1, k_p, k_b, k_t, k_h, k_g, q_p, q_b, q_t, q_h, q_g, lam_sums, lam_rests,
     ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g,
     T, H, chunks, begins, stops, programs,
@@ -822,12 +826,12 @@ def backward_prepare_1(
         tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], solved)  # solved
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_1(
     ds_first, ds_last, ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g,
     dv_p, dv_b, dv_t, dv_h, dv_g, lam_sums, lam_rests, k_p, k_b, k_t, k_h, k_g, matrix1, do_out,
     q_p, q_b, q_t, q_h, q_g,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
     C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
@@ -837,7 +841,7 @@ def backward_sweep_1(
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
     sh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -917,9 +921,9 @@ def backward_sweep_1(
     for n_d in tl.static_range((D + block_d - 1) // block_d):
         if YIELD:
             if ds_last is not None:
-                if part == 0:
+                if segment == 0:
                     tl.store(
-                        ds_last + (sh // H // parts * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
+                        ds_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
                         ds[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         else:
@@ -930,7 +934,7 @@ def backward_sweep_1(
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def backward_prepare_2(
+def backward_prologue_2(
     matrix2, do_p, do_b, do_t, do_h, do_g, write1_p, write1_b, write1_t, write1_h, write1_g,
     lam_sums, lam_rests,
     T, H, chunks, begins, stops, programs,
@@ -973,13 +977,13 @@ def backward_prepare_2(
         )  # (do write1^T) . m
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_2(
     ds_first, lam_sums, lam_rests, ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g,
     k_p, k_b, k_t, k_h, k_g, write1_p, write1_b, write1_t, write1_h, write1_g, s_out_late__out,
     q_p, q_b, q_t, q_h, q_g, matrix2, read1_out, dq_1_148c1f_out, dk_1_148c1f_out,
     do_p, do_b, do_t, do_h, do_g,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
     C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
@@ -989,7 +993,7 @@ def backward_sweep_2(
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
     sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -1117,7 +1121,7 @@ def backward_sweep_2(
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def backward_prepare_3(
+def backward_prologue_3(
     matrix3, do_p, do_b, do_t, do_h, do_g, write1_p, write1_b, write1_t, write1_h, write1_g,
     ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g, lam_sums, lam_rests,
     q_p, q_b, q_t, q_h, q_g, k_p, k_b, k_t, k_h, k_g, own1_out, own2_out,
@@ -1183,13 +1187,13 @@ def backward_prepare_3(
         )  # s: own.late, columns
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_3(
     s_first, s_last, lam_sums, lam_rests, q_p, q_b, q_t, q_h, q_g, do_p, do_b, do_t, do_h, do_g,
     s_in_early__out, k_p, k_b, k_t, k_h, k_g, matrix3, dq_2_out,
     ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g,
     write1_p, write1_b, write1_t, write1_h, write1_g,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
     C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
@@ -1199,7 +1203,7 @@ def backward_sweep_3(
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
     sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -1303,7 +1307,7 @@ def backward_sweep_3(
 
 
 @triton.jit(do_not_specialize=["T", "count"])
-def backward_rows_2(
+def backward_per_step_2(
     dq_2_p, dq_2_b, dq_2_t, dq_2_h, dq_2_g, q_p, q_b, q_t, q_h, q_g, k_p, k_b, k_t, k_h, k_g,
     dq_1_148c1f_sums, dq_1_148c1f_n, dv_p, dv_b, dv_t, dv_h, dv_g,
     write1_p, write1_b, write1_t, write1_h, write1_g, dk_1_148c1f_sums, dk_1_148c1f_n,
@@ -1393,17 +1397,17 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], o.shape[2], lam.shape[2], 0)
     D = q.shape[-1]
     E = o.shape[-1]
-    config = choose(some.dtype, (D, E), "acf824f735497335")
-    lay = places(packed, (B, T, H), config.chunk)
-    parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
+    config = choose(some.dtype, (D, E), "8a244416354eada8")
+    layout = chunk_layout(packed, (B, T, H), config.chunk)
+    segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))
     s_first = whole(states.get("s"))
     ds_first = ds_starts = whole(final_cotangents.get("s"))
-    s_starts = saved["s starts"] if parts > 1 else s_first
+    s_starts = saved["s starts"] if segments > 1 else s_first
     write1 = saved["d91dd90777"]
     dv = cotangent(cotangents.get("v"), some, (B, T, H, E))
     ahead1 = some.new_empty((B, T, H), dtype=torch.float32)
     launch(
-        backward_rows_1, (cdiv(B * T, config.rows(config.padded(D))) * H,),
+        backward_per_step_1, (cdiv(B * T, config.rows(config.padded(D))) * H,),
         q, *strides(q, H), k, *strides(k, H), ahead1,
         T, H, B * T,
         D=D, block_d=config.padded(D), ROWS=config.rows(config.padded(D)), num_warps=4,
@@ -1411,75 +1415,75 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     if "lam_sums" in saved:
         lam_sums, lam_rests, lam_extents = saved["lam_sums"], None, None
     else:
-        lam_sums, lam_rests, lam_extents = cumulate(lam, lay, config.exact)
+        lam_sums, lam_rests, lam_extents = cumulate(lam, layout, config.exact)
     lam_extents = None
-    matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+    matrix1 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
     launch(
-        backward_prepare_1, (config.queues(lay.programs),),
+        backward_prologue_1, (config.queues(layout.programs),),
         matrix1, k, *strides(k, H), q, *strides(q, H), lam_sums, lam_rests,
         ahead1, *strides(ahead1, H),
-        *lay.at_once, lay.programs,
+        *layout.at_once, layout.programs,
         D=D, block_d=config.padded(D), CHUNK=config.chunk,
         STAGES=config.queued(config.padded(D) * (k.element_size() + q.element_size()), config.chunk),
-        C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
-        DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=255,
+        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
     )
-    if parts > 1 or exchange is not None:
-        ds_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
+    if segments > 1 or exchange is not None:
+        ds_ends = some.new_empty((B * segments, H, D, E), dtype=torch.float32)
         ds_linear = saved["s linear"].mT
-        walk = config.walk(
+        sweep = config.sweep(
             E, config.padded(D) * (k.element_size() + q.element_size()),
             lam_sums.element_size() + config.chunk * matrix1.element_size(), dv.element_size(),
             elements=True,
         )
         launch(
-            backward_sweep_1, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+            backward_sweep_1, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
             None, ds_ends, ahead1, *strides(ahead1, H), dv, *strides(dv, H), lam_sums, lam_rests,
             k, *strides(k, H), matrix1, None, q, *strides(q, H),
-            *lay.walked, parts, lay.length(parts),
-            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=False,
-            WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
-            LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+            *layout.swept, segments, layout.length(segments),
+            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False,
+            WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
+            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
         if exchange is not None:  # other segments of the sequence are elsewhere
             ds_coming = exchange.begin(
-                (map_of_all("s", ds_first, ds_ends, lay, parts, False, linear=ds_linear, axis=0),)
+                (map_of_all("s", ds_first, ds_ends, layout, segments, False, linear=ds_linear, axis=0),)
             )
-    if parts > 1 or exchange is not None:
+    if segments > 1 or exchange is not None:
         if exchange is not None:
             ((ds_first, ds_starts),) = ds_coming()
         else:
-            ds_starts = chained_matrix(ds_first, ds_ends, ds_linear, lay, parts, False, along=0)
+            ds_starts = chained_matrix(ds_first, ds_ends, ds_linear, layout, segments, False, along=0)
     ds_ends = None
     do = some.new_empty((B, T, H, E), dtype=some.dtype)
-    ds_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if needs & {"s"} else None
-    walk = config.walk(
+    ds_last = some.new_empty((layout.sequences, H, D, E), dtype=torch.float32) if needs & {"s"} else None
+    sweep = config.sweep(
         E, config.padded(D) * (k.element_size() + q.element_size()),
         lam_sums.element_size() + config.chunk * matrix1.element_size(), dv.element_size(),
         elements=True,
     )
     launch(
-        backward_sweep_1, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+        backward_sweep_1, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
         ds_starts, ds_last, ahead1, *strides(ahead1, H), dv, *strides(dv, H), lam_sums, lam_rests,
         k, *strides(k, H), matrix1, do, q, *strides(q, H),
-        *lay.walked, parts, lay.length(parts),
-        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=True,
-        WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
-        LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-        num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+        *layout.swept, segments, layout.length(segments),
+        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True,
+        WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
+        LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
     )
     matrix1 = None
     if needs & {"k", "lam", "q"}:
-        matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+        matrix2 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
         launch(
-            backward_prepare_2, (config.queues(lay.programs),),
+            backward_prologue_2, (config.queues(layout.programs),),
             matrix2, do, *strides(do, H), write1, *strides(write1, H), lam_sums, lam_rests,
-            *lay.at_once, lay.programs,
+            *layout.at_once, layout.programs,
             E=E, block_e=config.padded(E), CHUNK=config.chunk,
             STAGES=config.queued(config.padded(E) * (do.element_size() + write1.element_size()), config.chunk),
-            C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
-            DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=255,
+            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
         )
     if needs & {"k", "lam", "q"}:
         read1 = some.new_empty((B, T, H, D), dtype=some.dtype)
@@ -1492,36 +1496,36 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         s_out_late_ = some.new_empty(
             (B, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps, T), dtype=torch.float32
         )
-        walk = config.walk(
+        sweep = config.sweep(
             D, config.padded(E) * (write1.element_size() + do.element_size()),
             lam_sums.element_size() + config.chunk * matrix2.element_size(),
             k.element_size() + q.element_size(), elements=True,
         )
         launch(
-            backward_sweep_2, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+            backward_sweep_2, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
             ds_starts, lam_sums, lam_rests, ahead1, *strides(ahead1, H), k, *strides(k, H),
             write1, *strides(write1, H), s_out_late_, q, *strides(q, H), matrix2, read1, dq_1_148c1f,
             dk_1_148c1f, do, *strides(do, H),
-            *lay.walked, parts, lay.length(parts),
-            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=walk.tile, YIELD=True,
-            WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
-            LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+            *layout.swept, segments, layout.length(segments),
+            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=sweep.tile, YIELD=True,
+            WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
+            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
     matrix2 = None
     if needs & {"lam", "q"}:
         own2 = some.new_empty((B, H, 2, T), dtype=torch.float32)
         own1 = some.new_empty((B, H, 1, T), dtype=torch.float32)
-        matrix3 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+        matrix3 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
         launch(
-            backward_prepare_3, (config.queues(lay.programs),),
+            backward_prologue_3, (config.queues(layout.programs),),
             matrix3, do, *strides(do, H), write1, *strides(write1, H), ahead1, *strides(ahead1, H),
             lam_sums, lam_rests, q, *strides(q, H), k, *strides(k, H), own1, own2,
-            *lay.at_once, lay.programs,
+            *layout.at_once, layout.programs,
             E=E, D=D, block_e=config.padded(E), block_d=config.padded(D), CHUNK=config.chunk,
             STAGES=config.queued(config.padded(E) * (do.element_size() + write1.element_size()) + config.padded(D) * (q.element_size() + k.element_size()), config.chunk),
-            C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
-            DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=255,
+            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
         )
     if needs & {"lam", "q"}:
         dq_2 = some.new_empty((B, T, H, D), dtype=some.dtype)
@@ -1529,24 +1533,24 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             (B, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps, T), dtype=torch.float32
         )
         s_last = (
-            some.new_empty((lay.sequences * parts, H, D, E), dtype=torch.float32)
-            if ds_first is not None or parts > 1 or exchange is not None
+            some.new_empty((layout.sequences * segments, H, D, E), dtype=torch.float32)
+            if ds_first is not None or segments > 1 or exchange is not None
             else None
         )
-        walk = config.walk(
+        sweep = config.sweep(
             D, config.padded(E) * (do.element_size() + write1.element_size()),
             lam_sums.element_size() + config.chunk * matrix3.element_size(),
             q.element_size() + k.element_size(), elements=True,
         )
         launch(
-            backward_sweep_3, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+            backward_sweep_3, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
             s_starts, s_last, lam_sums, lam_rests, q, *strides(q, H), do, *strides(do, H), s_in_early_,
             k, *strides(k, H), matrix3, dq_2, ahead1, *strides(ahead1, H), write1, *strides(write1, H),
-            *lay.walked, parts, lay.length(parts),
-            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=walk.tile, YIELD=True,
-            WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
-            LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+            *layout.swept, segments, layout.length(segments),
+            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=sweep.tile, YIELD=True,
+            WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
+            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
     ahead1 = matrix3 = None
     if needs & {"lam"}:
@@ -1554,8 +1558,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     s_last = None
     gradients, initial = {}, {}
     if needs & {"lam"}:  # the decay times <s_(t-1), ds_t>
-        s_pairing = border_sums(
-            lam_sums, lam_rests, s_at_ends, lay, parts, config.exact, out_late=s_out_late_,
+        s_state_adjoint = boundary_sums(
+            lam_sums, lam_rests, s_at_ends, layout, segments, config.exact, out_late=s_out_late_,
             in_early=s_in_early_, own_late=own2, own_early=own1, at_once=True,
         )
     lam_rests = lam_sums = own1 = own2 = s_in_early_ = s_out_late_ = None
@@ -1563,7 +1567,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         dq = some.new_empty((B, T, H, D), dtype=some.dtype) if "q" in needs else None
         dk = some.new_empty((B, T, H, D), dtype=some.dtype) if "k" in needs else None
         launch(
-            backward_rows_2, (cdiv(B * T, config.rows(config.padded(D), config.padded(E))) * H,),
+            backward_per_step_2, (cdiv(B * T, config.rows(config.padded(D), config.padded(E))) * H,),
             *((dq_2, *strides(dq_2, H)) if "q" in needs else (None, 0, 0, 0, 1)), q, *strides(q, H),
             k, *strides(k, H), *((dq_1_148c1f, dq_1_148c1f.shape[2]) if "q" in needs else (None, 0)),
             dv, *strides(dv, H),
@@ -1585,7 +1589,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         gradients["o"] = do.to(given["o"].dtype)
     do = None
     if "lam" in needs:
-        gradients["lam"] = spread(s_pairing, (B, T, H), some).to(given["lam"].dtype)
+        gradients["lam"] = spread(s_state_adjoint, (B, T, H), some).to(given["lam"].dtype)
     if "s" in needs:
         initial["s"] = ds_last
     ds_last = None
@@ -1618,10 +1622,10 @@ def step_kernel(
     s_stride0, s_stride1, next_s_stride0, next_s_stride1, v_stride0, v_stride1,
     heads, q_group, k_group, o_group, lam_group,
     size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
-    parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
+    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
 ):
     """Each program: one batch entry and head and a tile of e, one step."""
-    place = tl.program_id(0) // parts
+    place = tl.program_id(0) // programs
     if flat:  # more batch entries than a grid is high
         batch = tl.cast(place // heads, tl.int64)
         head = tl.cast(place % heads, tl.int64)
@@ -1648,7 +1652,7 @@ def step_kernel(
     wide_d = tl.cast(at_d, tl.int64)
     in_d = at_d < size_d
     for turn in tl.static_range(turns):
-        tile = tl.program_id(0) % parts * turns + turn
+        tile = tl.program_id(0) % programs * turns + turn
         first = tile == 0
         at_e = tile * block_e + tl.arange(0, block_e)
         wide_e = tl.cast(at_e, tl.int64)
@@ -1684,11 +1688,11 @@ def steps_kernel(
     kept_s_stride0, kept_s_stride1, kept_s_stride2, kept_s_stride3,
     v_stride0, v_stride1, v_stride2, heads, q_group, k_group, o_group, lam_group, steps,
     size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
-    parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
+    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
     yields: tl.constexpr, keeps: tl.constexpr, ends: tl.constexpr,
 ):
     """Each program: one sequence and head and a tile of e, one step after the other, with the state in registers."""
-    place = tl.program_id(0) // parts
+    place = tl.program_id(0) // programs
     if flat:  # more batch entries than a grid is high
         batch = tl.cast(place // heads, tl.int64)
         head = tl.cast(place % heads, tl.int64)
@@ -1719,7 +1723,7 @@ def steps_kernel(
     wide_d = tl.cast(at_d, tl.int64)
     in_d = at_d < size_d
     for turn in tl.static_range(turns):
-        tile = tl.program_id(0) % parts * turns + turn
+        tile = tl.program_id(0) % programs * turns + turn
         first = tile == 0
         at_e = tile * block_e + tl.arange(0, block_e)
         wide_e = tl.cast(at_e, tl.int64)
@@ -1728,22 +1732,22 @@ def steps_kernel(
         in_d_e = in_d[:, None] & in_e[None, :]
         s = tl.load(s_at + at_d[:, None] * s_stride2 + at_e[None, :] * s_stride3, mask=in_d_e, other=0.0)
         now = tl.cast(0, tl.int64)
-        q_ahead = tl.load(q_at + now * q_stride1 + wide_d * q_stride3, mask=in_d, other=0.0)
-        k_ahead = tl.load(k_at + now * k_stride1 + wide_d * k_stride3, mask=in_d, other=0.0)
-        o_ahead = tl.load(o_at + now * o_stride1 + wide_e * o_stride3, mask=in_e, other=0.0)
-        lam_ahead = tl.load(lam_at + now * lam_stride1)
+        q_prefetched = tl.load(q_at + now * q_stride1 + wide_d * q_stride3, mask=in_d, other=0.0)
+        k_prefetched = tl.load(k_at + now * k_stride1 + wide_d * k_stride3, mask=in_d, other=0.0)
+        o_prefetched = tl.load(o_at + now * o_stride1 + wide_e * o_stride3, mask=in_e, other=0.0)
+        lam_prefetched = tl.load(lam_at + now * lam_stride1)
         s = s.to(tl.float32)
         for offset in range(count):
             now = tl.cast(offset, tl.int64)
             then = tl.minimum(now + 1, count - 1)
-            q = q_ahead.to(tl.float32)
-            q_ahead = tl.load(q_at + then * q_stride1 + wide_d * q_stride3, mask=in_d, other=0.0)
-            k = k_ahead.to(tl.float32)
-            k_ahead = tl.load(k_at + then * k_stride1 + wide_d * k_stride3, mask=in_d, other=0.0)
-            o = o_ahead.to(tl.float32)
-            o_ahead = tl.load(o_at + then * o_stride1 + wide_e * o_stride3, mask=in_e, other=0.0)
-            lam = tl.exp(lam_ahead.to(tl.float32))
-            lam_ahead = tl.load(lam_at + then * lam_stride1)
+            q = q_prefetched.to(tl.float32)
+            q_prefetched = tl.load(q_at + then * q_stride1 + wide_d * q_stride3, mask=in_d, other=0.0)
+            k = k_prefetched.to(tl.float32)
+            k_prefetched = tl.load(k_at + then * k_stride1 + wide_d * k_stride3, mask=in_d, other=0.0)
+            o = o_prefetched.to(tl.float32)
+            o_prefetched = tl.load(o_at + then * o_stride1 + wide_e * o_stride3, mask=in_e, other=0.0)
+            lam = tl.exp(lam_prefetched.to(tl.float32))
+            lam_prefetched = tl.load(lam_at + then * lam_stride1)
             k_q = tl.sum(k.to(tl.float64) * q, axis=0).to(tl.float32)
             t1 = 1.0 / k_q
             s_q = tl.sum(q[:, None] * s, axis=0)

@@ -84,15 +84,16 @@ from chunkform.runtime.op.version import written_for
 
 written_for("0.1", __file__)
 
-from chunkform.runtime.chunk_kernels.chunk_layout import GROUP, LEVELS, parts_for, places
+from chunkform.runtime.chunk_kernels.chunk_layout import GROUP, LEVELS, chunk_layout, segments_for
 from chunkform.runtime.chunk_kernels.head_major import by_head
 from chunkform.runtime.chunk_kernels.kernels import (
-    adds_steep, chained_matrix, chunk_of, cumulate, decayed_product, decayed_sum, diagonal,
-    first_steep, inverse, is_flat, later_sums, over_block, part_of, place_of, reach, span, steep,
+    adds_large_range, chained_matrix, chunk_of, cumulate, decayed_product, decayed_sum, diagonal,
+    first_large_range, has_small_range, inverse, large_ranges, later_sums, over_block, place_of,
+    reach, segment_of, span,
 )
 from chunkform.runtime.chunk_kernels.reductions import total
 from chunkform.runtime.chunk_kernels.segment_maps import map_of_all
-from chunkform.runtime.chunk_kernels.segment_tails import LATE, is_zero, join_pieces, late_pieces
+from chunkform.runtime.chunk_kernels.segment_tails import TAIL_STEPS, is_zero, join_tails, tails_of
 from chunkform.runtime.chunk_kernels.split_precision import rounded_and_rest
 from chunkform.runtime.launch.launch import (
     DTYPES, by_launch, cdiv, choose, cotangent, launch, spread, steps, strides, whole,
@@ -102,8 +103,8 @@ from chunkform.runtime.op.decode import Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK, call_of, chunks_of, dtype_of, from_chunks, from_steps, in_parts, in_segments, or_zeros,
-    steps_first, steps_or_zeros,
+    CHUNK, call_of, chunks_of, dtype_of, from_boundaries, from_chunks, from_steps, in_segments,
+    or_zeros, steps_first, steps_or_zeros,
 )
 from chunkform.runtime.torch_form.decays import (
     apart_mask, channel_apply, channel_product, decay_all, decay_in, decay_out, order_mask,
@@ -300,7 +301,9 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     )
     t20 = k * beta[..., None]
     # paired_S: alpha_t . ((S_{t-1} . dS_t) 1)
-    (paired_S,) = in_parts(_backward_state_adjoint_4, (log_alpha, t13, p, w, t20, q, do), (S_0, dS_C), lead, CHUNK)
+    (paired_S,) = from_boundaries(
+        _backward_state_adjoint_4, (log_alpha, t13, p, w, t20, q, do), (S_0, dS_C), lead, CHUNK
+    )
     gradients = {}
     gradients["q"] = from_steps(dq, lead, 1, given["q"].dtype)
     gradients["k"] = from_steps((-alpha * beta[..., None] * y_2 + y * beta[..., None]), lead, 1, given["k"].dtype)
@@ -338,10 +341,10 @@ def _forward_states_1_composed(later, earlier):
     return (a0, (later[1] + a1))
 
 
-def _forward_states_1_applied(parts, states):
+def _forward_states_1_applied(maps, states):
     """The states that leave a segment, from those that enter it."""
-    a0 = parts[0] @ states[0]
-    return ((a0 + parts[1]),)
+    a0 = maps[0] @ states[0]
+    return ((a0 + maps[1]),)
 
 
 def torch_forward_states(given, states, constants, exchange):
@@ -398,10 +401,10 @@ def _backward_states_1_composed(later, earlier):
     return (a0, (later[1] + a1))
 
 
-def _backward_states_1_applied(parts, states):
+def _backward_states_1_applied(maps, states):
     """The states that leave a segment, from those that enter it."""
-    a0 = parts[0] @ states[0]
-    return ((a0 + parts[1]),)
+    a0 = maps[0] @ states[0]
+    return ((a0 + maps[1]),)
 
 
 def torch_backward_states(given, states, constants, saved, cotangents, final_cotangents, exchange):
@@ -430,11 +433,11 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def forward_prepare_1(
+def forward_prologue_1(
     q_p, q_b, q_t, q_h, q_g, k_p, k_b, k_t, k_h, k_g, alpha_sums, alpha_rests, alpha_extents,
     scaled1_p, scaled2_p, scaled3_p, matrix1, beta_by_head, matrix2,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, part_d: tl.constexpr, FLAT: tl.constexpr, GROUP: tl.constexpr,
+    D: tl.constexpr, tile_d: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr,
     CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
@@ -452,12 +455,12 @@ def forward_prepare_1(
     q_p += b * q_b + h // q_g * q_h
     k_p += b * k_b + h // k_g * k_h
     i_new = i_ok
-    if not FLAT:
-        steep_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
+    if not SMALL_RANGE:
+        large_range_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
     products = tl.zeros([C, C], tl.float32)
     products2 = tl.zeros([C, C], tl.float32)
-    for d_start in range(0, D, part_d):
-        d = d_start + tl.arange(0, part_d)
+    for d_start in range(0, D, tile_d):
+        d = d_start + tl.arange(0, tile_d)
         d_ok = d < D
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
@@ -478,20 +481,20 @@ def forward_prepare_1(
         products = decayed_product(
             products, q.to(tl.float32), k.to(tl.float32), alpha_sums + step * D,
             alpha_rests + step * D if EXACT else None, alpha_a, alpha_n, alpha_a, alpha_n, d, d_ok,
-            last, H * D, C, CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
+            last, H * D, C, CHUNK, LEVELS, True, True, SMALL_RANGE, EXACT, DT,
         )
-        if not FLAT:
-            steep_from = first_steep(steep_from, alpha_a, alpha_n, d_ok, C, DT)
-            i_new = i_ok & ((i >= steep_from) | (again > 0))
+        if not SMALL_RANGE:
+            large_range_from = first_large_range(large_range_from, alpha_a, alpha_n, d_ok, C, DT)
+            i_new = i_ok & ((i >= large_range_from) | (again > 0))
         # sum_{d} k_{j,d} k_{i,d} m_{i,j,d}
         products2 = decayed_product(
             products2, k.to(tl.float32), k.to(tl.float32), alpha_sums + step * D,
             alpha_rests + step * D if EXACT else None, alpha_a, alpha_n, alpha_a, alpha_n, d, d_ok,
-            last, H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
+            last, H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
         )
-        if not FLAT:
-            steep_from = first_steep(steep_from, alpha_a, alpha_n, d_ok, C, DT)
-            i_new = i_ok & ((i >= steep_from) | (again > 0))
+        if not SMALL_RANGE:
+            large_range_from = first_large_range(large_range_from, alpha_a, alpha_n, d_ok, C, DT)
+            i_new = i_ok & ((i >= large_range_from) | (again > 0))
         since = span(alpha_a, alpha_n, 0.0, 0)
         tl.store(
             scaled1_p + at * D + i[:, None] * D + d[None, :], (since * k.to(tl.float32)),
@@ -523,28 +526,28 @@ def forward_prepare_1(
     solved = inverse(system, C, LEVELS, DT)  # (I - T)^-1
     tl.store(
         matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], solved,
-        mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
+        mask=None if SMALL_RANGE else (i >= large_range_from)[:, None] & (i >= 0)[None, :],
     )  # solved
     tl.store(
         matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
         (beta[None, :] * products),
-        mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
+        mask=None if SMALL_RANGE else (i >= large_range_from)[:, None] & (i >= 0)[None, :],
     )  # products diag(beta)
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def forward_prepare_1_others(
+def forward_prologue_1_slow(
     q_p, q_b, q_t, q_h, q_g, k_p, k_b, k_t, k_h, k_g, alpha_sums, alpha_rests, alpha_extents,
     scaled1_p, scaled2_p, scaled3_p, matrix1, beta_by_head, matrix2,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, part_d: tl.constexpr, FLAT: tl.constexpr, GROUP: tl.constexpr,
+    D: tl.constexpr, tile_d: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr,
     CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     i = tl.arange(0, C)
     group = tl.program_id(0) * GROUP
-    if steep(alpha_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
+    if large_ranges(alpha_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
         return
     q_p_all = q_p
     k_p_all = k_p
@@ -560,12 +563,12 @@ def forward_prepare_1_others(
             q_p = q_p_all + b * q_b + h // q_g * q_h
             k_p = k_p_all + b * k_b + h // k_g * k_h
             extent = reach(alpha_extents + at, last, C, CHUNK)
-            if not is_flat(extent, DT):
-                steep_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
+            if not has_small_range(extent, DT):
+                large_range_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
                 products = tl.zeros([C, C], tl.float32)
                 products2 = tl.zeros([C, C], tl.float32)
-                for d_start in range(0, D, part_d):
-                    d = d_start + tl.arange(0, part_d)
+                for d_start in range(0, D, tile_d):
+                    d = d_start + tl.arange(0, tile_d)
                     d_ok = d < D
                     q = tl.load(
                         q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
@@ -596,22 +599,22 @@ def forward_prepare_1_others(
                     products = decayed_product(
                         products, q.to(tl.float32), k.to(tl.float32), alpha_sums + step * D,
                         alpha_rests + step * D if EXACT else None, alpha_a, alpha_n, alpha_a,
-                        alpha_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, True, FLAT, EXACT,
-                        DT,
+                        alpha_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, True, SMALL_RANGE,
+                        EXACT, DT,
                     )
-                    if not FLAT:
-                        steep_from = first_steep(steep_from, alpha_a, alpha_n, d_ok, C, DT)
-                        i_new = i_ok & ((i >= steep_from) | (again > 0))
+                    if not SMALL_RANGE:
+                        large_range_from = first_large_range(large_range_from, alpha_a, alpha_n, d_ok, C, DT)
+                        i_new = i_ok & ((i >= large_range_from) | (again > 0))
                     # sum_{d} k_{j,d} k_{i,d} m_{i,j,d}
                     products2 = decayed_product(
                         products2, k.to(tl.float32), k.to(tl.float32), alpha_sums + step * D,
                         alpha_rests + step * D if EXACT else None, alpha_a, alpha_n, alpha_a,
-                        alpha_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT,
-                        DT,
+                        alpha_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE,
+                        EXACT, DT,
                     )
-                    if not FLAT:
-                        steep_from = first_steep(steep_from, alpha_a, alpha_n, d_ok, C, DT)
-                        i_new = i_ok & ((i >= steep_from) | (again > 0))
+                    if not SMALL_RANGE:
+                        large_range_from = first_large_range(large_range_from, alpha_a, alpha_n, d_ok, C, DT)
+                        i_new = i_ok & ((i >= large_range_from) | (again > 0))
                     since = span(alpha_a, alpha_n, 0.0, 0)
                     tl.store(
                         scaled1_p + at * D + i[:, None] * D + d[None, :],
@@ -643,24 +646,24 @@ def forward_prepare_1_others(
                 solved = inverse(system, C, LEVELS, DT)  # (I - T)^-1
                 tl.store(
                     matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], solved,
-                    mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
+                    mask=None if SMALL_RANGE else (i >= large_range_from)[:, None] & (i >= 0)[None, :],
                 )  # solved
                 tl.store(
                     matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
                     (beta[None, :] * products),
-                    mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
+                    mask=None if SMALL_RANGE else (i >= large_range_from)[:, None] & (i >= 0)[None, :],
                 )  # products diag(beta)
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def forward_sweep_1(
-    S_first, S_last, S_linear, S_late, S_late_map, S_live, S_borders, scaled1_p,
+    S_first, S_last, S_linear, S_tail, S_tail_map, S_live, S_checkpoints, scaled1_p,
     v_p, v_b, v_t, v_h, v_g, matrix1, scaled2_p, matrix2, write1_out, o_out, alpha_sums,
     alpha_rests, beta_by_head, scaled3_p,
-    T, H, chunks, starts, parts, length, blocks,
+    T, H, chunks, starts, segments, length, blocks,
     D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
-    PIECE: tl.constexpr, BLOCK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
+    TAIL: tl.constexpr, BLOCK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
     EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep forwards in time, which carries a tile of S."""
@@ -670,7 +673,7 @@ def forward_sweep_1(
     tile = tl.program_id(0) % tiles
     sh = (tl.program_id(0) // tiles).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -698,9 +701,9 @@ def forward_sweep_1(
         S = S + (S_slice,)
         d = d + (d_slice,)
         d_ok = d_ok + (d_ok_slice,)
-    if PIECE > 0:
-        edge = tl.maximum(count - LATE // C, 0)
-        if PIECE == 1:
+    if TAIL > 0:
+        edge = tl.maximum(count - TAIL_STEPS // C, 0)
+        if TAIL == 1:
             begin, first, count = begin + edge * C, first + edge, count - edge
             live = 0
         else:
@@ -730,10 +733,10 @@ def forward_sweep_1(
                 if EXACT
                 else tl.full([1], 0, tl.int32)
             )
-            if S_borders is not None:
+            if S_checkpoints is not None:
                 if n % (BLOCK // C) == 0:
                     tl.store(
-                        S_borders
+                        S_checkpoints
                         + (bh * blocks + first_block + n // (BLOCK // C)) * D * E
                         + d[n_d][None, :] * E
                         + e[:, None], S[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
@@ -795,9 +798,9 @@ def forward_sweep_1(
     for n_d in tl.static_range((D + block_d - 1) // block_d):
         if YIELD:
             if S_last is not None:
-                if part == parts - 1:
+                if segment == segments - 1:
                     tl.store(
-                        S_last + (sh // H // parts * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
+                        S_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
                         S[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         elif S_last is not None:
@@ -809,17 +812,17 @@ def forward_sweep_1(
                 S_linear + sh * D * D + d[n_d][None, :] * D + column[:, None], S[n_d],
                 mask=column_ok[:, None] & d_ok[n_d][None, :],
             )
-        if PIECE == 1 and S_last is not None:
+        if TAIL == 1 and S_last is not None:
             tl.store(
-                S_late + sh * D * E + d[n_d][None, :] * E + e[:, None], S[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None]
+                S_tail + sh * D * E + d[n_d][None, :] * E + e[:, None], S[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None]
             )
-        if PIECE == 1 and S_linear is not None:
+        if TAIL == 1 and S_linear is not None:
             tl.store(
-                S_late_map + sh * D * D + d[n_d][None, :] * D + column[:, None], S[n_d],
+                S_tail_map + sh * D * D + d[n_d][None, :] * D + column[:, None], S[n_d],
                 mask=column_ok[:, None] & d_ok[n_d][None, :],
             )
             live = tl.maximum(live, tl.max(tl.where(S[n_d] != 0.0, 1, 0)))
-    if PIECE == 1 and S_linear is not None:
+    if TAIL == 1 and S_linear is not None:
         if tile >= (0 if S_last is None else tl.cdiv(E, block_e)):
             tl.store(
                 S_live + sh * ((D + block_e - 1) // block_e) + tile - (0 if S_last is None else tl.cdiv(E, block_e)),
@@ -839,108 +842,112 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "7451b12746326f2d")
-    lay = places(packed, (B, T, H), config.chunk)
-    blocks = places(packed, (B, T, H), BLOCK)
-    parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
+    config = choose(some.dtype, (D, E), "54b3323eb69d4844")
+    layout = chunk_layout(packed, (B, T, H), config.chunk)
+    blocks = chunk_layout(packed, (B, T, H), BLOCK)
+    segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
     S_starts = S_first
-    alpha_sums, alpha_rests, alpha_extents = cumulate(alpha, lay, config.exact)
+    alpha_sums, alpha_rests, alpha_extents = cumulate(alpha, layout, config.exact)
     beta_by_head = by_head(beta, H)
-    matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
-    matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
+    matrix1 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
+    matrix2 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk), dtype=torch.float32)
     scaled1 = some.new_empty((B, H, T, D))
     scaled2 = some.new_empty((B, H, T, D))
     scaled3 = some.new_empty((B, H, T, D))
     launch(
-        forward_prepare_1, (lay.programs,),
+        forward_prologue_1, (layout.programs,),
         q, *strides(q, H), k, *strides(k, H), alpha_sums, alpha_rests, alpha_extents, scaled1,
         scaled2, scaled3, matrix1, beta_by_head, matrix2,
-        *lay.at_once, lay.programs,
-        D=D, part_d=min(config.block, config.padded(D)), FLAT=True, GROUP=GROUP, CHUNK=config.chunk,
-        C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
-        DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=config.registers,
+        *layout.at_once, layout.programs,
+        D=D, tile_d=min(config.block, config.padded(D)), SMALL_RANGE=True, GROUP=GROUP,
+        CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1,
+        maxnreg=config.registers,
     )
     launch(
-        forward_prepare_1_others, (cdiv(lay.programs, GROUP),),
+        forward_prologue_1_slow, (cdiv(layout.programs, GROUP),),
         q, *strides(q, H), k, *strides(k, H), alpha_sums, alpha_rests, alpha_extents, scaled1,
         scaled2, scaled3, matrix1, beta_by_head, matrix2,
-        *lay.at_once, lay.programs,
-        D=D, part_d=min(config.block, config.padded(D)), FLAT=False, GROUP=GROUP,
-        CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
-        DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=config.registers,
+        *layout.at_once, layout.programs,
+        D=D, tile_d=min(config.block, config.padded(D)), SMALL_RANGE=False, GROUP=GROUP,
+        CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1,
+        maxnreg=config.registers,
     )
     alpha_extents = None
-    if parts > 1 or exchange is not None:
-        S_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
-        S_linear = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
-        walk = config.walk(
+    if segments > 1 or exchange is not None:
+        S_ends = some.new_empty((B * segments, H, D, E), dtype=torch.float32)
+        S_linear = some.new_empty((B * segments, H, D, D), dtype=torch.float32)
+        sweep = config.sweep(
             E, config.padded(D) * (scaled1.element_size() + scaled3.element_size()),
             config.chunk * matrix1.element_size() + beta_by_head.element_size(), v.element_size(),
             elements=True, programs=config.crowd(config.padded(D), slim=False),
         )
-        late = late_pieces(S_ends, S_linear, lay.length(parts), walk.tile)
-        for piece, ends, linear in by_launch(S_ends, S_linear, walk.programs, late):
+        tails = tails_of(S_ends, S_linear, layout.length(segments), sweep.tile)
+        for tail, ends, linear in by_launch(S_ends, S_linear, sweep.programs, tails):
             launch(
-                forward_sweep_1, (lay.sequences * parts * H * (cdiv(E, walk.tile) * (ends is not None) + cdiv(D, walk.tile) * (linear is not None)),),
-                None, ends, linear, late and late.ends, late and late.linear, late and late.live, None,
-                scaled1, v, *strides(v, H), matrix1, scaled2, matrix2, None, None, alpha_sums, alpha_rests,
-                beta_by_head, scaled3,
-                *lay.walked, parts, lay.length(parts), blocks.chunks,
-                D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=False,
-                WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, PIECE=piece, BLOCK=BLOCK,
-                C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
-                DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+                forward_sweep_1, (layout.sequences * segments * H * (cdiv(E, sweep.tile) * (ends is not None) + cdiv(D, sweep.tile) * (linear is not None)),),
+                None, ends, linear, tails and tails.ends, tails and tails.linear, tails and tails.live,
+                None, scaled1, v, *strides(v, H), matrix1, scaled2, matrix2, None, None, alpha_sums,
+                alpha_rests, beta_by_head, scaled3,
+                *layout.swept, segments, layout.length(segments), blocks.chunks,
+                D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False,
+                WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, TAIL=tail, BLOCK=BLOCK,
+                C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+                DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
             )
-        join_pieces(late, S_ends, S_linear, 0)
-        late = None
+        join_tails(tails, S_ends, S_linear, 0)
+        tails = None
         if exchange is not None:  # other segments of the sequence are elsewhere
-            S_coming = exchange.begin((map_of_all("S", S_first, S_ends, lay, parts, True, linear=S_linear, axis=0),))
-    if parts > 1 or exchange is not None:
+            S_coming = exchange.begin(
+                (map_of_all("S", S_first, S_ends, layout, segments, True, linear=S_linear, axis=0),)
+            )
+    if segments > 1 or exchange is not None:
         if exchange is not None:
             ((S_first, S_starts),) = S_coming()
         else:
-            S_starts = chained_matrix(S_first, S_ends, S_linear, lay, parts, True, along=0)
+            S_starts = chained_matrix(S_first, S_ends, S_linear, layout, segments, True, along=0)
     S_ends = None
     write1 = some.new_empty((B, T, H, E), dtype=some.dtype) if needs_backward else None
     o = some.new_empty((B, T, H, E), dtype=some.dtype)
-    S_borders = some.new_empty((B, H, blocks.chunks, D, E), dtype=some.dtype) if needs_backward else None
-    S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if finals else None
-    walk = config.walk(
+    S_checkpoints = some.new_empty((B, H, blocks.chunks, D, E), dtype=some.dtype) if needs_backward else None
+    S_last = some.new_empty((layout.sequences, H, D, E), dtype=torch.float32) if finals else None
+    sweep = config.sweep(
         E,
         config.padded(D) * (scaled1.element_size() + scaled2.element_size() + scaled3.element_size()),
         config.chunk * (matrix1.element_size() + matrix2.element_size()) + beta_by_head.element_size(),
         v.element_size(), elements=True,
     )
     launch(
-        forward_sweep_1, (lay.sequences * parts * H * cdiv(E, walk.tile),),
-        S_starts, S_last, None, None, None, None, S_borders, scaled1, v, *strides(v, H), matrix1,
-        scaled2, matrix2, write1, o, alpha_sums, alpha_rests, beta_by_head, scaled3,
-        *lay.walked, parts, lay.length(parts), blocks.chunks,
-        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=True,
-        WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, PIECE=0, BLOCK=BLOCK,
-        C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
-        DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+        forward_sweep_1, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
+        S_starts, S_last, None, None, None, None, S_checkpoints, scaled1, v, *strides(v, H),
+        matrix1, scaled2, matrix2, write1, o, alpha_sums, alpha_rests, beta_by_head, scaled3,
+        *layout.swept, segments, layout.length(segments), blocks.chunks,
+        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True,
+        WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, TAIL=0, BLOCK=BLOCK,
+        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
     )
     alpha_rests = alpha_sums = matrix1 = matrix2 = scaled1 = scaled2 = scaled3 = None
     saved = {}
     if needs_backward is True and not config.exact:
         saved |= {"beta_by_head": beta_by_head}
     if needs_backward:
-        saved |= {"c0cc4e5ad4": write1, "S borders": S_borders}
-    S_borders = write1 = None
-    if parts > 1 or exchange is not None:
+        saved |= {"c0cc4e5ad4": write1, "S checkpoints": S_checkpoints}
+    S_checkpoints = write1 = None
+    if segments > 1 or exchange is not None:
         saved |= {"S linear": S_linear}
     S_linear = None
     return {"o": o}, {"S": S_last}, saved
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def backward_prepare_1(
+def backward_prologue_1(
     k_p, k_b, k_t, k_h, k_g, q_p, q_b, q_t, q_h, q_g, alpha_sums, alpha_rests, alpha_extents,
     scaled1_p, scaled3_p, scaled2_p, matrix2, matrix1, beta_by_head,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, part_d: tl.constexpr, FLAT: tl.constexpr, GROUP: tl.constexpr,
+    D: tl.constexpr, tile_d: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr,
     CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
@@ -958,12 +965,12 @@ def backward_prepare_1(
     k_p += b * k_b + h // k_g * k_h
     q_p += b * q_b + h // q_g * q_h
     i_new = i_ok
-    if not FLAT:
-        steep_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
+    if not SMALL_RANGE:
+        large_range_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
     products = tl.zeros([C, C], tl.float32)
     products2 = tl.zeros([C, C], tl.float32)
-    for d_start in range(0, D, part_d):
-        d = d_start + tl.arange(0, part_d)
+    for d_start in range(0, D, tile_d):
+        d = d_start + tl.arange(0, tile_d)
         d_ok = d < D
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
@@ -984,20 +991,20 @@ def backward_prepare_1(
         products = decayed_product(
             products, k.to(tl.float32), q.to(tl.float32), alpha_sums + step * D,
             alpha_rests + step * D if EXACT else None, alpha_a, alpha_n, alpha_a, alpha_n, d, d_ok,
-            last, H * D, C, CHUNK, LEVELS, False, True, FLAT, EXACT, DT,
+            last, H * D, C, CHUNK, LEVELS, False, True, SMALL_RANGE, EXACT, DT,
         )
-        if not FLAT:
-            steep_from = first_steep(steep_from, alpha_a, alpha_n, d_ok, C, DT)
-            i_new = i_ok & ((i >= steep_from) | (again > 0))
+        if not SMALL_RANGE:
+            large_range_from = first_large_range(large_range_from, alpha_a, alpha_n, d_ok, C, DT)
+            i_new = i_ok & ((i >= large_range_from) | (again > 0))
         # sum_{d} k_{j,d} k_{i,d} m_{i,j,d}
         products2 = decayed_product(
             products2, k.to(tl.float32), k.to(tl.float32), alpha_sums + step * D,
             alpha_rests + step * D if EXACT else None, alpha_a, alpha_n, alpha_a, alpha_n, d, d_ok,
-            last, H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
+            last, H * D, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
         )
-        if not FLAT:
-            steep_from = first_steep(steep_from, alpha_a, alpha_n, d_ok, C, DT)
-            i_new = i_ok & ((i >= steep_from) | (again > 0))
+        if not SMALL_RANGE:
+            large_range_from = first_large_range(large_range_from, alpha_a, alpha_n, d_ok, C, DT)
+            i_new = i_ok & ((i >= large_range_from) | (again > 0))
         alpha_a_end = over_block(
             tl.load(alpha_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
             alpha_sums + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
@@ -1026,30 +1033,30 @@ def backward_prepare_1(
         )  # q . until
     tl.store(
         matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products,
-        mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
+        mask=None if SMALL_RANGE else (i >= large_range_from)[None, :] & (i >= 0)[:, None],
     )  # products
     beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
     system = -beta[None, :] * products2
     solved = inverse(system, C, LEVELS, DT)  # (I - T)^-1
     tl.store(
         matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], solved,
-        mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
+        mask=None if SMALL_RANGE else (i >= large_range_from)[None, :] & (i >= 0)[:, None],
     )  # solved
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def backward_prepare_1_others(
+def backward_prologue_1_slow(
     k_p, k_b, k_t, k_h, k_g, q_p, q_b, q_t, q_h, q_g, alpha_sums, alpha_rests, alpha_extents,
     scaled1_p, scaled3_p, scaled2_p, matrix2, matrix1, beta_by_head,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, part_d: tl.constexpr, FLAT: tl.constexpr, GROUP: tl.constexpr,
+    D: tl.constexpr, tile_d: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr,
     CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     i = tl.arange(0, C)
     group = tl.program_id(0) * GROUP
-    if steep(alpha_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
+    if large_ranges(alpha_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
         return
     k_p_all = k_p
     q_p_all = q_p
@@ -1065,12 +1072,12 @@ def backward_prepare_1_others(
             k_p = k_p_all + b * k_b + h // k_g * k_h
             q_p = q_p_all + b * q_b + h // q_g * q_h
             extent = reach(alpha_extents + at, last, C, CHUNK)
-            if not is_flat(extent, DT):
-                steep_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
+            if not has_small_range(extent, DT):
+                large_range_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
                 products = tl.zeros([C, C], tl.float32)
                 products2 = tl.zeros([C, C], tl.float32)
-                for d_start in range(0, D, part_d):
-                    d = d_start + tl.arange(0, part_d)
+                for d_start in range(0, D, tile_d):
+                    d = d_start + tl.arange(0, tile_d)
                     d_ok = d < D
                     k = tl.load(
                         k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
@@ -1101,22 +1108,22 @@ def backward_prepare_1_others(
                     products = decayed_product(
                         products, k.to(tl.float32), q.to(tl.float32), alpha_sums + step * D,
                         alpha_rests + step * D if EXACT else None, alpha_a, alpha_n, alpha_a,
-                        alpha_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, True, FLAT, EXACT,
-                        DT,
+                        alpha_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, True, SMALL_RANGE,
+                        EXACT, DT,
                     )
-                    if not FLAT:
-                        steep_from = first_steep(steep_from, alpha_a, alpha_n, d_ok, C, DT)
-                        i_new = i_ok & ((i >= steep_from) | (again > 0))
+                    if not SMALL_RANGE:
+                        large_range_from = first_large_range(large_range_from, alpha_a, alpha_n, d_ok, C, DT)
+                        i_new = i_ok & ((i >= large_range_from) | (again > 0))
                     # sum_{d} k_{j,d} k_{i,d} m_{i,j,d}
                     products2 = decayed_product(
                         products2, k.to(tl.float32), k.to(tl.float32), alpha_sums + step * D,
                         alpha_rests + step * D if EXACT else None, alpha_a, alpha_n, alpha_a,
-                        alpha_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT,
-                        DT,
+                        alpha_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, SMALL_RANGE,
+                        EXACT, DT,
                     )
-                    if not FLAT:
-                        steep_from = first_steep(steep_from, alpha_a, alpha_n, d_ok, C, DT)
-                        i_new = i_ok & ((i >= steep_from) | (again > 0))
+                    if not SMALL_RANGE:
+                        large_range_from = first_large_range(large_range_from, alpha_a, alpha_n, d_ok, C, DT)
+                        i_new = i_ok & ((i >= large_range_from) | (again > 0))
                     alpha_a_end = over_block(
                         tl.load(alpha_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
                         alpha_sums + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
@@ -1145,23 +1152,23 @@ def backward_prepare_1_others(
                     )  # q . until
                 tl.store(
                     matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products,
-                    mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
+                    mask=None if SMALL_RANGE else (i >= large_range_from)[None, :] & (i >= 0)[:, None],
                 )  # products
                 beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
                 system = -beta[None, :] * products2
                 solved = inverse(system, C, LEVELS, DT)  # (I - T)^-1
                 tl.store(
                     matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], solved,
-                    mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
+                    mask=None if SMALL_RANGE else (i >= large_range_from)[None, :] & (i >= 0)[:, None],
                 )  # solved
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_1(
-    dS_first, dS_last, dS_borders, scaled1_p, do_p, do_b, do_t, do_h, do_g, matrix2, matrix1,
-    beta_by_head, write1_p, write1_b, write1_t, write1_h, write1_g, dv_out, dbeta_0_out,
-    alpha_sums, alpha_rests, scaled2_p, scaled3_p,
-    T, H, chunks, starts, parts, length, blocks,
+    dS_first, dS_last, dS_checkpoints, scaled1_p, do_p, do_b, do_t, do_h, do_g, matrix2,
+    matrix1, beta_by_head, write1_p, write1_b, write1_t, write1_h, write1_g, dv_out,
+    dbeta_0_out, alpha_sums, alpha_rests, scaled2_p, scaled3_p,
+    T, H, chunks, starts, segments, length, blocks,
     D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
     BLOCK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
@@ -1171,7 +1178,7 @@ def backward_sweep_1(
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
     sh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -1225,10 +1232,10 @@ def backward_sweep_1(
                 if EXACT
                 else tl.full([1], 0, tl.int32)
             )
-            if dS_borders is not None:
+            if dS_checkpoints is not None:
                 if (n == 0) | ((count - n) % (BLOCK // C) == 0):
                     tl.store(
-                        dS_borders
+                        dS_checkpoints
                         + (bh * blocks + first_block + (count - 1 - n) // (BLOCK // C)) * D * E
                         + d[n_d][None, :] * E
                         + e[:, None], dS[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
@@ -1290,9 +1297,9 @@ def backward_sweep_1(
     for n_d in tl.static_range((D + block_d - 1) // block_d):
         if YIELD:
             if dS_last is not None:
-                if part == 0:
+                if segment == 0:
                     tl.store(
-                        dS_last + (sh // H // parts * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
+                        dS_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
                         dS[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         else:
@@ -1304,14 +1311,14 @@ def backward_sweep_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_read_1(
-    S_borders, dS_borders, alpha_sums, alpha_rests,
+    S_checkpoints, dS_checkpoints, alpha_sums, alpha_rests,
     write1_p, write1_b, write1_t, write1_h, write1_g, dv_p, dv_b, dv_t, dv_h, dv_g,
     k_p, k_b, k_t, k_h, k_g, alpha_extents, do_p, do_b, do_t, do_h, do_g,
     q_p, q_b, q_t, q_h, q_g, beta_by_head, alpha_p, alpha_b, alpha_t, alpha_h, alpha_g, dq_out,
-    dk_out, S_pairing_out,
+    dk_out, S_state_adjoint_out,
     T, H, chunks, begins, stops, programs,
     E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
-    FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
+    SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """Intra-chunk outputs from checkpointed states, of all intervals at once."""
@@ -1337,14 +1344,14 @@ def backward_read_1(
     q_p += b * q_b + h // q_g * q_h
     alpha_p += b * alpha_b + h // alpha_g * alpha_h
     i_new = i_ok
-    if not FLAT:
-        steep_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
+    if not SMALL_RANGE:
+        large_range_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
     S = tl.load(
-        S_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
+        S_checkpoints + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
         mask=d_ok[None, :] & e_ok[:, None], other=0.0,
     )  # S
     dS = tl.load(
-        dS_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
+        dS_checkpoints + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
         mask=d_ok[None, :] & e_ok[:, None], other=0.0,
     )  # dS
     alpha_a_end = over_block(
@@ -1384,12 +1391,12 @@ def backward_read_1(
     decayed = decayed_sum(
         reads, k.to(tl.float32), alpha_sums + step * D, alpha_rests + step * D if EXACT else None,
         alpha_a, alpha_n, alpha_a, alpha_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False,
-        FLAT, EXACT, DT,
+        SMALL_RANGE, EXACT, DT,
     )  # sum_{j} k_{j,d} [write1 dv^T]_{i,j} m_{i,j,d}
-    if not FLAT:
-        steep_from = first_steep(steep_from, alpha_a, alpha_n, d_ok, C, DT)
-        again = adds_steep(again, reads, k.to(tl.float32), steep_from, C)
-        i_new = i_ok & ((i >= steep_from) | (again > 0))
+    if not SMALL_RANGE:
+        large_range_from = first_large_range(large_range_from, alpha_a, alpha_n, d_ok, C, DT)
+        again = adds_large_range(again, reads, k.to(tl.float32), large_range_from, C)
+        i_new = i_ok & ((i >= large_range_from) | (again > 0))
     do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
     write1_do = tl.dot(write1.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # write1 do^T
     reads2 = write1_do
@@ -1398,13 +1405,13 @@ def backward_read_1(
     decayed2 = decayed_sum(
         reads2, q.to(tl.float32), alpha_sums + step * D, alpha_rests + step * D if EXACT else None,
         alpha_a, alpha_n, alpha_a, alpha_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False,
-        FLAT, EXACT, DT,
+        SMALL_RANGE, EXACT, DT,
     )  # sum_{j} q_{j,d} [write1 do^T]_{i,j} m_{i,j,d}
     decayed3 = decayed2 + own[:, None] * q.to(tl.float32)  # with each step's own
-    if not FLAT:
-        steep_from = first_steep(steep_from, alpha_a, alpha_n, d_ok, C, DT)
-        again = adds_steep(again, reads2, q.to(tl.float32), steep_from, C)
-        i_new = i_ok & ((i >= steep_from) | (again > 0))
+    if not SMALL_RANGE:
+        large_range_from = first_large_range(large_range_from, alpha_a, alpha_n, d_ok, C, DT)
+        again = adds_large_range(again, reads2, q.to(tl.float32), large_range_from, C)
+        i_new = i_ok & ((i >= large_range_from) | (again > 0))
     write1_dS = tl.dot(write1.to(DT), dS.to(DT), input_precision="tf32x3")  # write1 dS^T
     since = span(alpha_a_end[None, :], alpha_n_end[None, :], alpha_a, alpha_n)
     apart = tl.where((i < last)[:, None], (write1_dS * since), 0.0) + (-decayed) + decayed2
@@ -1424,12 +1431,12 @@ def backward_read_1(
     decayed4 = decayed_sum(
         reads3, (beta[:, None] * k.to(tl.float32)), alpha_sums + step * D,
         alpha_rests + step * D if EXACT else None, alpha_a, alpha_n, alpha_a, alpha_n, d, d_ok,
-        last, H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
+        last, H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
     )  # sum_{j} k_{j,d} [do write1^T]_{i,j} beta_j m_{i,j,d}
     decayed5 = decayed4 + own2[:, None] * (beta[:, None] * k.to(tl.float32))  # with each step's own
-    if not FLAT:
-        steep_from = first_steep(steep_from, alpha_a, alpha_n, d_ok, C, DT)
-        i_new = i_ok & ((i >= steep_from) | (again > 0))
+    if not SMALL_RANGE:
+        large_range_from = first_large_range(large_range_from, alpha_a, alpha_n, d_ok, C, DT)
+        i_new = i_ok & ((i >= large_range_from) | (again > 0))
     since2 = span(alpha_a, alpha_n, 0.0, 0)
     do_S = tl.dot(do.to(DT), S.to(DT), input_precision="tf32x3")  # do S^T
     apart2 = decayed4 + (since2 * do_S)
@@ -1459,11 +1466,11 @@ def backward_read_1(
     decayed6 = decayed_sum(
         reads4, (beta[:, None] * k.to(tl.float32)), alpha_sums + step * D,
         alpha_rests + step * D if EXACT else None, alpha_a_before, alpha_n_before, alpha_a, alpha_n,
-        d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
+        d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
     )  # sum_{j} k_{j,d} [dv write1^T]_{i,j} beta_j m_{i,j,d}
-    if not FLAT:
-        steep_from = first_steep(steep_from, alpha_a_before, alpha_n_before, d_ok, C, DT)
-        i_new = i_ok & ((i >= steep_from) | (again > 0))
+    if not SMALL_RANGE:
+        large_range_from = first_large_range(large_range_from, alpha_a_before, alpha_n_before, d_ok, C, DT)
+        i_new = i_ok & ((i >= large_range_from) | (again > 0))
     since3 = span(alpha_a_before, alpha_n_before, 0.0, 0)
     dv_S = tl.dot(dv.to(DT), S.to(DT), input_precision="tf32x3")  # dv S^T
     apart3 = (since3 * dv_S) + decayed6
@@ -1499,20 +1506,20 @@ def backward_read_1(
         C, False and block_e <= 128, DT,
     )
     tl.store(
-        S_pairing_out + step * D + i[:, None] * (H * D) + d[None, :], total, mask=i_new[:, None] & d_ok[None, :]
+        S_state_adjoint_out + step * D + i[:, None] * (H * D) + d[None, :], total, mask=i_new[:, None] & d_ok[None, :]
     )  # state-adjoint product of S
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def backward_read_1_others(
-    S_borders, dS_borders, alpha_sums, alpha_rests,
+def backward_read_1_slow(
+    S_checkpoints, dS_checkpoints, alpha_sums, alpha_rests,
     write1_p, write1_b, write1_t, write1_h, write1_g, dv_p, dv_b, dv_t, dv_h, dv_g,
     k_p, k_b, k_t, k_h, k_g, alpha_extents, do_p, do_b, do_t, do_h, do_g,
     q_p, q_b, q_t, q_h, q_g, beta_by_head, alpha_p, alpha_b, alpha_t, alpha_h, alpha_g, dq_out,
-    dk_out, S_pairing_out,
+    dk_out, S_state_adjoint_out,
     T, H, chunks, begins, stops, programs,
     E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
-    FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
+    SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
@@ -1523,7 +1530,7 @@ def backward_read_1_others(
     d = tile * block_d + tl.arange(0, block_d)
     d_ok = d < D
     group = (tl.program_id(0) // tl.cdiv(D, block_d)) * GROUP
-    if steep(alpha_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
+    if large_ranges(alpha_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
         return
     write1_p_all = write1_p
     dv_p_all = dv_p
@@ -1547,14 +1554,14 @@ def backward_read_1_others(
             q_p = q_p_all + b * q_b + h // q_g * q_h
             alpha_p = alpha_p_all + b * alpha_b + h // alpha_g * alpha_h
             extent = reach(alpha_extents + at, last, C, CHUNK)
-            if not is_flat(extent, DT):
-                steep_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
+            if not has_small_range(extent, DT):
+                large_range_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
                 S = tl.load(
-                    S_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
+                    S_checkpoints + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
                     mask=d_ok[None, :] & e_ok[:, None], other=0.0,
                 )  # S
                 dS = tl.load(
-                    dS_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
+                    dS_checkpoints + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
                     mask=d_ok[None, :] & e_ok[:, None], other=0.0,
                 )  # dS
                 alpha_a_end = over_block(
@@ -1607,12 +1614,12 @@ def backward_read_1_others(
                 decayed = decayed_sum(
                     reads, k.to(tl.float32), alpha_sums + step * D,
                     alpha_rests + step * D if EXACT else None, alpha_a, alpha_n, alpha_a, alpha_n,
-                    d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
+                    d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} k_{j,d} [write1 dv^T]_{i,j} m_{i,j,d}
-                if not FLAT:
-                    steep_from = first_steep(steep_from, alpha_a, alpha_n, d_ok, C, DT)
-                    again = adds_steep(again, reads, k.to(tl.float32), steep_from, C)
-                    i_new = i_ok & ((i >= steep_from) | (again > 0))
+                if not SMALL_RANGE:
+                    large_range_from = first_large_range(large_range_from, alpha_a, alpha_n, d_ok, C, DT)
+                    again = adds_large_range(again, reads, k.to(tl.float32), large_range_from, C)
+                    i_new = i_ok & ((i >= large_range_from) | (again > 0))
                 do = tl.load(
                     do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
                 )
@@ -1625,13 +1632,13 @@ def backward_read_1_others(
                 decayed2 = decayed_sum(
                     reads2, q.to(tl.float32), alpha_sums + step * D,
                     alpha_rests + step * D if EXACT else None, alpha_a, alpha_n, alpha_a, alpha_n,
-                    d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
+                    d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} q_{j,d} [write1 do^T]_{i,j} m_{i,j,d}
                 decayed3 = decayed2 + own[:, None] * q.to(tl.float32)  # with each step's own
-                if not FLAT:
-                    steep_from = first_steep(steep_from, alpha_a, alpha_n, d_ok, C, DT)
-                    again = adds_steep(again, reads2, q.to(tl.float32), steep_from, C)
-                    i_new = i_ok & ((i >= steep_from) | (again > 0))
+                if not SMALL_RANGE:
+                    large_range_from = first_large_range(large_range_from, alpha_a, alpha_n, d_ok, C, DT)
+                    again = adds_large_range(again, reads2, q.to(tl.float32), large_range_from, C)
+                    i_new = i_ok & ((i >= large_range_from) | (again > 0))
                 write1_dS = tl.dot(write1.to(DT), dS.to(DT), input_precision="tf32x3")  # write1 dS^T
                 since = span(alpha_a_end[None, :], alpha_n_end[None, :], alpha_a, alpha_n)
                 apart = tl.where((i < last)[:, None], (write1_dS * since), 0.0) + (-decayed) + decayed2
@@ -1651,12 +1658,12 @@ def backward_read_1_others(
                 decayed4 = decayed_sum(
                     reads3, (beta[:, None] * k.to(tl.float32)), alpha_sums + step * D,
                     alpha_rests + step * D if EXACT else None, alpha_a, alpha_n, alpha_a, alpha_n,
-                    d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
+                    d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} k_{j,d} [do write1^T]_{i,j} beta_j m_{i,j,d}
                 decayed5 = decayed4 + own2[:, None] * (beta[:, None] * k.to(tl.float32))  # with each step's own
-                if not FLAT:
-                    steep_from = first_steep(steep_from, alpha_a, alpha_n, d_ok, C, DT)
-                    i_new = i_ok & ((i >= steep_from) | (again > 0))
+                if not SMALL_RANGE:
+                    large_range_from = first_large_range(large_range_from, alpha_a, alpha_n, d_ok, C, DT)
+                    i_new = i_ok & ((i >= large_range_from) | (again > 0))
                 since2 = span(alpha_a, alpha_n, 0.0, 0)
                 do_S = tl.dot(do.to(DT), S.to(DT), input_precision="tf32x3")  # do S^T
                 apart2 = decayed4 + (since2 * do_S)
@@ -1686,12 +1693,12 @@ def backward_read_1_others(
                 decayed6 = decayed_sum(
                     reads4, (beta[:, None] * k.to(tl.float32)), alpha_sums + step * D,
                     alpha_rests + step * D if EXACT else None, alpha_a_before, alpha_n_before,
-                    alpha_a, alpha_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT,
-                    EXACT, DT,
+                    alpha_a, alpha_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False,
+                    SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} k_{j,d} [dv write1^T]_{i,j} beta_j m_{i,j,d}
-                if not FLAT:
-                    steep_from = first_steep(steep_from, alpha_a_before, alpha_n_before, d_ok, C, DT)
-                    i_new = i_ok & ((i >= steep_from) | (again > 0))
+                if not SMALL_RANGE:
+                    large_range_from = first_large_range(large_range_from, alpha_a_before, alpha_n_before, d_ok, C, DT)
+                    i_new = i_ok & ((i >= large_range_from) | (again > 0))
                 since3 = span(alpha_a_before, alpha_n_before, 0.0, 0)
                 dv_S = tl.dot(dv.to(DT), S.to(DT), input_precision="tf32x3")  # dv S^T
                 apart3 = (since3 * dv_S) + decayed6
@@ -1730,7 +1737,7 @@ def backward_read_1_others(
                     C, False and block_e <= 128, DT,
                 )
                 tl.store(
-                    S_pairing_out + step * D + i[:, None] * (H * D) + d[None, :], total,
+                    S_state_adjoint_out + step * D + i[:, None] * (H * D) + d[None, :], total,
                     mask=i_new[:, None] & d_ok[None, :],
                 )  # state-adjoint product of S
 
@@ -1747,121 +1754,123 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "7451b12746326f2d")
-    lay = places(packed, (B, T, H), config.chunk)
-    blocks = places(packed, (B, T, H), BLOCK)
-    parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
+    config = choose(some.dtype, (D, E), "54b3323eb69d4844")
+    layout = chunk_layout(packed, (B, T, H), config.chunk)
+    blocks = chunk_layout(packed, (B, T, H), BLOCK)
+    segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
     dS_first = dS_starts = whole(final_cotangents.get("S"))
-    S_borders = saved["S borders"]
+    S_checkpoints = saved["S checkpoints"]
     write1 = saved["c0cc4e5ad4"]
     do = cotangent(cotangents.get("o"), some, (B, T, H, E))
-    alpha_sums, alpha_rests, alpha_extents = cumulate(alpha, lay, config.exact)
+    alpha_sums, alpha_rests, alpha_extents = cumulate(alpha, layout, config.exact)
     if "beta_by_head" in saved:
         beta_by_head = saved["beta_by_head"]
     else:
         beta_by_head = by_head(beta, H)
-    matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
-    matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+    matrix2 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk), dtype=torch.float32)
+    matrix1 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
     scaled1 = some.new_empty((B, H, T, D))
     scaled3 = some.new_empty((B, H, T, D))
     scaled2 = some.new_empty((B, H, T, D))
     launch(
-        backward_prepare_1, (lay.programs,),
+        backward_prologue_1, (layout.programs,),
         k, *strides(k, H), q, *strides(q, H), alpha_sums, alpha_rests, alpha_extents, scaled1,
         scaled3, scaled2, matrix2, matrix1, beta_by_head,
-        *lay.at_once, lay.programs,
-        D=D, part_d=min(config.block, config.padded(D)), FLAT=True, GROUP=GROUP, CHUNK=config.chunk,
-        C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
-        DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=config.registers,
+        *layout.at_once, layout.programs,
+        D=D, tile_d=min(config.block, config.padded(D)), SMALL_RANGE=True, GROUP=GROUP,
+        CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1,
+        maxnreg=config.registers,
     )
     launch(
-        backward_prepare_1_others, (cdiv(lay.programs, GROUP),),
+        backward_prologue_1_slow, (cdiv(layout.programs, GROUP),),
         k, *strides(k, H), q, *strides(q, H), alpha_sums, alpha_rests, alpha_extents, scaled1,
         scaled3, scaled2, matrix2, matrix1, beta_by_head,
-        *lay.at_once, lay.programs,
-        D=D, part_d=min(config.block, config.padded(D)), FLAT=False, GROUP=GROUP,
-        CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
-        DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=config.registers,
+        *layout.at_once, layout.programs,
+        D=D, tile_d=min(config.block, config.padded(D)), SMALL_RANGE=False, GROUP=GROUP,
+        CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1,
+        maxnreg=config.registers,
     )
-    if parts > 1 or exchange is not None:
-        dS_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
+    if segments > 1 or exchange is not None:
+        dS_ends = some.new_empty((B * segments, H, D, E), dtype=torch.float32)
         dS_linear = saved["S linear"].mT
-        walk = config.walk(
+        sweep = config.sweep(
             E,
             config.padded(D) * (scaled1.element_size() + scaled2.element_size() + scaled3.element_size()),
             config.chunk * (matrix2.element_size() + matrix1.element_size()) + beta_by_head.element_size(),
             do.element_size(), elements=True,
         )
         launch(
-            backward_sweep_1, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+            backward_sweep_1, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
             None, dS_ends, None, scaled1, do, *strides(do, H), matrix2, matrix1, beta_by_head,
             write1, *strides(write1, H), None, None, alpha_sums, alpha_rests, scaled2, scaled3,
-            *lay.walked, parts, lay.length(parts), blocks.chunks,
-            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=False,
-            WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, BLOCK=BLOCK, C=config.chunk,
-            LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+            *layout.swept, segments, layout.length(segments), blocks.chunks,
+            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False,
+            WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, BLOCK=BLOCK,
+            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
         if exchange is not None:  # other segments of the sequence are elsewhere
             dS_coming = exchange.begin(
-                (map_of_all("S", dS_first, dS_ends, lay, parts, False, linear=dS_linear, axis=0),)
+                (map_of_all("S", dS_first, dS_ends, layout, segments, False, linear=dS_linear, axis=0),)
             )
-    if parts > 1 or exchange is not None:
+    if segments > 1 or exchange is not None:
         if exchange is not None:
             ((dS_first, dS_starts),) = dS_coming()
         else:
-            dS_starts = chained_matrix(dS_first, dS_ends, dS_linear, lay, parts, False, along=0)
+            dS_starts = chained_matrix(dS_first, dS_ends, dS_linear, layout, segments, False, along=0)
     dS_ends = None
     dv = some.new_empty((B, T, H, E), dtype=some.dtype)
     dbeta_0 = some.new_empty((B, H, cdiv(E, min(config.tile, config.padded(E))) * config.warps, T), dtype=torch.float32)
-    dS_borders = some.new_empty((B, H, blocks.chunks, D, E), dtype=some.dtype)
-    dS_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if needs & {"S"} else None
-    walk = config.walk(
+    dS_checkpoints = some.new_empty((B, H, blocks.chunks, D, E), dtype=some.dtype)
+    dS_last = some.new_empty((layout.sequences, H, D, E), dtype=torch.float32) if needs & {"S"} else None
+    sweep = config.sweep(
         E,
         config.padded(D) * (scaled1.element_size() + scaled2.element_size() + scaled3.element_size()),
         config.chunk * (matrix2.element_size() + matrix1.element_size()) + beta_by_head.element_size(),
         do.element_size() + write1.element_size(), elements=True,
     )
     launch(
-        backward_sweep_1, (lay.sequences * parts * H * cdiv(E, walk.tile),),
-        dS_starts, dS_last, dS_borders, scaled1, do, *strides(do, H), matrix2, matrix1,
+        backward_sweep_1, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
+        dS_starts, dS_last, dS_checkpoints, scaled1, do, *strides(do, H), matrix2, matrix1,
         beta_by_head, write1, *strides(write1, H), dv, dbeta_0, alpha_sums, alpha_rests, scaled2,
         scaled3,
-        *lay.walked, parts, lay.length(parts), blocks.chunks,
-        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=True,
-        WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, BLOCK=BLOCK, C=config.chunk,
-        LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-        num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+        *layout.swept, segments, layout.length(segments), blocks.chunks,
+        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True,
+        WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, BLOCK=BLOCK,
+        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
     )
     matrix1 = matrix2 = scaled1 = scaled2 = scaled3 = None
     if needs & {"alpha", "k", "q"}:
         dq = some.new_empty((B, T, H, D), dtype=some.dtype)
         dk = some.new_empty((B, T, H, D), dtype=some.dtype)
-        S_pairing = some.new_empty((B, T, H, D), dtype=torch.float32)
+        S_state_adjoint = some.new_empty((B, T, H, D), dtype=torch.float32)
         launch(
             backward_read_1, (blocks.programs * cdiv(D, min(config.read_tile, config.padded(D))),),
-            S_borders, dS_borders, alpha_sums, alpha_rests, write1, *strides(write1, H),
+            S_checkpoints, dS_checkpoints, alpha_sums, alpha_rests, write1, *strides(write1, H),
             dv, *strides(dv, H), k, *strides(k, H), alpha_extents, do, *strides(do, H),
-            q, *strides(q, H), beta_by_head, alpha, *strides(alpha, H), dq, dk, S_pairing,
+            q, *strides(q, H), beta_by_head, alpha, *strides(alpha, H), dq, dk, S_state_adjoint,
             *blocks.at_once, blocks.programs,
             E=E, D=D, block_e=config.padded(E), block_d=min(config.read_tile, config.padded(D)),
-            FLAT=True, GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even,
+            SMALL_RANGE=True, GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even,
             EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.read_warps(config.padded(E)),
             num_stages=1, maxnreg=config.most,
         )
         launch(
-            backward_read_1_others, (cdiv(blocks.programs, GROUP) * cdiv(D, min(config.read_tile, config.padded(D))),),
-            S_borders, dS_borders, alpha_sums, alpha_rests, write1, *strides(write1, H),
+            backward_read_1_slow, (cdiv(blocks.programs, GROUP) * cdiv(D, min(config.read_tile, config.padded(D))),),
+            S_checkpoints, dS_checkpoints, alpha_sums, alpha_rests, write1, *strides(write1, H),
             dv, *strides(dv, H), k, *strides(k, H), alpha_extents, do, *strides(do, H),
-            q, *strides(q, H), beta_by_head, alpha, *strides(alpha, H), dq, dk, S_pairing,
+            q, *strides(q, H), beta_by_head, alpha, *strides(alpha, H), dq, dk, S_state_adjoint,
             *blocks.at_once, blocks.programs,
             E=E, D=D, block_e=config.padded(E), block_d=min(config.read_tile, config.padded(D)),
-            FLAT=False, GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even,
-            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.read_warps(config.padded(E)),
-            num_stages=1, maxnreg=config.most,
+            SMALL_RANGE=False, GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS,
+            EVEN=blocks.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=config.read_warps(config.padded(E)), num_stages=1, maxnreg=config.most,
         )
-    alpha_extents = alpha_rests = alpha_sums = dS_borders = None
+    alpha_extents = alpha_rests = alpha_sums = dS_checkpoints = None
     gradients, initial = {}, {}
     if "q" in needs:
         gradients["q"] = dq.to(given["q"].dtype)
@@ -1876,8 +1885,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         gradients["beta"] = total((B, T, H), some.dtype, dbeta_0).to(given["beta"].dtype)
     dbeta_0 = None
     if "alpha" in needs:
-        gradients["alpha"] = spread(S_pairing, (B, T, H, D), some).to(given["alpha"].dtype)
-    S_pairing = None
+        gradients["alpha"] = spread(S_state_adjoint, (B, T, H, D), some).to(given["alpha"].dtype)
+    S_state_adjoint = None
     if "S" in needs:
         initial["S"] = dS_last
     dS_last = None
@@ -1911,10 +1920,10 @@ def step_kernel(
     next_S_stride0, next_S_stride1, o_stride0, o_stride1,
     heads, q_group, k_group, v_group, beta_group, alpha_group,
     size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
-    parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
+    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
 ):
     """Each program: one batch entry and head and a tile of e, one step."""
-    place = tl.program_id(0) // parts
+    place = tl.program_id(0) // programs
     if flat:  # more batch entries than a grid is high
         batch = tl.cast(place // heads, tl.int64)
         head = tl.cast(place % heads, tl.int64)
@@ -1942,7 +1951,7 @@ def step_kernel(
     wide_d = tl.cast(at_d, tl.int64)
     in_d = at_d < size_d
     for turn in tl.static_range(turns):
-        tile = tl.program_id(0) % parts * turns + turn
+        tile = tl.program_id(0) % programs * turns + turn
         first = tile == 0
         at_e = tile * block_e + tl.arange(0, block_e)
         wide_e = tl.cast(at_e, tl.int64)
@@ -1981,11 +1990,11 @@ def steps_kernel(
     o_stride0, o_stride1, o_stride2,
     heads, q_group, k_group, v_group, beta_group, alpha_group, steps,
     size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
-    parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
+    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
     yields: tl.constexpr, keeps: tl.constexpr, ends: tl.constexpr,
 ):
     """Each program: one sequence and head and a tile of e, one step after the other, with the state in registers."""
-    place = tl.program_id(0) // parts
+    place = tl.program_id(0) // programs
     if flat:  # more batch entries than a grid is high
         batch = tl.cast(place // heads, tl.int64)
         head = tl.cast(place % heads, tl.int64)
@@ -2017,7 +2026,7 @@ def steps_kernel(
     wide_d = tl.cast(at_d, tl.int64)
     in_d = at_d < size_d
     for turn in tl.static_range(turns):
-        tile = tl.program_id(0) % parts * turns + turn
+        tile = tl.program_id(0) % programs * turns + turn
         first = tile == 0
         at_e = tile * block_e + tl.arange(0, block_e)
         wide_e = tl.cast(at_e, tl.int64)
@@ -2026,25 +2035,25 @@ def steps_kernel(
         in_d_e = in_d[:, None] & in_e[None, :]
         S = tl.load(S_at + at_d[:, None] * S_stride2 + at_e[None, :] * S_stride3, mask=in_d_e, other=0.0)
         now = tl.cast(0, tl.int64)
-        q_ahead = tl.load(q_at + now * q_stride1 + wide_d * q_stride3, mask=in_d, other=0.0)
-        k_ahead = tl.load(k_at + now * k_stride1 + wide_d * k_stride3, mask=in_d, other=0.0)
-        v_ahead = tl.load(v_at + now * v_stride1 + wide_e * v_stride3, mask=in_e, other=0.0)
-        beta_ahead = tl.load(beta_at + now * beta_stride1)
-        alpha_ahead = tl.load(alpha_at + now * alpha_stride1 + wide_d * alpha_stride3, mask=in_d, other=0.0)
+        q_prefetched = tl.load(q_at + now * q_stride1 + wide_d * q_stride3, mask=in_d, other=0.0)
+        k_prefetched = tl.load(k_at + now * k_stride1 + wide_d * k_stride3, mask=in_d, other=0.0)
+        v_prefetched = tl.load(v_at + now * v_stride1 + wide_e * v_stride3, mask=in_e, other=0.0)
+        beta_prefetched = tl.load(beta_at + now * beta_stride1)
+        alpha_prefetched = tl.load(alpha_at + now * alpha_stride1 + wide_d * alpha_stride3, mask=in_d, other=0.0)
         S = S.to(tl.float32)
         for offset in range(count):
             now = tl.cast(offset, tl.int64)
             then = tl.minimum(now + 1, count - 1)
-            q = q_ahead.to(tl.float32)
-            q_ahead = tl.load(q_at + then * q_stride1 + wide_d * q_stride3, mask=in_d, other=0.0)
-            k = k_ahead.to(tl.float32)
-            k_ahead = tl.load(k_at + then * k_stride1 + wide_d * k_stride3, mask=in_d, other=0.0)
-            v = v_ahead.to(tl.float32)
-            v_ahead = tl.load(v_at + then * v_stride1 + wide_e * v_stride3, mask=in_e, other=0.0)
-            beta = beta_ahead.to(tl.float32)
-            beta_ahead = tl.load(beta_at + then * beta_stride1)
-            alpha = tl.exp(alpha_ahead.to(tl.float32))
-            alpha_ahead = tl.load(alpha_at + then * alpha_stride1 + wide_d * alpha_stride3, mask=in_d, other=0.0)
+            q = q_prefetched.to(tl.float32)
+            q_prefetched = tl.load(q_at + then * q_stride1 + wide_d * q_stride3, mask=in_d, other=0.0)
+            k = k_prefetched.to(tl.float32)
+            k_prefetched = tl.load(k_at + then * k_stride1 + wide_d * k_stride3, mask=in_d, other=0.0)
+            v = v_prefetched.to(tl.float32)
+            v_prefetched = tl.load(v_at + then * v_stride1 + wide_e * v_stride3, mask=in_e, other=0.0)
+            beta = beta_prefetched.to(tl.float32)
+            beta_prefetched = tl.load(beta_at + then * beta_stride1)
+            alpha = tl.exp(alpha_prefetched.to(tl.float32))
+            alpha_prefetched = tl.load(alpha_at + then * alpha_stride1 + wide_d * alpha_stride3, mask=in_d, other=0.0)
             decayed = alpha[:, None] * S
             t1 = tl.sum((alpha * k)[:, None] * S, axis=0)
             t2 = decayed + (beta * k)[:, None] * (v - t1)[None, :]
@@ -2092,7 +2101,7 @@ OP = Op(
             frozenset(("packed", "groups", "inference", "finals", "replays", "exchange")),
             saved={
                 "c0cc4e5ad4": (("B", "T", "H", "e"), "input"),
-                "S borders": (("B", "H", "T blocks", "d", "e"), "input"),
+                "S checkpoints": (("B", "H", "T blocks", "d", "e"), "input"),
             },
             saved_packed=True,
         ),

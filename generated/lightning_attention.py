@@ -64,14 +64,14 @@ from chunkform.runtime.op.version import written_for
 
 written_for("0.1", __file__)
 
-from chunkform.runtime.chunk_kernels.chunk_layout import LEVELS, parts_for, places
+from chunkform.runtime.chunk_kernels.chunk_layout import LEVELS, chunk_layout, segments_for
 from chunkform.runtime.chunk_kernels.fused_backward import (
-    aligned, apart, block_pairing, column_parts, column_sums, in_place, over_rows, paired_states,
-    row_parts, row_sums, rows_of, stages_of, step_pairing, store_parts, store_sums, together,
-    total_of, warps_of,
+    aligned, apart, block_state_adjoint, column_partial_sums, column_sums, in_place, may_be_fused,
+    over_rows, paired_states, row_partial_sums, row_sums, rows_of, stages_of, step_state_adjoint,
+    store_partial_sums, store_sums, total_of, warps_of,
 )
 from chunkform.runtime.chunk_kernels.kernels import (
-    border_sums, chained, chunk_of, cumulate, lasting, part_of, place_of, power, span,
+    boundary_sums, chained, chunk_of, cumulate, lasting, place_of, power, segment_of, span,
 )
 from chunkform.runtime.chunk_kernels.reductions import pair
 from chunkform.runtime.chunk_kernels.segment_maps import map_of_all
@@ -87,8 +87,8 @@ from chunkform.runtime.op.decode import Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import OVERWRITE, Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK, call_of, chunks_of, dtype_of, from_chunks, from_steps, in_parts, in_segments, or_zeros,
-    steps_first, steps_or_zeros,
+    CHUNK, call_of, chunks_of, dtype_of, from_boundaries, from_chunks, from_steps, in_segments,
+    or_zeros, steps_first, steps_or_zeros,
 )
 from chunkform.runtime.torch_form.decays import decay_all, decay_in, decay_mask, decay_out
 from chunkform.runtime.torch_form.segment_maps import LONG_CHUNK, Segment, map_of_segment, over_chunks
@@ -240,7 +240,7 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     dk, dS_first = in_segments(_backward_sweep_3, (log_lam, q, do, v), (dS_last,), lead, -1, CHUNK)
     lam = log_lam.exp()
     # paired_S: lam_t <S_{t-1}, dS_t>
-    (paired_S,) = in_parts(_backward_state_adjoint_4, (log_lam, k, v, do, q, lam), (S_0, dS_C), lead, CHUNK)
+    (paired_S,) = from_boundaries(_backward_state_adjoint_4, (log_lam, k, v, do, q, lam), (S_0, dS_C), lead, CHUNK)
     gradients = {}
     gradients["q"] = from_steps(dq, lead, 1, given["q"].dtype)
     gradients["k"] = from_steps(dk, lead, 1, given["k"].dtype)
@@ -267,9 +267,9 @@ def _forward_states_1_composed(later, earlier):
     return (earlier[0] * later[0], (later[1] + later[0][..., None, None] * earlier[1]))
 
 
-def _forward_states_1_applied(parts, states):
+def _forward_states_1_applied(maps, states):
     """The states that leave a segment, from those that enter it."""
-    return ((states[0] * parts[0][..., None, None] + parts[1]),)
+    return ((states[0] * maps[0][..., None, None] + maps[1]),)
 
 
 def torch_forward_states(given, states, constants, exchange):
@@ -310,9 +310,9 @@ def _backward_states_1_composed(later, earlier):
     return (later[0] * earlier[0], (later[1] + later[0][..., None, None] * earlier[1]))
 
 
-def _backward_states_1_applied(parts, states):
+def _backward_states_1_applied(maps, states):
     """The states that leave a segment, from those that enter it."""
-    return ((parts[0][..., None, None] * states[0] + parts[1]),)
+    return ((maps[0][..., None, None] * states[0] + maps[1]),)
 
 
 def torch_backward_states(given, states, constants, saved, cotangents, final_cotangents, exchange):
@@ -336,11 +336,11 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
     return {"S": dS_last}
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def forward_sweep_1(
-    S_first, S_last, S_borders, lam_sums, lam_rests, q_p, q_b, q_t, q_h, q_g,
+    S_first, S_last, S_checkpoints, lam_sums, lam_rests, q_p, q_b, q_t, q_h, q_g,
     v_p, v_b, v_t, v_h, v_g, k_p, k_b, k_t, k_h, k_g, o_out,
-    T, H, chunks, starts, parts, length, blocks,
+    T, H, chunks, starts, segments, length, blocks,
     D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, BLOCK: tl.constexpr,
     ROWS: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
@@ -350,7 +350,7 @@ def forward_sweep_1(
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
     sh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -402,10 +402,10 @@ def forward_sweep_1(
         until = span(lam_a_end, lam_n_end, lam_a, lam_n)
         S_next = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
-            if S_borders is not None:
+            if S_checkpoints is not None:
                 if n % (BLOCK // C) == 0:
                     tl.store(
-                        S_borders
+                        S_checkpoints
                         + (((b * blocks + first_block + n // (BLOCK // C)) * ROWS + e[:, None]) * H + h) * D
                         + d[n_d][None, :], S[n_d], mask=d_ok[n_d][None, :],
                     )
@@ -440,9 +440,9 @@ def forward_sweep_1(
     for n_d in tl.static_range((D + block_d - 1) // block_d):
         if YIELD:
             if S_last is not None:
-                if part == parts - 1:
+                if segment == segments - 1:
                     tl.store(
-                        S_last + (sh // H // parts * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
+                        S_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
                         S[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         else:
@@ -453,9 +453,9 @@ def forward_sweep_1(
 
 @gluon.jit
 def forward_sweep_1_consumer(
-    S_first, S_last, S_borders, o_out, T, H, parts, blocks, tile, sh, h, b, part, begin, stop,
-    count, first_block, S_borders_tile, chunk_ready, chunk_empty, q_ring, k_ring, lam_a_ring,
-    v_ring, until_ring, o_buffer, kept_ring, since_ring, o_out_tile, D: gl.constexpr,
+    S_first, S_last, S_checkpoints, o_out, T, H, segments, blocks, tile, sh, h, b, segment, begin,
+    stop, count, first_block, S_checkpoints_tile, chunk_ready, chunk_empty, q_ring, k_ring,
+    lam_a_ring, v_ring, until_ring, o_buffer, kept_ring, since_ring, o_out_tile, D: gl.constexpr,
     E: gl.constexpr, block_d: gl.constexpr, block_e: gl.constexpr, WARPS: gl.constexpr,
     STAGES: gl.constexpr, ROWS: gl.constexpr, C: gl.constexpr, DT: gl.constexpr,
 ):
@@ -464,10 +464,10 @@ def forward_sweep_1_consumer(
     tile2: gl.constexpr = accumulator(C, C, WARPS)
     tile3: gl.constexpr = accumulator(block_e, C, WARPS)
     left2: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=accumulator(block_e, block_d, WARPS), k_width=2)
-    if S_borders is not None:
-        S_borders_tile_tiles = tma.make_tensor_descriptor(
-            S_borders + (b * blocks * ROWS * H + h) * D, [blocks * ROWS, D], [H * D, 1],
-            [block_e, block_d], swizzled(block_d, S_borders.dtype.element_ty),
+    if S_checkpoints is not None:
+        S_checkpoints_tile_tiles = tma.make_tensor_descriptor(
+            S_checkpoints + (b * blocks * ROWS * H + h) * D, [blocks * ROWS, D], [H * D, 1],
+            [block_e, block_d], swizzled(block_d, S_checkpoints.dtype.element_ty),
         )
     o_out_tile_tiles = tma.make_tensor_descriptor(
         o_out + (b * T * H + h) * E, [stop, E], [H * E, 1], [C, block_e], swizzled(block_e, o_out.dtype.element_ty)
@@ -491,12 +491,13 @@ def forward_sweep_1_consumer(
         stage = n % STAGES
         phase = n // STAGES & 1
         t0 = begin + gl.cast(n, gl.int64) * C
-        if S_borders is not None:
+        if S_checkpoints is not None:
             tma.store_wait(1)
-            S_borders_tile.store(S_2.to(S_borders_tile.dtype))
+            S_checkpoints_tile.store(S_2.to(S_checkpoints_tile.dtype))
             fence_async_shared()
             tma.async_copy_shared_to_global(
-                S_borders_tile_tiles, [((first_block + n) * ROWS + tile * block_e).to(gl.int32), 0], S_borders_tile
+                S_checkpoints_tile_tiles,
+                [((first_block + n) * ROWS + tile * block_e).to(gl.int32), 0], S_checkpoints_tile,
             )
         mbarrier.wait(chunk_ready.index(stage), phase)
         q_k_2 = warpgroup_mma(
@@ -532,7 +533,7 @@ def forward_sweep_1_consumer(
             S_after_left, k_ring.index(stage), S_after_onto, is_async=True
         )  # ... + k^T diag(until) v
         o = warpgroup_mma_wait(1, deps=(o,))
-        tma.store_wait(1 if S_borders is not None else 0)
+        tma.store_wait(1 if S_checkpoints is not None else 0)
         o_out_tile.permute((1, 0)).store(o.to(o_out_tile.dtype))
         fence_async_shared()
         tma.async_copy_shared_to_global(o_out_tile_tiles, [t0.to(gl.int32), tile * block_e], o_out_tile)
@@ -541,10 +542,10 @@ def forward_sweep_1_consumer(
         S_2 = S_after
         S_2_operand = gl.convert_layout(S_2.to(DT), left1)
     if S_last is not None:
-        if part == parts - 1:
+        if segment == segments - 1:
             gl.store(
                 S_last
-                + (sh // H // parts * H + h) * D * E
+                + (sh // H // segments * H + h) * D * E
                 + gl.arange(0, block_d, layout=gl.SliceLayout(0, tile1))[None, :] * E
                 + (tile * block_e + gl.arange(0, block_e, layout=gl.SliceLayout(1, tile1)))[:, None],
                 S_2,
@@ -590,11 +591,11 @@ def forward_sweep_1_loader(
         mbarrier.arrive(chunk_ready.index(stage), count=1)
 
 
-@gluon.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@gluon.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def forward_sweep_1_roles(
-    S_first, S_last, S_borders, lam_sums, lam_rests, q_p, q_b, q_t, q_h, q_g,
+    S_first, S_last, S_checkpoints, lam_sums, lam_rests, q_p, q_b, q_t, q_h, q_g,
     v_p, v_b, v_t, v_h, v_g, k_p, k_b, k_t, k_h, k_g, o_out,
-    T, H, chunks, starts, parts, length, blocks,
+    T, H, chunks, starts, segments, length, blocks,
     D: gl.constexpr, E: gl.constexpr, block_d: gl.constexpr, block_e: gl.constexpr,
     YIELD: gl.constexpr, WARPS: gl.constexpr, STAGES: gl.constexpr, BLOCK: gl.constexpr,
     ROWS: gl.constexpr, C: gl.constexpr, LEVELS: gl.constexpr, EVEN: gl.constexpr,
@@ -605,11 +606,11 @@ def forward_sweep_1_roles(
     tile = gl.program_id(0) % gl.cdiv(E, block_e)
     sh = (gl.program_id(0) // gl.cdiv(E, block_e)).to(gl.int64)
     h = sh % H
-    b = (sh // H // parts) if starts is None else (sh // H * 0)
-    part = (sh // H % parts) if starts is None else (sh // H * 0)
-    begin = (sh // H % parts * length) if starts is None else (gl.load(starts + sh // H))
-    stop = (gl.minimum(sh // H % parts * length + length, T)) if starts is None else (gl.load(starts + sh // H + 1))
-    first = (sh // H % parts * length // C) if starts is None else (gl.load(starts + sh // H) // C + sh // H)
+    b = (sh // H // segments) if starts is None else (sh // H * 0)
+    segment = (sh // H % segments) if starts is None else (sh // H * 0)
+    begin = (sh // H % segments * length) if starts is None else (gl.load(starts + sh // H))
+    stop = (gl.minimum(sh // H % segments * length + length, T)) if starts is None else (gl.load(starts + sh // H + 1))
+    first = (sh // H % segments * length // C) if starts is None else (gl.load(starts + sh // H) // C + sh // H)
     first_2 = first.to(gl.int32)
     bh = b * H + h
     count = gl.cdiv(gl.maximum(stop - begin, 0), C).to(gl.int32)
@@ -624,12 +625,12 @@ def forward_sweep_1_roles(
     until_ring = gl.allocate_shared_memory(gl.float32, [STAGES, C], gl.SwizzledSharedLayout(1, 1, 1, [0]))
     kept_ring = gl.allocate_shared_memory(gl.float32, [STAGES, 1], gl.SwizzledSharedLayout(1, 1, 1, [0]))
     since_ring = gl.allocate_shared_memory(gl.float32, [STAGES, C], gl.SwizzledSharedLayout(1, 1, 1, [0]))
-    if S_borders is not None:
-        S_borders_tile = gl.allocate_shared_memory(
-            S_borders.dtype.element_ty, [block_e, block_d], swizzled(block_d, S_borders.dtype.element_ty)
+    if S_checkpoints is not None:
+        S_checkpoints_tile = gl.allocate_shared_memory(
+            S_checkpoints.dtype.element_ty, [block_e, block_d], swizzled(block_d, S_checkpoints.dtype.element_ty)
         )
     else:
-        S_borders_tile: gl.constexpr = None
+        S_checkpoints_tile: gl.constexpr = None
     o_buffer = gl.allocate_shared_memory(DT, [C, C], swizzled(C, DT))
     o_out_tile = gl.allocate_shared_memory(
         o_out.dtype.element_ty, [C, block_e], swizzled(block_e, o_out.dtype.element_ty)
@@ -645,10 +646,11 @@ def forward_sweep_1_roles(
             (
                 forward_sweep_1_consumer,
                 (
-                    S_first, S_last, S_borders, o_out, T, H, parts, blocks, tile, sh, h, b, part,
-                    begin, stop, count, first_block, S_borders_tile, chunk_ready, chunk_empty,
-                    q_ring, k_ring, lam_a_ring, v_ring, until_ring, o_buffer, kept_ring, since_ring,
-                    o_out_tile, D, E, block_d, block_e, WARPS, STAGES, ROWS, C, DT,
+                    S_first, S_last, S_checkpoints, o_out, T, H, segments, blocks, tile, sh, h, b,
+                    segment, begin, stop, count, first_block, S_checkpoints_tile, chunk_ready,
+                    chunk_empty, q_ring, k_ring, lam_a_ring, v_ring, until_ring, o_buffer,
+                    kept_ring, since_ring, o_out_tile, D, E, block_d, block_e, WARPS, STAGES, ROWS,
+                    C, DT,
                 ),
             ),
             (
@@ -675,78 +677,79 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], lam.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "b8cc0d3acd99cf7a")
+    config = choose(some.dtype, (D, E), "7072d21442d34a81")
     config = with_roles(config, D, q, v, k)
-    lay = places(packed, (B, T, H), config.chunk)
-    blocks = places(packed, (B, T, H), BLOCK)
-    jointly = needs_backward is True and together(config, (D, E), q, k, v)
-    parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
+    layout = chunk_layout(packed, (B, T, H), config.chunk)
+    blocks = chunk_layout(packed, (B, T, H), BLOCK)
+    jointly = needs_backward is True and may_be_fused(config, (D, E), q, k, v)
+    segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
     S_starts = S_first
-    lam_sums, lam_rests, lam_extents = cumulate(lam, lay, config.exact)
+    lam_sums, lam_rests, lam_extents = cumulate(lam, layout, config.exact)
     lam_extents = None
-    if parts > 1 or exchange is not None:
-        S_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
-        walk = config.walk(E, config.padded(D) * k.element_size(), lam_sums.element_size(), v.element_size())
+    if segments > 1 or exchange is not None:
+        S_ends = some.new_empty((B * segments, H, D, E), dtype=torch.float32)
+        sweep = config.sweep(E, config.padded(D) * k.element_size(), lam_sums.element_size(), v.element_size())
         launch(
-            forward_sweep_1, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+            forward_sweep_1, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
             None, S_ends, None, lam_sums, lam_rests, q, *strides(q, H), v, *strides(v, H),
             k, *strides(k, H), None,
-            *lay.walked, parts, lay.length(parts), blocks.chunks,
-            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=False,
-            WARPS=walk.warps, STAGES=walk.stages, BLOCK=BLOCK, ROWS=config.padded(E), C=config.chunk,
-            LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+            *layout.swept, segments, layout.length(segments), blocks.chunks,
+            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False,
+            WARPS=sweep.warps, STAGES=sweep.stages, BLOCK=BLOCK, ROWS=config.padded(E), C=config.chunk,
+            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
         if exchange is not None:  # other segments of the sequence are elsewhere
             S_coming = exchange.begin(
                 (
                     map_of_all(
-                        "S", S_first, S_ends, lay, parts, True, decay=(lam_sums, lam_rests), axis=0, exact=config.exact
+                        "S", S_first, S_ends, layout, segments, True, decay=(lam_sums, lam_rests),
+                        axis=0, exact=config.exact,
                     ),
                 )
             )
-    if parts > 1 or exchange is not None:
+    if segments > 1 or exchange is not None:
         if exchange is not None:
             ((S_first, S_starts),) = S_coming()
         else:
-            S_starts = chained(S_first, S_ends, lay, parts, True, (lam_sums, lam_rests), None, config.exact)
+            S_starts = chained(S_first, S_ends, layout, segments, True, (lam_sums, lam_rests), None, config.exact)
     S_ends = None
     o = some.new_empty((B, T, H, E), dtype=some.dtype)
-    S_borders = some.new_empty((B, blocks.chunks * config.padded(E), H, D), dtype=some.dtype) if jointly else None
-    S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if finals else None
-    walk = config.walk(
+    S_checkpoints = some.new_empty((B, blocks.chunks * config.padded(E), H, D), dtype=some.dtype) if jointly else None
+    S_last = some.new_empty((layout.sequences, H, D, E), dtype=torch.float32) if finals else None
+    sweep = config.sweep(
         E, config.padded(D) * (q.element_size() + k.element_size()), lam_sums.element_size(), v.element_size()
     )
     launch_with_roles(
         config, forward_sweep_1, forward_sweep_1_roles, ("D", "block_d", "E", "block_e"),
-        (lay.sequences * parts * H * cdiv(E, walk.tile),),
-        S_starts, S_last, S_borders, lam_sums, lam_rests, q, *strides(q, H), v, *strides(v, H),
+        (layout.sequences * segments * H * cdiv(E, sweep.tile),),
+        S_starts, S_last, S_checkpoints, lam_sums, lam_rests, q, *strides(q, H), v, *strides(v, H),
         k, *strides(k, H), o,
-        *lay.walked, parts, lay.length(parts), blocks.chunks,
-        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=True,
-        WARPS=walk.warps, STAGES=walk.stages, BLOCK=BLOCK, ROWS=config.padded(E), C=config.chunk,
-        LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-        num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+        *layout.swept, segments, layout.length(segments), blocks.chunks,
+        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True,
+        WARPS=sweep.warps, STAGES=sweep.stages, BLOCK=BLOCK, ROWS=config.padded(E), C=config.chunk,
+        LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
     )
     lam_rests = None
     saved = {}
     if jointly:
-        saved |= {"S borders": S_borders}
-    S_borders = None
+        saved |= {"S checkpoints": S_checkpoints}
+    S_checkpoints = None
     if needs_backward is True and not config.exact and not jointly and config.roles is None:
         saved |= {"lam_sums": lam_sums}
     lam_sums = None
-    if parts > 1:
+    if segments > 1:
         saved |= {"S starts": S_starts}
     return {"o": o}, {"S": S_last}, saved
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_whole_ends(
     dS_first, dS_last, lam_sums, lam_rests, do_p, do_b, do_t, do_h, do_g,
     q_p, q_b, q_t, q_h, q_g,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
     C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
@@ -756,7 +759,7 @@ def backward_whole_ends(
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
     sh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -821,9 +824,9 @@ def backward_whole_ends(
     for n_d in tl.static_range((D + block_d - 1) // block_d):
         if YIELD:
             if dS_last is not None:
-                if part == 0:
+                if segment == 0:
                     tl.store(
-                        dS_last + (sh // H // parts * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
+                        dS_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
                         dS[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         else:
@@ -833,13 +836,13 @@ def backward_whole_ends(
             )
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_whole(
-    S_borders, lam_sums, lam_rests, S_spans_out, do_p, do_b, do_t, do_h, do_g,
+    S_checkpoints, lam_sums, lam_rests, S_spans_out, do_p, do_b, do_t, do_h, do_g,
     q_p, q_b, q_t, q_h, q_g, v_p, v_b, v_t, v_h, v_g, k_p, k_b, k_t, k_h, k_g, S_own_late__out,
     S_in_late__out, dq_p, dq_b, dq_t, dq_h, dq_g, dv_p, dv_b, dv_t, dv_h, dv_g, S_out_late__out,
     dk_p, dk_b, dk_t, dk_h, dk_g, S_late__out, dS_first, dS_last,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
@@ -847,7 +850,7 @@ def backward_whole(
     """The fused backward pass: one sweep backwards in time over intervals, which carries dS."""
     sh = tl.program_id(0).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -875,7 +878,7 @@ def backward_whole(
     dq_rows = rows_of(dq_p, D, dq_t, stop, C, block_d)
     dv_rows = rows_of(dv_p, E, dv_t, stop, C, block_e)
     dk_rows = rows_of(dk_p, D, dk_t, stop, C, block_d)
-    S_rows = rows_of(S_borders + (b * chunks * block_e * H + h) * D, D, H * D, chunks * block_e, block_e, block_d)
+    S_rows = rows_of(S_checkpoints + (b * chunks * block_e * H + h) * D, D, H * D, chunks * block_e, block_e, block_d)
     for n in tl.range(0, count, num_stages=STAGES):
         c = count - 1 - n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -917,7 +920,7 @@ def backward_whole(
         sums = row_sums(pairs2, WARPS)
         sums2 = column_sums(pairs2, WARPS)
         if APART:
-            store_parts(S_own_late__out, sums, sums2, bh, t0, T, i_ok)  # S.own.late
+            store_partial_sums(S_own_late__out, sums, sums2, bh, t0, T, i_ok)  # S.own.late
         else:
             S_late_ = sums - sums2
         pairs3 = (q_k * m).to(DT)  # (q k^T) . m
@@ -973,10 +976,10 @@ def backward_whole(
             tl.store(S_spans_out + bh * chunks + c + tl.arange(0, 1), S_spans)
     if YIELD:
         if dS_last is not None:
-            if part == 0:
+            if segment == 0:
                 tl.store(
-                    dS_last + (sh // H // parts * H + h) * D * E + d[None, :] * E + e[:, None], dS,
-                    mask=d_ok[None, :] & e_ok[:, None],
+                    dS_last + (sh // H // segments * H + h) * D * E + d[None, :] * E + e[:, None],
+                    dS, mask=d_ok[None, :] & e_ok[:, None],
                 )
     else:
         tl.store(dS_last + sh * D * E + d[None, :] * E + e[:, None], dS, mask=d_ok[None, :] & e_ok[:, None])
@@ -985,9 +988,9 @@ def backward_whole(
 @gluon.jit
 def backward_whole_consumer(
     S_spans_out, S_own_late__out, S_in_late__out, dq_t, dv_t, S_out_late__out, dk_t, dS_first,
-    dS_last, T, H, chunks, parts, sh, h, part, begin, stop, first_2, bh, count, dq_p_2, dv_p_2,
-    dk_p_2, dS_2_buffer, chunk_ready, chunk_empty, state_ready, state_empty, S_ring, kept_ring,
-    do_ring, v_ring, q_ring, k_ring, lam_a_ring, pairs_buffer, pairs3_buffer, until_ring,
+    dS_last, T, H, chunks, segments, sh, h, segment, begin, stop, first_2, bh, count, dq_p_2,
+    dv_p_2, dk_p_2, dS_2_buffer, chunk_ready, chunk_empty, state_ready, state_empty, S_ring,
+    kept_ring, do_ring, v_ring, q_ring, k_ring, lam_a_ring, pairs_buffer, pairs3_buffer, until_ring,
     since2_ring, out_tile, D: gl.constexpr, E: gl.constexpr, block_d: gl.constexpr,
     block_e: gl.constexpr, WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr,
     DT: gl.constexpr,
@@ -1116,10 +1119,10 @@ def backward_whole_consumer(
         mbarrier.arrive(chunk_empty.index(stage), count=1)
         dS_2 = added
     if dS_last is not None:
-        if part == 0:
+        if segment == 0:
             gl.store(
                 dS_last
-                + (sh // H // parts * H + h) * D * E
+                + (sh // H // segments * H + h) * D * E
                 + gl.arange(0, block_d, layout=gl.SliceLayout(0, tile1))[None, :] * E
                 + gl.arange(0, block_e, layout=gl.SliceLayout(1, tile1))[:, None], dS_2,
                 mask=(gl.arange(0, block_d, layout=gl.SliceLayout(0, tile1)) < D)[None, :]
@@ -1130,8 +1133,8 @@ def backward_whole_consumer(
 
 @gluon.jit
 def backward_whole_loader(
-    S_borders, lam_sums, do_t, q_t, v_t, k_t, T, H, chunks, h, b, begin, stop, first_2, bh, count,
-    do_p_2, q_p_2, v_p_2, k_p_2, chunk_ready, chunk_empty, do_ring, v_ring, q_ring, k_ring,
+    S_checkpoints, lam_sums, do_t, q_t, v_t, k_t, T, H, chunks, h, b, begin, stop, first_2, bh,
+    count, do_p_2, q_p_2, v_p_2, k_p_2, chunk_ready, chunk_empty, do_ring, v_ring, q_ring, k_ring,
     kept_ring, lam_a_ring, until_ring, since2_ring, state_ready, state_empty, S_ring,
     D: gl.constexpr, E: gl.constexpr, block_d: gl.constexpr, block_e: gl.constexpr,
     WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr, DT: gl.constexpr,
@@ -1141,7 +1144,7 @@ def backward_whole_loader(
     q_tiles = tma.make_tensor_descriptor(q_p_2, [stop, D], [q_t, 1], [C, block_d], swizzled(block_d, DT))
     k_tiles = tma.make_tensor_descriptor(k_p_2, [stop, D], [k_t, 1], [C, block_d], swizzled(block_d, DT))
     S_tiles = tma.make_tensor_descriptor(
-        S_borders + (b * chunks * block_e * H + h) * D, [chunks * block_e, D], [H * D, 1],
+        S_checkpoints + (b * chunks * block_e * H + h) * D, [chunks * block_e, D], [H * D, 1],
         [block_e, block_d], swizzled(block_d, DT),
     )
     for n in range(count):
@@ -1183,13 +1186,13 @@ def backward_whole_loader(
         tma.async_copy_global_to_shared(S_tiles, [(c_2 * block_e).to(gl.int32), 0], ready, S_ring.index(0))
 
 
-@gluon.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@gluon.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_whole_roles(
-    S_borders, lam_sums, lam_rests, S_spans_out, do_p, do_b, do_t, do_h, do_g,
+    S_checkpoints, lam_sums, lam_rests, S_spans_out, do_p, do_b, do_t, do_h, do_g,
     q_p, q_b, q_t, q_h, q_g, v_p, v_b, v_t, v_h, v_g, k_p, k_b, k_t, k_h, k_g, S_own_late__out,
     S_in_late__out, dq_p, dq_b, dq_t, dq_h, dq_g, dv_p, dv_b, dv_t, dv_h, dv_g, S_out_late__out,
     dk_p, dk_b, dk_t, dk_h, dk_g, S_late__out, dS_first, dS_last,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     D: gl.constexpr, E: gl.constexpr, block_d: gl.constexpr, block_e: gl.constexpr,
     YIELD: gl.constexpr, WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr,
     LEVELS: gl.constexpr, EVEN: gl.constexpr, EXACT: gl.constexpr, DT: gl.constexpr,
@@ -1198,11 +1201,11 @@ def backward_whole_roles(
     """The fused backward pass: one sweep backwards in time over intervals, which carries dS. Its warps have roles: consumer, loader."""
     sh = gl.program_id(0).to(gl.int64)
     h = sh % H
-    b = (sh // H // parts) if starts is None else (sh // H * 0)
-    part = (sh // H % parts) if starts is None else (sh // H * 0)
-    begin = (sh // H % parts * length) if starts is None else (gl.load(starts + sh // H))
-    stop = (gl.minimum(sh // H % parts * length + length, T)) if starts is None else (gl.load(starts + sh // H + 1))
-    first = (sh // H % parts * length // C) if starts is None else (gl.load(starts + sh // H) // C + sh // H)
+    b = (sh // H // segments) if starts is None else (sh // H * 0)
+    segment = (sh // H % segments) if starts is None else (sh // H * 0)
+    begin = (sh // H % segments * length) if starts is None else (gl.load(starts + sh // H))
+    stop = (gl.minimum(sh // H % segments * length + length, T)) if starts is None else (gl.load(starts + sh // H + 1))
+    first = (sh // H % segments * length // C) if starts is None else (gl.load(starts + sh // H) // C + sh // H)
     first_2 = first.to(gl.int32)
     bh = b * H + h
     count = gl.cdiv(gl.maximum(stop - begin, 0), C).to(gl.int32)
@@ -1244,8 +1247,8 @@ def backward_whole_roles(
                 backward_whole_consumer,
                 (
                     S_spans_out, S_own_late__out, S_in_late__out, dq_t, dv_t, S_out_late__out, dk_t,
-                    dS_first, dS_last, T, H, chunks, parts, sh, h, part, begin, stop, first_2, bh,
-                    count, dq_p_2, dv_p_2, dk_p_2, dS_2_buffer, chunk_ready, chunk_empty,
+                    dS_first, dS_last, T, H, chunks, segments, sh, h, segment, begin, stop, first_2,
+                    bh, count, dq_p_2, dv_p_2, dk_p_2, dS_2_buffer, chunk_ready, chunk_empty,
                     state_ready, state_empty, S_ring, kept_ring, do_ring, v_ring, q_ring, k_ring,
                     lam_a_ring, pairs_buffer, pairs3_buffer, until_ring, since2_ring, out_tile, D,
                     E, block_d, block_e, WARPS, STAGES, C, DT,
@@ -1254,7 +1257,7 @@ def backward_whole_roles(
             (
                 backward_whole_loader,
                 (
-                    S_borders, lam_sums, do_t, q_t, v_t, k_t, T, H, chunks, h, b, begin, stop,
+                    S_checkpoints, lam_sums, do_t, q_t, v_t, k_t, T, H, chunks, h, b, begin, stop,
                     first_2, bh, count, do_p_2, q_p_2, v_p_2, k_p_2, chunk_ready, chunk_empty,
                     do_ring, v_ring, q_ring, k_ring, kept_ring, lam_a_ring, until_ring, since2_ring,
                     state_ready, state_empty, S_ring, D, E, block_d, block_e, WARPS, STAGES, C, DT,
@@ -1278,72 +1281,75 @@ def triton_backward_whole(
     H = max(q.shape[2], k.shape[2], v.shape[2], lam.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "b8cc0d3acd99cf7a")
-    lay = places(packed, (B, T, H), config.chunk)
-    blocks = places(packed, (B, T, H), BLOCK)
-    parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
+    config = choose(some.dtype, (D, E), "7072d21442d34a81")
+    layout = chunk_layout(packed, (B, T, H), config.chunk)
+    blocks = chunk_layout(packed, (B, T, H), BLOCK)
+    segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
     dS_first = dS_starts = whole(final_cotangents.get("S"))
     do = cotangent(cotangents.get("o"), some, (B, T, H, E))
-    S_borders = saved["S borders"]
+    S_checkpoints = saved["S checkpoints"]
     block_lam_sums, block_lam_rests, block_lam_extents = cumulate(lam, blocks, config.exact)
     block_lam_extents = None
     do = aligned(do)
     q = aligned(q)
     v = aligned(v)
     k = aligned(k)
-    if parts > 1 or exchange is not None:
-        lam_sums, lam_rests, lam_extents = cumulate(lam, lay, config.exact)
+    if segments > 1 or exchange is not None:
+        lam_sums, lam_rests, lam_extents = cumulate(lam, layout, config.exact)
     lam_extents = None
-    if parts > 1 or exchange is not None:
-        dS_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
-        walk = config.walk(
+    if segments > 1 or exchange is not None:
+        dS_ends = some.new_empty((B * segments, H, D, E), dtype=torch.float32)
+        sweep = config.sweep(
             E, config.padded(D) * q.element_size(), lam_sums.element_size(), do.element_size(), elements=True
         )
         launch(
-            backward_whole_ends, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+            backward_whole_ends, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
             None, dS_ends, lam_sums, lam_rests, do, *strides(do, H), q, *strides(q, H),
-            *lay.walked, parts, lay.length(parts),
-            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=False,
-            WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
-            LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+            *layout.swept, segments, layout.length(segments),
+            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False,
+            WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
+            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
         if exchange is not None:  # other segments of the sequence are elsewhere
             dS_coming = exchange.begin(
                 (
                     map_of_all(
-                        "S", dS_first, dS_ends, lay, parts, False, decay=(lam_sums, lam_rests),
-                        axis=0, exact=config.exact,
+                        "S", dS_first, dS_ends, layout, segments, False,
+                        decay=(lam_sums, lam_rests), axis=0, exact=config.exact,
                     ),
                 )
             )
-    if parts > 1 or exchange is not None:
+    if segments > 1 or exchange is not None:
         if exchange is not None:
             ((dS_first, dS_starts),) = dS_coming()
         else:
-            dS_starts = chained(dS_first, dS_ends, lay, parts, False, (lam_sums, lam_rests), None, config.exact)
+            dS_starts = chained(dS_first, dS_ends, layout, segments, False, (lam_sums, lam_rests), None, config.exact)
     dS_ends = lam_rests = lam_sums = None
-    places_of_borders = in_place(S_borders, blocks) if OVERWRITE in saved else []
-    dq = places_of_borders.pop() if places_of_borders else some.new_empty((B, T, H, D), dtype=some.dtype)
+    places_of_checkpoints = in_place(S_checkpoints, blocks) if OVERWRITE in saved else []
+    dq = places_of_checkpoints.pop() if places_of_checkpoints else some.new_empty((B, T, H, D), dtype=some.dtype)
     dv = some.new_empty((B, T, H, E), dtype=some.dtype)
-    dk = places_of_borders.pop() if places_of_borders else some.new_empty((B, T, H, D), dtype=some.dtype)
+    dk = places_of_checkpoints.pop() if places_of_checkpoints else some.new_empty((B, T, H, D), dtype=some.dtype)
     warps = warps_of((config.padded(D), config.padded(E)))
     S_spans = some.new_empty((B, H, blocks.chunks, warps if apart(warps) else 1), dtype=torch.float32)
     S_own_late_ = (
-        some.new_empty((B, H, row_parts(warps) + column_parts(warps), T), dtype=torch.float32) if apart(warps) else None
+        some.new_empty((B, H, row_partial_sums(warps) + column_partial_sums(warps), T), dtype=torch.float32)
+        if apart(warps)
+        else None
     )
     S_in_late_ = some.new_empty((B, H, 1, T), dtype=torch.float32) if apart(warps) else None
     S_out_late_ = some.new_empty((B, H, 1, T), dtype=torch.float32) if apart(warps) else None
     S_late_ = None if apart(warps) else block_lam_sums
-    dS_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if needs & {"S"} else None
+    dS_last = some.new_empty((layout.sequences, H, D, E), dtype=torch.float32) if needs & {"S"} else None
     launch_fused_with_roles(
         config, backward_whole, backward_whole_roles, ("D", "block_d", "E", "block_e"),
-        (lay.sequences * parts * H,),
-        S_borders, block_lam_sums, block_lam_rests, S_spans, do, *strides(do, H), q, *strides(q, H),
-        v, *strides(v, H), k, *strides(k, H), S_own_late_, S_in_late_, dq, *strides(dq, H),
-        dv, *strides(dv, H), S_out_late_, dk, *strides(dk, H), S_late_, dS_starts, dS_last,
-        *blocks.walked, parts, blocks.length(parts),
+        (layout.sequences * segments * H,),
+        S_checkpoints, block_lam_sums, block_lam_rests, S_spans, do, *strides(do, H),
+        q, *strides(q, H), v, *strides(v, H), k, *strides(k, H), S_own_late_, S_in_late_,
+        dq, *strides(dq, H), dv, *strides(dv, H), S_out_late_, dk, *strides(dk, H), S_late_,
+        dS_starts, dS_last,
+        *blocks.swept, segments, blocks.length(segments),
         D=D, E=E, block_d=config.padded(D), block_e=config.padded(E), YIELD=True,
         WARPS=warps_of((config.padded(D), config.padded(E))),
         STAGES=stages_of(config.padded(E) * (do.element_size() + v.element_size()) + config.padded(D) * (q.element_size() + k.element_size()), 2 * config.padded(D) * config.padded(E)),
@@ -1353,9 +1359,11 @@ def triton_backward_whole(
     block_lam_rests = block_lam_sums = None
     gradients, initial = {}, {}
     if apart(warps):
-        S_pairing = block_pairing(S_spans, blocks, in_late=S_in_late_, own_late=S_own_late_, out_late=S_out_late_)
+        S_state_adjoint = block_state_adjoint(
+            S_spans, blocks, in_late=S_in_late_, own_late=S_own_late_, out_late=S_out_late_
+        )
     else:
-        S_pairing = step_pairing(S_spans, blocks, S_late_, None)
+        S_state_adjoint = step_state_adjoint(S_spans, blocks, S_late_, None)
     S_in_late_ = S_out_late_ = S_own_late_ = S_spans = None
     if "q" in needs:
         gradients["q"] = dq.to(given["q"].dtype)
@@ -1365,7 +1373,7 @@ def triton_backward_whole(
         gradients["v"] = dv.to(given["v"].dtype)
     dv = None
     if "lam" in needs:
-        gradients["lam"] = spread(S_pairing, (B, T, H), some).to(given["lam"].dtype)
+        gradients["lam"] = spread(S_state_adjoint, (B, T, H), some).to(given["lam"].dtype)
     if "S" in needs:
         initial["S"] = dS_last
     dS_last = None
@@ -1373,7 +1381,7 @@ def triton_backward_whole(
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def backward_prepare_1(
+def backward_prologue_1(
     matrix1, do_p, do_b, do_t, do_h, do_g, v_p, v_b, v_t, v_h, v_g, lam_sums, lam_rests,
     matrix2, q_p, q_b, q_t, q_h, q_g, k_p, k_b, k_t, k_h, k_g, own1_out,
     T, H, chunks, begins, stops, programs,
@@ -1429,11 +1437,11 @@ def backward_prepare_1(
         )  # S: own.late, columns
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_1(
     S_first, S_last, lam_sums, lam_rests, q_p, q_b, q_t, q_h, q_g, do_p, do_b, do_t, do_h, do_g,
     S_in_late__out, k_p, k_b, k_t, k_h, k_g, matrix1, dq_out, v_p, v_b, v_t, v_h, v_g,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
     C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
@@ -1443,7 +1451,7 @@ def backward_sweep_1(
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
     sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -1542,11 +1550,11 @@ def backward_sweep_1(
             )
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_2(
     dS_first, dS_last, lam_sums, lam_rests, k_p, k_b, k_t, k_h, k_g,
     do_p, do_b, do_t, do_h, do_g, matrix2, dv_out, q_p, q_b, q_t, q_h, q_g,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
     C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
@@ -1556,7 +1564,7 @@ def backward_sweep_2(
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
     sh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -1636,9 +1644,9 @@ def backward_sweep_2(
     for n_d in tl.static_range((D + block_d - 1) // block_d):
         if YIELD:
             if dS_last is not None:
-                if part == 0:
+                if segment == 0:
                     tl.store(
-                        dS_last + (sh // H // parts * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
+                        dS_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
                         dS[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         else:
@@ -1648,11 +1656,11 @@ def backward_sweep_2(
             )
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_3(
     dS_first, lam_sums, lam_rests, k_p, k_b, k_t, k_h, k_g, v_p, v_b, v_t, v_h, v_g,
     S_out_late__out, q_p, q_b, q_t, q_h, q_g, matrix1, dk_out, do_p, do_b, do_t, do_h, do_g,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
     C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
@@ -1662,7 +1670,7 @@ def backward_sweep_3(
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
     sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -1756,7 +1764,7 @@ def backward_sweep_3(
 
 def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None, exchange=None):
     """Gradients."""
-    if "S borders" in saved:
+    if "S checkpoints" in saved:
         return triton_backward_whole(
             given, states, constants, saved, cotangents, final_cotangents, needs, packed, exchange
         )
@@ -1769,53 +1777,53 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], lam.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "b8cc0d3acd99cf7a")
-    lay = places(packed, (B, T, H), config.chunk)
-    parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
+    config = choose(some.dtype, (D, E), "7072d21442d34a81")
+    layout = chunk_layout(packed, (B, T, H), config.chunk)
+    segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
     dS_first = dS_starts = whole(final_cotangents.get("S"))
-    S_starts = saved["S starts"] if parts > 1 else S_first
+    S_starts = saved["S starts"] if segments > 1 else S_first
     do = cotangent(cotangents.get("o"), some, (B, T, H, E))
     if "lam_sums" in saved:
         lam_sums, lam_rests, lam_extents = saved["lam_sums"], None, None
     else:
-        lam_sums, lam_rests, lam_extents = cumulate(lam, lay, config.exact)
+        lam_sums, lam_rests, lam_extents = cumulate(lam, layout, config.exact)
     lam_extents = None
     own1 = some.new_empty((B, H, 3, T), dtype=torch.float32)
-    matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
-    matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+    matrix1 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
+    matrix2 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
     launch(
-        backward_prepare_1, (config.queues(lay.programs),),
+        backward_prologue_1, (config.queues(layout.programs),),
         matrix1, do, *strides(do, H), v, *strides(v, H), lam_sums, lam_rests, matrix2,
         q, *strides(q, H), k, *strides(k, H), own1,
-        *lay.at_once, lay.programs,
+        *layout.at_once, layout.programs,
         E=E, D=D, block_e=config.padded(E), block_d=config.padded(D), CHUNK=config.chunk,
         STAGES=config.queued(config.padded(E) * (do.element_size() + v.element_size()) + config.padded(D) * (q.element_size() + k.element_size()), config.chunk),
-        C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
-        DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=255,
+        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
     )
     if needs & {"S", "k", "lam", "v"}:
-        if parts > 1 or exchange is not None:
-            dS_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
-            walk = config.walk(
+        if segments > 1 or exchange is not None:
+            dS_ends = some.new_empty((B * segments, H, D, E), dtype=torch.float32)
+            sweep = config.sweep(
                 E, config.padded(D) * q.element_size(), lam_sums.element_size(), do.element_size(), elements=True
             )
             launch(
-                backward_sweep_2, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+                backward_sweep_2, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
                 None, dS_ends, lam_sums, lam_rests, k, *strides(k, H), do, *strides(do, H), matrix2, None,
                 q, *strides(q, H),
-                *lay.walked, parts, lay.length(parts),
-                D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=False,
-                WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
-                LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-                num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+                *layout.swept, segments, layout.length(segments),
+                D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False,
+                WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
+                LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+                num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
             )
             if exchange is not None:  # other segments of the sequence are elsewhere
                 dS_coming = exchange.begin(
                     (
                         map_of_all(
-                            "S", dS_first, dS_ends, lay, parts, False, decay=(lam_sums, lam_rests),
-                            axis=0, exact=config.exact,
+                            "S", dS_first, dS_ends, layout, segments, False,
+                            decay=(lam_sums, lam_rests), axis=0, exact=config.exact,
                         ),
                     )
                 )
@@ -1825,49 +1833,51 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             (B, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps, T), dtype=torch.float32
         )
         S_last = (
-            some.new_empty((lay.sequences * parts, H, D, E), dtype=torch.float32)
-            if dS_first is not None or parts > 1 or exchange is not None
+            some.new_empty((layout.sequences * segments, H, D, E), dtype=torch.float32)
+            if dS_first is not None or segments > 1 or exchange is not None
             else None
         )
-        walk = config.walk(
+        sweep = config.sweep(
             D, config.padded(E) * (do.element_size() + v.element_size()),
             lam_sums.element_size() + config.chunk * matrix1.element_size(),
             q.element_size() + k.element_size(), elements=True,
         )
         launch(
-            backward_sweep_1, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+            backward_sweep_1, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
             S_starts, S_last, lam_sums, lam_rests, q, *strides(q, H), do, *strides(do, H), S_in_late_,
             k, *strides(k, H), matrix1, dq, v, *strides(v, H),
-            *lay.walked, parts, lay.length(parts),
-            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=walk.tile, YIELD=True,
-            WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
-            LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+            *layout.swept, segments, layout.length(segments),
+            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=sweep.tile, YIELD=True,
+            WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
+            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
     if needs & {"S", "k", "lam", "v"}:
-        if parts > 1 or exchange is not None:
+        if segments > 1 or exchange is not None:
             if exchange is not None:
                 ((dS_first, dS_starts),) = dS_coming()
             else:
-                dS_starts = chained(dS_first, dS_ends, lay, parts, False, (lam_sums, lam_rests), None, config.exact)
+                dS_starts = chained(
+                    dS_first, dS_ends, layout, segments, False, (lam_sums, lam_rests), None, config.exact
+                )
     dS_ends = None
     if needs & {"S", "v"}:
         dv = some.new_empty((B, T, H, E), dtype=some.dtype)
-        dS_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if needs & {"S"} else None
-        walk = config.walk(
+        dS_last = some.new_empty((layout.sequences, H, D, E), dtype=torch.float32) if needs & {"S"} else None
+        sweep = config.sweep(
             E, config.padded(D) * (k.element_size() + q.element_size()),
             lam_sums.element_size() + config.chunk * matrix2.element_size(), do.element_size(),
             elements=True,
         )
         launch(
-            backward_sweep_2, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+            backward_sweep_2, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
             dS_starts, dS_last, lam_sums, lam_rests, k, *strides(k, H), do, *strides(do, H), matrix2,
             dv, q, *strides(q, H),
-            *lay.walked, parts, lay.length(parts),
-            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=True,
-            WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
-            LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+            *layout.swept, segments, layout.length(segments),
+            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True,
+            WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
+            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
     matrix2 = None
     if needs & {"lam"}:
@@ -1878,26 +1888,26 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         S_out_late_ = some.new_empty(
             (B, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps, T), dtype=torch.float32
         )
-        walk = config.walk(
+        sweep = config.sweep(
             D, config.padded(E) * (v.element_size() + do.element_size()),
             lam_sums.element_size() + config.chunk * matrix1.element_size(),
             k.element_size() + q.element_size(), elements=True,
         )
         launch(
-            backward_sweep_3, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+            backward_sweep_3, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
             dS_starts, lam_sums, lam_rests, k, *strides(k, H), v, *strides(v, H), S_out_late_,
             q, *strides(q, H), matrix1, dk, do, *strides(do, H),
-            *lay.walked, parts, lay.length(parts),
-            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=walk.tile, YIELD=True,
-            WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
-            LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+            *layout.swept, segments, layout.length(segments),
+            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=sweep.tile, YIELD=True,
+            WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
+            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
     matrix1 = None
     gradients, initial = {}, {}
     if needs & {"lam"}:  # the decay times <S_(t-1), dS_t>
-        S_pairing = border_sums(
-            lam_sums, lam_rests, S_at_ends, lay, parts, config.exact, in_late=S_in_late_,
+        S_state_adjoint = boundary_sums(
+            lam_sums, lam_rests, S_at_ends, layout, segments, config.exact, in_late=S_in_late_,
             own_late=own1, out_late=S_out_late_,
         )
     S_in_late_ = S_out_late_ = lam_rests = lam_sums = own1 = None
@@ -1911,7 +1921,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         gradients["v"] = dv.to(given["v"].dtype)
     dv = None
     if "lam" in needs:
-        gradients["lam"] = spread(S_pairing, (B, T, H), some).to(given["lam"].dtype)
+        gradients["lam"] = spread(S_state_adjoint, (B, T, H), some).to(given["lam"].dtype)
     if "S" in needs:
         initial["S"] = dS_last
     dS_last = None
@@ -1940,10 +1950,10 @@ def step_kernel(
     S_stride0, S_stride1, next_S_stride0, next_S_stride1, o_stride0, o_stride1,
     heads, q_group, k_group, v_group, lam_group,
     size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
-    parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
+    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
 ):
     """Each program: one batch entry and head and a tile of e, one step."""
-    place = tl.program_id(0) // parts
+    place = tl.program_id(0) // programs
     if flat:  # more batch entries than a grid is high
         batch = tl.cast(place // heads, tl.int64)
         head = tl.cast(place % heads, tl.int64)
@@ -1970,7 +1980,7 @@ def step_kernel(
     wide_d = tl.cast(at_d, tl.int64)
     in_d = at_d < size_d
     for turn in tl.static_range(turns):
-        tile = tl.program_id(0) % parts * turns + turn
+        tile = tl.program_id(0) % programs * turns + turn
         first = tile == 0
         at_e = tile * block_e + tl.arange(0, block_e)
         wide_e = tl.cast(at_e, tl.int64)
@@ -2003,11 +2013,11 @@ def steps_kernel(
     kept_S_stride0, kept_S_stride1, kept_S_stride2, kept_S_stride3,
     o_stride0, o_stride1, o_stride2, heads, q_group, k_group, v_group, lam_group, steps,
     size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
-    parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
+    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
     yields: tl.constexpr, keeps: tl.constexpr, ends: tl.constexpr,
 ):
     """Each program: one sequence and head and a tile of e, one step after the other, with the state in registers."""
-    place = tl.program_id(0) // parts
+    place = tl.program_id(0) // programs
     if flat:  # more batch entries than a grid is high
         batch = tl.cast(place // heads, tl.int64)
         head = tl.cast(place % heads, tl.int64)
@@ -2038,7 +2048,7 @@ def steps_kernel(
     wide_d = tl.cast(at_d, tl.int64)
     in_d = at_d < size_d
     for turn in tl.static_range(turns):
-        tile = tl.program_id(0) % parts * turns + turn
+        tile = tl.program_id(0) % programs * turns + turn
         first = tile == 0
         at_e = tile * block_e + tl.arange(0, block_e)
         wide_e = tl.cast(at_e, tl.int64)
@@ -2047,22 +2057,22 @@ def steps_kernel(
         in_d_e = in_d[:, None] & in_e[None, :]
         S = tl.load(S_at + at_d[:, None] * S_stride2 + at_e[None, :] * S_stride3, mask=in_d_e, other=0.0)
         now = tl.cast(0, tl.int64)
-        q_ahead = tl.load(q_at + now * q_stride1 + wide_d * q_stride3, mask=in_d, other=0.0)
-        k_ahead = tl.load(k_at + now * k_stride1 + wide_d * k_stride3, mask=in_d, other=0.0)
-        v_ahead = tl.load(v_at + now * v_stride1 + wide_e * v_stride3, mask=in_e, other=0.0)
-        lam_ahead = tl.load(lam_at + now * lam_stride1)
+        q_prefetched = tl.load(q_at + now * q_stride1 + wide_d * q_stride3, mask=in_d, other=0.0)
+        k_prefetched = tl.load(k_at + now * k_stride1 + wide_d * k_stride3, mask=in_d, other=0.0)
+        v_prefetched = tl.load(v_at + now * v_stride1 + wide_e * v_stride3, mask=in_e, other=0.0)
+        lam_prefetched = tl.load(lam_at + now * lam_stride1)
         S = S.to(tl.float32)
         for offset in range(count):
             now = tl.cast(offset, tl.int64)
             then = tl.minimum(now + 1, count - 1)
-            q = q_ahead.to(tl.float32)
-            q_ahead = tl.load(q_at + then * q_stride1 + wide_d * q_stride3, mask=in_d, other=0.0)
-            k = k_ahead.to(tl.float32)
-            k_ahead = tl.load(k_at + then * k_stride1 + wide_d * k_stride3, mask=in_d, other=0.0)
-            v = v_ahead.to(tl.float32)
-            v_ahead = tl.load(v_at + then * v_stride1 + wide_e * v_stride3, mask=in_e, other=0.0)
-            lam = tl.exp(lam_ahead.to(tl.float32))
-            lam_ahead = tl.load(lam_at + then * lam_stride1)
+            q = q_prefetched.to(tl.float32)
+            q_prefetched = tl.load(q_at + then * q_stride1 + wide_d * q_stride3, mask=in_d, other=0.0)
+            k = k_prefetched.to(tl.float32)
+            k_prefetched = tl.load(k_at + then * k_stride1 + wide_d * k_stride3, mask=in_d, other=0.0)
+            v = v_prefetched.to(tl.float32)
+            v_prefetched = tl.load(v_at + then * v_stride1 + wide_e * v_stride3, mask=in_e, other=0.0)
+            lam = tl.exp(lam_prefetched.to(tl.float32))
+            lam_prefetched = tl.load(lam_at + then * lam_stride1)
             t1 = k[:, None] * v[None, :] + lam * S
             t2 = tl.sum(q[:, None] * t1, axis=0)
             if yields:

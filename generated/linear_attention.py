@@ -57,9 +57,9 @@ from chunkform.runtime.op.version import written_for
 
 written_for("0.1", __file__)
 
-from chunkform.runtime.chunk_kernels.chunk_layout import LEVELS, parts_for, places
-from chunkform.runtime.chunk_kernels.fused_backward import aligned, in_place, rows_of, stages_of, together, warps_of
-from chunkform.runtime.chunk_kernels.kernels import chained, part_of
+from chunkform.runtime.chunk_kernels.chunk_layout import LEVELS, chunk_layout, segments_for
+from chunkform.runtime.chunk_kernels.fused_backward import aligned, in_place, may_be_fused, rows_of, stages_of, warps_of
+from chunkform.runtime.chunk_kernels.kernels import chained, segment_of
 from chunkform.runtime.chunk_kernels.segment_maps import map_of_all
 from chunkform.runtime.chunk_kernels.warp_roles import (
     accumulator, fence_async_shared, gl, gluon, launch_fused_with_roles, launch_with_roles,
@@ -208,9 +208,9 @@ def _forward_states_1_composed(later, earlier):
     return (earlier[0] * later[0], (later[1] + later[0][..., None, None] * earlier[1]))
 
 
-def _forward_states_1_applied(parts, states):
+def _forward_states_1_applied(maps, states):
     """The states that leave a segment, from those that enter it."""
-    return ((states[0] * parts[0][..., None, None] + parts[1]),)
+    return ((states[0] * maps[0][..., None, None] + maps[1]),)
 
 
 def torch_forward_states(given, states, constants, exchange):
@@ -247,9 +247,9 @@ def _backward_states_1_composed(later, earlier):
     return (later[0] * earlier[0], (later[1] + later[0][..., None, None] * earlier[1]))
 
 
-def _backward_states_1_applied(parts, states):
+def _backward_states_1_applied(maps, states):
     """The states that leave a segment, from those that enter it."""
-    return ((parts[0][..., None, None] * states[0] + parts[1]),)
+    return ((maps[0][..., None, None] * states[0] + maps[1]),)
 
 
 def torch_backward_states(given, states, constants, saved, cotangents, final_cotangents, exchange):
@@ -272,11 +272,11 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
     return {"S": dS_last}
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def forward_sweep_1(
-    S_first, S_last, S_borders, q_p, q_b, q_t, q_h, q_g, v_p, v_b, v_t, v_h, v_g,
+    S_first, S_last, S_checkpoints, q_p, q_b, q_t, q_h, q_g, v_p, v_b, v_t, v_h, v_g,
     k_p, k_b, k_t, k_h, k_g, o_out,
-    T, H, chunks, starts, parts, length, blocks,
+    T, H, chunks, starts, segments, length, blocks,
     D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, BLOCK: tl.constexpr,
     ROWS: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
@@ -286,7 +286,7 @@ def forward_sweep_1(
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
     sh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -325,10 +325,10 @@ def forward_sweep_1(
         v = tl.load(v_p + t0 * v_t + i[None, :] * v_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
         S_next = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
-            if S_borders is not None:
+            if S_checkpoints is not None:
                 if n % (BLOCK // C) == 0:
                     tl.store(
-                        S_borders
+                        S_checkpoints
                         + (((b * blocks + first_block + n // (BLOCK // C)) * ROWS + e[:, None]) * H + h) * D
                         + d[n_d][None, :], S[n_d], mask=d_ok[n_d][None, :],
                     )
@@ -356,9 +356,9 @@ def forward_sweep_1(
     for n_d in tl.static_range((D + block_d - 1) // block_d):
         if YIELD:
             if S_last is not None:
-                if part == parts - 1:
+                if segment == segments - 1:
                     tl.store(
-                        S_last + (sh // H // parts * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
+                        S_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
                         S[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         else:
@@ -369,20 +369,20 @@ def forward_sweep_1(
 
 @gluon.jit
 def forward_sweep_1_consumer(
-    S_first, S_last, S_borders, o_out, T, H, parts, blocks, tile, sh, h, b, part, begin, stop,
-    count, first_block, S_borders_tile, chunk_ready, chunk_empty, q_ring, k_ring, o_buffer, v_ring,
-    o_out_tile, D: gl.constexpr, E: gl.constexpr, block_d: gl.constexpr, block_e: gl.constexpr,
-    WARPS: gl.constexpr, STAGES: gl.constexpr, ROWS: gl.constexpr, C: gl.constexpr,
-    DT: gl.constexpr,
+    S_first, S_last, S_checkpoints, o_out, T, H, segments, blocks, tile, sh, h, b, segment, begin,
+    stop, count, first_block, S_checkpoints_tile, chunk_ready, chunk_empty, q_ring, k_ring,
+    o_buffer, v_ring, o_out_tile, D: gl.constexpr, E: gl.constexpr, block_d: gl.constexpr,
+    block_e: gl.constexpr, WARPS: gl.constexpr, STAGES: gl.constexpr, ROWS: gl.constexpr,
+    C: gl.constexpr, DT: gl.constexpr,
 ):
     tile1: gl.constexpr = accumulator(block_e, block_d, WARPS)
     left1: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=accumulator(block_e, C, WARPS), k_width=2)
     tile2: gl.constexpr = accumulator(C, C, WARPS)
     tile3: gl.constexpr = accumulator(block_e, C, WARPS)
-    if S_borders is not None:
-        S_borders_tile_tiles = tma.make_tensor_descriptor(
-            S_borders + (b * blocks * ROWS * H + h) * D, [blocks * ROWS, D], [H * D, 1],
-            [block_e, block_d], swizzled(block_d, S_borders.dtype.element_ty),
+    if S_checkpoints is not None:
+        S_checkpoints_tile_tiles = tma.make_tensor_descriptor(
+            S_checkpoints + (b * blocks * ROWS * H + h) * D, [blocks * ROWS, D], [H * D, 1],
+            [block_e, block_d], swizzled(block_d, S_checkpoints.dtype.element_ty),
         )
     o_out_tile_tiles = tma.make_tensor_descriptor(
         o_out + (b * T * H + h) * E, [stop, E], [H * E, 1], [C, block_e], swizzled(block_e, o_out.dtype.element_ty)
@@ -406,12 +406,13 @@ def forward_sweep_1_consumer(
         stage = n % STAGES
         phase = n // STAGES & 1
         t0 = begin + gl.cast(n, gl.int64) * C
-        if S_borders is not None:
+        if S_checkpoints is not None:
             tma.store_wait(1)
-            S_borders_tile.store(S_2.to(S_borders_tile.dtype))
+            S_checkpoints_tile.store(S_2.to(S_checkpoints_tile.dtype))
             fence_async_shared()
             tma.async_copy_shared_to_global(
-                S_borders_tile_tiles, [((first_block + n) * ROWS + tile * block_e).to(gl.int32), 0], S_borders_tile
+                S_checkpoints_tile_tiles,
+                [((first_block + n) * ROWS + tile * block_e).to(gl.int32), 0], S_checkpoints_tile,
             )
         mbarrier.wait(chunk_ready.index(stage), phase)
         q_k_2 = warpgroup_mma(
@@ -440,7 +441,7 @@ def forward_sweep_1_consumer(
             v_ring.index(stage).permute((1, 0)), k_ring.index(stage), S_2, is_async=True
         )  # ... + k^T v
         o = warpgroup_mma_wait(1, deps=(o,))
-        tma.store_wait(1 if S_borders is not None else 0)
+        tma.store_wait(1 if S_checkpoints is not None else 0)
         o_out_tile.permute((1, 0)).store(o.to(o_out_tile.dtype))
         fence_async_shared()
         tma.async_copy_shared_to_global(o_out_tile_tiles, [t0.to(gl.int32), tile * block_e], o_out_tile)
@@ -449,10 +450,10 @@ def forward_sweep_1_consumer(
         S_2 = S_after
         S_2_operand = gl.convert_layout(S_2.to(DT), left1)
     if S_last is not None:
-        if part == parts - 1:
+        if segment == segments - 1:
             gl.store(
                 S_last
-                + (sh // H // parts * H + h) * D * E
+                + (sh // H // segments * H + h) * D * E
                 + gl.arange(0, block_d, layout=gl.SliceLayout(0, tile1))[None, :] * E
                 + (tile * block_e + gl.arange(0, block_e, layout=gl.SliceLayout(1, tile1)))[:, None],
                 S_2,
@@ -483,11 +484,11 @@ def forward_sweep_1_loader(
         tma.async_copy_global_to_shared(v_tiles, [t0.to(gl.int32), tile * block_e], ready, v_ring.index(stage))
 
 
-@gluon.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@gluon.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def forward_sweep_1_roles(
-    S_first, S_last, S_borders, q_p, q_b, q_t, q_h, q_g, v_p, v_b, v_t, v_h, v_g,
+    S_first, S_last, S_checkpoints, q_p, q_b, q_t, q_h, q_g, v_p, v_b, v_t, v_h, v_g,
     k_p, k_b, k_t, k_h, k_g, o_out,
-    T, H, chunks, starts, parts, length, blocks,
+    T, H, chunks, starts, segments, length, blocks,
     D: gl.constexpr, E: gl.constexpr, block_d: gl.constexpr, block_e: gl.constexpr,
     YIELD: gl.constexpr, WARPS: gl.constexpr, STAGES: gl.constexpr, BLOCK: gl.constexpr,
     ROWS: gl.constexpr, C: gl.constexpr, LEVELS: gl.constexpr, EVEN: gl.constexpr,
@@ -498,11 +499,11 @@ def forward_sweep_1_roles(
     tile = gl.program_id(0) % gl.cdiv(E, block_e)
     sh = (gl.program_id(0) // gl.cdiv(E, block_e)).to(gl.int64)
     h = sh % H
-    b = (sh // H // parts) if starts is None else (sh // H * 0)
-    part = (sh // H % parts) if starts is None else (sh // H * 0)
-    begin = (sh // H % parts * length) if starts is None else (gl.load(starts + sh // H))
-    stop = (gl.minimum(sh // H % parts * length + length, T)) if starts is None else (gl.load(starts + sh // H + 1))
-    first = (sh // H % parts * length // C) if starts is None else (gl.load(starts + sh // H) // C + sh // H)
+    b = (sh // H // segments) if starts is None else (sh // H * 0)
+    segment = (sh // H % segments) if starts is None else (sh // H * 0)
+    begin = (sh // H % segments * length) if starts is None else (gl.load(starts + sh // H))
+    stop = (gl.minimum(sh // H % segments * length + length, T)) if starts is None else (gl.load(starts + sh // H + 1))
+    first = (sh // H % segments * length // C) if starts is None else (gl.load(starts + sh // H) // C + sh // H)
     first_2 = first.to(gl.int32)
     bh = b * H + h
     count = gl.cdiv(gl.maximum(stop - begin, 0), C).to(gl.int32)
@@ -513,12 +514,12 @@ def forward_sweep_1_roles(
     q_ring = gl.allocate_shared_memory(DT, [STAGES, C, block_d], swizzled(block_d, DT))
     k_ring = gl.allocate_shared_memory(DT, [STAGES, C, block_d], swizzled(block_d, DT))
     v_ring = gl.allocate_shared_memory(DT, [STAGES, C, block_e], swizzled(block_e, DT))
-    if S_borders is not None:
-        S_borders_tile = gl.allocate_shared_memory(
-            S_borders.dtype.element_ty, [block_e, block_d], swizzled(block_d, S_borders.dtype.element_ty)
+    if S_checkpoints is not None:
+        S_checkpoints_tile = gl.allocate_shared_memory(
+            S_checkpoints.dtype.element_ty, [block_e, block_d], swizzled(block_d, S_checkpoints.dtype.element_ty)
         )
     else:
-        S_borders_tile: gl.constexpr = None
+        S_checkpoints_tile: gl.constexpr = None
     o_buffer = gl.allocate_shared_memory(DT, [C, C], swizzled(C, DT))
     o_out_tile = gl.allocate_shared_memory(
         o_out.dtype.element_ty, [C, block_e], swizzled(block_e, o_out.dtype.element_ty)
@@ -534,10 +535,10 @@ def forward_sweep_1_roles(
             (
                 forward_sweep_1_consumer,
                 (
-                    S_first, S_last, S_borders, o_out, T, H, parts, blocks, tile, sh, h, b, part,
-                    begin, stop, count, first_block, S_borders_tile, chunk_ready, chunk_empty,
-                    q_ring, k_ring, o_buffer, v_ring, o_out_tile, D, E, block_d, block_e, WARPS,
-                    STAGES, ROWS, C, DT,
+                    S_first, S_last, S_checkpoints, o_out, T, H, segments, blocks, tile, sh, h, b,
+                    segment, begin, stop, count, first_block, S_checkpoints_tile, chunk_ready,
+                    chunk_empty, q_ring, k_ring, o_buffer, v_ring, o_out_tile, D, E, block_d,
+                    block_e, WARPS, STAGES, ROWS, C, DT,
                 ),
             ),
             (
@@ -563,61 +564,61 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "147d179ade7f6b3f")
+    config = choose(some.dtype, (D, E), "aabc0f70b072d372")
     config = with_roles(config, D, q, v, k)
-    lay = places(packed, (B, T, H), config.chunk)
-    blocks = places(packed, (B, T, H), BLOCK)
-    jointly = needs_backward is True and together(config, (D, E), q, k, v)
-    parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
+    layout = chunk_layout(packed, (B, T, H), config.chunk)
+    blocks = chunk_layout(packed, (B, T, H), BLOCK)
+    jointly = needs_backward is True and may_be_fused(config, (D, E), q, k, v)
+    segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
     S_starts = S_first
-    if parts > 1 or exchange is not None:
-        S_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
-        walk = config.walk(E, config.padded(D) * k.element_size(), 0, v.element_size())
+    if segments > 1 or exchange is not None:
+        S_ends = some.new_empty((B * segments, H, D, E), dtype=torch.float32)
+        sweep = config.sweep(E, config.padded(D) * k.element_size(), 0, v.element_size())
         launch(
-            forward_sweep_1, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+            forward_sweep_1, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
             None, S_ends, None, q, *strides(q, H), v, *strides(v, H), k, *strides(k, H), None,
-            *lay.walked, parts, lay.length(parts), blocks.chunks,
-            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=False,
-            WARPS=walk.warps, STAGES=walk.stages, BLOCK=BLOCK, ROWS=config.padded(E), C=config.chunk,
-            LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+            *layout.swept, segments, layout.length(segments), blocks.chunks,
+            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False,
+            WARPS=sweep.warps, STAGES=sweep.stages, BLOCK=BLOCK, ROWS=config.padded(E), C=config.chunk,
+            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
         if exchange is not None:  # other segments of the sequence are elsewhere
-            S_coming = exchange.begin((map_of_all("S", S_first, S_ends, lay, parts, True),))
-    if parts > 1 or exchange is not None:
+            S_coming = exchange.begin((map_of_all("S", S_first, S_ends, layout, segments, True),))
+    if segments > 1 or exchange is not None:
         if exchange is not None:
             ((S_first, S_starts),) = S_coming()
         else:
-            S_starts = chained(S_first, S_ends, lay, parts, True)
+            S_starts = chained(S_first, S_ends, layout, segments, True)
     S_ends = None
     o = some.new_empty((B, T, H, E), dtype=some.dtype)
-    S_borders = some.new_empty((B, blocks.chunks * config.padded(E), H, D), dtype=some.dtype) if jointly else None
-    S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if finals else None
-    walk = config.walk(E, config.padded(D) * (q.element_size() + k.element_size()), 0, v.element_size())
+    S_checkpoints = some.new_empty((B, blocks.chunks * config.padded(E), H, D), dtype=some.dtype) if jointly else None
+    S_last = some.new_empty((layout.sequences, H, D, E), dtype=torch.float32) if finals else None
+    sweep = config.sweep(E, config.padded(D) * (q.element_size() + k.element_size()), 0, v.element_size())
     launch_with_roles(
         config, forward_sweep_1, forward_sweep_1_roles, ("D", "block_d", "E", "block_e"),
-        (lay.sequences * parts * H * cdiv(E, walk.tile),),
-        S_starts, S_last, S_borders, q, *strides(q, H), v, *strides(v, H), k, *strides(k, H), o,
-        *lay.walked, parts, lay.length(parts), blocks.chunks,
-        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=True,
-        WARPS=walk.warps, STAGES=walk.stages, BLOCK=BLOCK, ROWS=config.padded(E), C=config.chunk,
-        LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-        num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+        (layout.sequences * segments * H * cdiv(E, sweep.tile),),
+        S_starts, S_last, S_checkpoints, q, *strides(q, H), v, *strides(v, H), k, *strides(k, H), o,
+        *layout.swept, segments, layout.length(segments), blocks.chunks,
+        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True,
+        WARPS=sweep.warps, STAGES=sweep.stages, BLOCK=BLOCK, ROWS=config.padded(E), C=config.chunk,
+        LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
     )
     saved = {}
     if jointly:
-        saved |= {"S borders": S_borders}
-    S_borders = None
-    if parts > 1:
+        saved |= {"S checkpoints": S_checkpoints}
+    S_checkpoints = None
+    if segments > 1:
         saved |= {"S starts": S_starts}
     return {"o": o}, {"S": S_last}, saved
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_whole_ends(
     dS_first, dS_last, do_p, do_b, do_t, do_h, do_g, q_p, q_b, q_t, q_h, q_g,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
@@ -626,7 +627,7 @@ def backward_whole_ends(
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
     sh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -671,9 +672,9 @@ def backward_whole_ends(
     for n_d in tl.static_range((D + block_d - 1) // block_d):
         if YIELD:
             if dS_last is not None:
-                if part == 0:
+                if segment == 0:
                     tl.store(
-                        dS_last + (sh // H // parts * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
+                        dS_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
                         dS[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         else:
@@ -683,12 +684,12 @@ def backward_whole_ends(
             )
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_whole(
-    S_borders, do_p, do_b, do_t, do_h, do_g, q_p, q_b, q_t, q_h, q_g, v_p, v_b, v_t, v_h, v_g,
-    k_p, k_b, k_t, k_h, k_g, dq_p, dq_b, dq_t, dq_h, dq_g, dv_p, dv_b, dv_t, dv_h, dv_g,
-    dk_p, dk_b, dk_t, dk_h, dk_g, dS_first, dS_last,
-    T, H, chunks, starts, parts, length,
+    S_checkpoints, do_p, do_b, do_t, do_h, do_g, q_p, q_b, q_t, q_h, q_g,
+    v_p, v_b, v_t, v_h, v_g, k_p, k_b, k_t, k_h, k_g, dq_p, dq_b, dq_t, dq_h, dq_g,
+    dv_p, dv_b, dv_t, dv_h, dv_g, dk_p, dk_b, dk_t, dk_h, dk_g, dS_first, dS_last,
+    T, H, chunks, starts, segments, length,
     D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
@@ -696,7 +697,7 @@ def backward_whole(
     """The fused backward pass: one sweep backwards in time over intervals, which carries dS."""
     sh = tl.program_id(0).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -723,7 +724,7 @@ def backward_whole(
     dq_rows = rows_of(dq_p, D, dq_t, stop, C, block_d)
     dv_rows = rows_of(dv_p, E, dv_t, stop, C, block_e)
     dk_rows = rows_of(dk_p, D, dk_t, stop, C, block_d)
-    S_rows = rows_of(S_borders + (b * chunks * block_e * H + h) * D, D, H * D, chunks * block_e, block_e, block_d)
+    S_rows = rows_of(S_checkpoints + (b * chunks * block_e * H + h) * D, D, H * D, chunks * block_e, block_e, block_d)
     for n in tl.range(0, count, num_stages=STAGES):
         c = count - 1 - n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -764,10 +765,10 @@ def backward_whole(
         dS = added  # (19) dS + q^T do
     if YIELD:
         if dS_last is not None:
-            if part == 0:
+            if segment == 0:
                 tl.store(
-                    dS_last + (sh // H // parts * H + h) * D * E + d[None, :] * E + e[:, None], dS,
-                    mask=d_ok[None, :] & e_ok[:, None],
+                    dS_last + (sh // H // segments * H + h) * D * E + d[None, :] * E + e[:, None],
+                    dS, mask=d_ok[None, :] & e_ok[:, None],
                 )
     else:
         tl.store(dS_last + sh * D * E + d[None, :] * E + e[:, None], dS, mask=d_ok[None, :] & e_ok[:, None])
@@ -775,11 +776,11 @@ def backward_whole(
 
 @gluon.jit
 def backward_whole_consumer(
-    dq_t, dv_t, dk_t, dS_first, dS_last, H, parts, sh, h, part, begin, stop, count, dq_p_2, dv_p_2,
-    dk_p_2, dS_2_buffer, chunk_ready, chunk_empty, state_ready, state_empty, do_ring, v_ring,
-    q_ring, k_ring, pairs_buffer, pairs2_buffer, S_ring, out_tile, D: gl.constexpr, E: gl.constexpr,
-    block_d: gl.constexpr, block_e: gl.constexpr, WARPS: gl.constexpr, STAGES: gl.constexpr,
-    C: gl.constexpr, DT: gl.constexpr,
+    dq_t, dv_t, dk_t, dS_first, dS_last, H, segments, sh, h, segment, begin, stop, count, dq_p_2,
+    dv_p_2, dk_p_2, dS_2_buffer, chunk_ready, chunk_empty, state_ready, state_empty, do_ring,
+    v_ring, q_ring, k_ring, pairs_buffer, pairs2_buffer, S_ring, out_tile, D: gl.constexpr,
+    E: gl.constexpr, block_d: gl.constexpr, block_e: gl.constexpr, WARPS: gl.constexpr,
+    STAGES: gl.constexpr, C: gl.constexpr, DT: gl.constexpr,
 ):
     tile1: gl.constexpr = accumulator(block_e, block_d, WARPS)
     tile2: gl.constexpr = accumulator(C, C, WARPS)
@@ -877,10 +878,10 @@ def backward_whole_consumer(
         mbarrier.arrive(chunk_empty.index(stage), count=1)
         dS_2 = added
     if dS_last is not None:
-        if part == 0:
+        if segment == 0:
             gl.store(
                 dS_last
-                + (sh // H // parts * H + h) * D * E
+                + (sh // H // segments * H + h) * D * E
                 + gl.arange(0, block_d, layout=gl.SliceLayout(0, tile1))[None, :] * E
                 + gl.arange(0, block_e, layout=gl.SliceLayout(1, tile1))[:, None], dS_2,
                 mask=(gl.arange(0, block_d, layout=gl.SliceLayout(0, tile1)) < D)[None, :]
@@ -891,7 +892,7 @@ def backward_whole_consumer(
 
 @gluon.jit
 def backward_whole_loader(
-    S_borders, do_t, q_t, v_t, k_t, H, chunks, h, b, begin, stop, first_2, count, do_p_2, q_p_2,
+    S_checkpoints, do_t, q_t, v_t, k_t, H, chunks, h, b, begin, stop, first_2, count, do_p_2, q_p_2,
     v_p_2, k_p_2, chunk_ready, chunk_empty, do_ring, v_ring, q_ring, k_ring, state_ready,
     state_empty, S_ring, D: gl.constexpr, E: gl.constexpr, block_d: gl.constexpr,
     block_e: gl.constexpr, WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr,
@@ -902,7 +903,7 @@ def backward_whole_loader(
     q_tiles = tma.make_tensor_descriptor(q_p_2, [stop, D], [q_t, 1], [C, block_d], swizzled(block_d, DT))
     k_tiles = tma.make_tensor_descriptor(k_p_2, [stop, D], [k_t, 1], [C, block_d], swizzled(block_d, DT))
     S_tiles = tma.make_tensor_descriptor(
-        S_borders + (b * chunks * block_e * H + h) * D, [chunks * block_e, D], [H * D, 1],
+        S_checkpoints + (b * chunks * block_e * H + h) * D, [chunks * block_e, D], [H * D, 1],
         [block_e, block_d], swizzled(block_d, DT),
     )
     for n in range(count):
@@ -930,12 +931,12 @@ def backward_whole_loader(
         tma.async_copy_global_to_shared(S_tiles, [(c_2 * block_e).to(gl.int32), 0], ready, S_ring.index(0))
 
 
-@gluon.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@gluon.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_whole_roles(
-    S_borders, do_p, do_b, do_t, do_h, do_g, q_p, q_b, q_t, q_h, q_g, v_p, v_b, v_t, v_h, v_g,
-    k_p, k_b, k_t, k_h, k_g, dq_p, dq_b, dq_t, dq_h, dq_g, dv_p, dv_b, dv_t, dv_h, dv_g,
-    dk_p, dk_b, dk_t, dk_h, dk_g, dS_first, dS_last,
-    T, H, chunks, starts, parts, length,
+    S_checkpoints, do_p, do_b, do_t, do_h, do_g, q_p, q_b, q_t, q_h, q_g,
+    v_p, v_b, v_t, v_h, v_g, k_p, k_b, k_t, k_h, k_g, dq_p, dq_b, dq_t, dq_h, dq_g,
+    dv_p, dv_b, dv_t, dv_h, dv_g, dk_p, dk_b, dk_t, dk_h, dk_g, dS_first, dS_last,
+    T, H, chunks, starts, segments, length,
     D: gl.constexpr, E: gl.constexpr, block_d: gl.constexpr, block_e: gl.constexpr,
     YIELD: gl.constexpr, WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr,
     LEVELS: gl.constexpr, EVEN: gl.constexpr, EXACT: gl.constexpr, DT: gl.constexpr,
@@ -944,11 +945,11 @@ def backward_whole_roles(
     """The fused backward pass: one sweep backwards in time over intervals, which carries dS. Its warps have roles: consumer, loader."""
     sh = gl.program_id(0).to(gl.int64)
     h = sh % H
-    b = (sh // H // parts) if starts is None else (sh // H * 0)
-    part = (sh // H % parts) if starts is None else (sh // H * 0)
-    begin = (sh // H % parts * length) if starts is None else (gl.load(starts + sh // H))
-    stop = (gl.minimum(sh // H % parts * length + length, T)) if starts is None else (gl.load(starts + sh // H + 1))
-    first = (sh // H % parts * length // C) if starts is None else (gl.load(starts + sh // H) // C + sh // H)
+    b = (sh // H // segments) if starts is None else (sh // H * 0)
+    segment = (sh // H % segments) if starts is None else (sh // H * 0)
+    begin = (sh // H % segments * length) if starts is None else (gl.load(starts + sh // H))
+    stop = (gl.minimum(sh // H % segments * length + length, T)) if starts is None else (gl.load(starts + sh // H + 1))
+    first = (sh // H % segments * length // C) if starts is None else (gl.load(starts + sh // H) // C + sh // H)
     first_2 = first.to(gl.int32)
     bh = b * H + h
     count = gl.cdiv(gl.maximum(stop - begin, 0), C).to(gl.int32)
@@ -985,19 +986,19 @@ def backward_whole_roles(
             (
                 backward_whole_consumer,
                 (
-                    dq_t, dv_t, dk_t, dS_first, dS_last, H, parts, sh, h, part, begin, stop, count,
-                    dq_p_2, dv_p_2, dk_p_2, dS_2_buffer, chunk_ready, chunk_empty, state_ready,
-                    state_empty, do_ring, v_ring, q_ring, k_ring, pairs_buffer, pairs2_buffer,
-                    S_ring, out_tile, D, E, block_d, block_e, WARPS, STAGES, C, DT,
+                    dq_t, dv_t, dk_t, dS_first, dS_last, H, segments, sh, h, segment, begin, stop,
+                    count, dq_p_2, dv_p_2, dk_p_2, dS_2_buffer, chunk_ready, chunk_empty,
+                    state_ready, state_empty, do_ring, v_ring, q_ring, k_ring, pairs_buffer,
+                    pairs2_buffer, S_ring, out_tile, D, E, block_d, block_e, WARPS, STAGES, C, DT,
                 ),
             ),
             (
                 backward_whole_loader,
                 (
-                    S_borders, do_t, q_t, v_t, k_t, H, chunks, h, b, begin, stop, first_2, count,
-                    do_p_2, q_p_2, v_p_2, k_p_2, chunk_ready, chunk_empty, do_ring, v_ring, q_ring,
-                    k_ring, state_ready, state_empty, S_ring, D, E, block_d, block_e, WARPS, STAGES,
-                    C, DT,
+                    S_checkpoints, do_t, q_t, v_t, k_t, H, chunks, h, b, begin, stop, first_2,
+                    count, do_p_2, q_p_2, v_p_2, k_p_2, chunk_ready, chunk_empty, do_ring, v_ring,
+                    q_ring, k_ring, state_ready, state_empty, S_ring, D, E, block_d, block_e, WARPS,
+                    STAGES, C, DT,
                 ),
             ),
         ],
@@ -1017,49 +1018,49 @@ def triton_backward_whole(
     H = max(q.shape[2], k.shape[2], v.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "147d179ade7f6b3f")
-    lay = places(packed, (B, T, H), config.chunk)
-    blocks = places(packed, (B, T, H), BLOCK)
-    parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
+    config = choose(some.dtype, (D, E), "aabc0f70b072d372")
+    layout = chunk_layout(packed, (B, T, H), config.chunk)
+    blocks = chunk_layout(packed, (B, T, H), BLOCK)
+    segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
     dS_first = dS_starts = whole(final_cotangents.get("S"))
     do = cotangent(cotangents.get("o"), some, (B, T, H, E))
-    S_borders = saved["S borders"]
+    S_checkpoints = saved["S checkpoints"]
     do = aligned(do)
     q = aligned(q)
     v = aligned(v)
     k = aligned(k)
-    if parts > 1 or exchange is not None:
-        dS_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
-        walk = config.walk(E, config.padded(D) * q.element_size(), 0, do.element_size())
+    if segments > 1 or exchange is not None:
+        dS_ends = some.new_empty((B * segments, H, D, E), dtype=torch.float32)
+        sweep = config.sweep(E, config.padded(D) * q.element_size(), 0, do.element_size())
         launch(
-            backward_whole_ends, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+            backward_whole_ends, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
             None, dS_ends, do, *strides(do, H), q, *strides(q, H),
-            *lay.walked, parts, lay.length(parts),
-            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=False,
-            WARPS=walk.warps, STAGES=walk.stages, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
-            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2,
-            maxnreg=walk.registers,
+            *layout.swept, segments, layout.length(segments),
+            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False,
+            WARPS=sweep.warps, STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels,
+            EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps,
+            num_stages=2, maxnreg=sweep.registers,
         )
         if exchange is not None:  # other segments of the sequence are elsewhere
-            dS_coming = exchange.begin((map_of_all("S", dS_first, dS_ends, lay, parts, False),))
-    if parts > 1 or exchange is not None:
+            dS_coming = exchange.begin((map_of_all("S", dS_first, dS_ends, layout, segments, False),))
+    if segments > 1 or exchange is not None:
         if exchange is not None:
             ((dS_first, dS_starts),) = dS_coming()
         else:
-            dS_starts = chained(dS_first, dS_ends, lay, parts, False)
+            dS_starts = chained(dS_first, dS_ends, layout, segments, False)
     dS_ends = None
-    places_of_borders = in_place(S_borders, blocks) if OVERWRITE in saved else []
-    dq = places_of_borders.pop() if places_of_borders else some.new_empty((B, T, H, D), dtype=some.dtype)
+    places_of_checkpoints = in_place(S_checkpoints, blocks) if OVERWRITE in saved else []
+    dq = places_of_checkpoints.pop() if places_of_checkpoints else some.new_empty((B, T, H, D), dtype=some.dtype)
     dv = some.new_empty((B, T, H, E), dtype=some.dtype)
-    dk = places_of_borders.pop() if places_of_borders else some.new_empty((B, T, H, D), dtype=some.dtype)
-    dS_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if needs & {"S"} else None
+    dk = places_of_checkpoints.pop() if places_of_checkpoints else some.new_empty((B, T, H, D), dtype=some.dtype)
+    dS_last = some.new_empty((layout.sequences, H, D, E), dtype=torch.float32) if needs & {"S"} else None
     launch_fused_with_roles(
         config, backward_whole, backward_whole_roles, ("D", "block_d", "E", "block_e"),
-        (lay.sequences * parts * H,),
-        S_borders, do, *strides(do, H), q, *strides(q, H), v, *strides(v, H), k, *strides(k, H),
+        (layout.sequences * segments * H,),
+        S_checkpoints, do, *strides(do, H), q, *strides(q, H), v, *strides(v, H), k, *strides(k, H),
         dq, *strides(dq, H), dv, *strides(dv, H), dk, *strides(dk, H), dS_starts, dS_last,
-        *blocks.walked, parts, blocks.length(parts),
+        *blocks.swept, segments, blocks.length(segments),
         D=D, E=E, block_d=config.padded(D), block_e=config.padded(E), YIELD=True,
         WARPS=warps_of((config.padded(D), config.padded(E))),
         STAGES=stages_of(config.padded(E) * (do.element_size() + v.element_size()) + config.padded(D) * (q.element_size() + k.element_size()), 2 * config.padded(D) * config.padded(E)),
@@ -1080,11 +1081,11 @@ def triton_backward_whole(
     return gradients, initial
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_1(
     S_first, S_last, do_p, do_b, do_t, do_h, do_g, k_p, k_b, k_t, k_h, k_g,
     v_p, v_b, v_t, v_h, v_g, dq_out,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
@@ -1093,7 +1094,7 @@ def backward_sweep_1(
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
     sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -1160,11 +1161,11 @@ def backward_sweep_1(
             )
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_2(
     dS_first, dS_last, k_p, k_b, k_t, k_h, k_g, do_p, do_b, do_t, do_h, do_g,
     q_p, q_b, q_t, q_h, q_g, dv_out,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
@@ -1173,7 +1174,7 @@ def backward_sweep_2(
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
     sh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -1235,9 +1236,9 @@ def backward_sweep_2(
     for n_d in tl.static_range((D + block_d - 1) // block_d):
         if YIELD:
             if dS_last is not None:
-                if part == 0:
+                if segment == 0:
                     tl.store(
-                        dS_last + (sh // H // parts * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
+                        dS_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
                         dS[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         else:
@@ -1247,11 +1248,11 @@ def backward_sweep_2(
             )
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_3(
     dS_first, v_p, v_b, v_t, v_h, v_g, q_p, q_b, q_t, q_h, q_g, do_p, do_b, do_t, do_h, do_g,
     dk_out,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
@@ -1260,7 +1261,7 @@ def backward_sweep_3(
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
     sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -1324,7 +1325,7 @@ def backward_sweep_3(
 
 def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None, exchange=None):
     """Gradients."""
-    if "S borders" in saved:
+    if "S checkpoints" in saved:
         return triton_backward_whole(
             given, states, constants, saved, cotangents, final_cotangents, needs, packed, exchange
         )
@@ -1336,77 +1337,77 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "147d179ade7f6b3f")
-    lay = places(packed, (B, T, H), config.chunk)
-    parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
+    config = choose(some.dtype, (D, E), "aabc0f70b072d372")
+    layout = chunk_layout(packed, (B, T, H), config.chunk)
+    segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
     dS_first = dS_starts = whole(final_cotangents.get("S"))
-    S_starts = saved["S starts"] if parts > 1 else S_first
+    S_starts = saved["S starts"] if segments > 1 else S_first
     do = cotangent(cotangents.get("o"), some, (B, T, H, E))
     if needs & {"S", "k", "v"}:
-        if parts > 1 or exchange is not None:
-            dS_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
-            walk = config.walk(E, config.padded(D) * q.element_size(), 0, do.element_size())
+        if segments > 1 or exchange is not None:
+            dS_ends = some.new_empty((B * segments, H, D, E), dtype=torch.float32)
+            sweep = config.sweep(E, config.padded(D) * q.element_size(), 0, do.element_size())
             launch(
-                backward_sweep_2, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+                backward_sweep_2, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
                 None, dS_ends, k, *strides(k, H), do, *strides(do, H), q, *strides(q, H), None,
-                *lay.walked, parts, lay.length(parts),
-                D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=False,
-                WARPS=walk.warps, STAGES=walk.stages, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
-                EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2,
-                maxnreg=walk.registers,
+                *layout.swept, segments, layout.length(segments),
+                D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False,
+                WARPS=sweep.warps, STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels,
+                EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps,
+                num_stages=2, maxnreg=sweep.registers,
             )
             if exchange is not None:  # other segments of the sequence are elsewhere
-                dS_coming = exchange.begin((map_of_all("S", dS_first, dS_ends, lay, parts, False),))
+                dS_coming = exchange.begin((map_of_all("S", dS_first, dS_ends, layout, segments, False),))
     if needs & {"q"}:
         dq = some.new_empty((B, T, H, D), dtype=some.dtype)
         S_last = (
-            some.new_empty((lay.sequences * parts, H, D, E), dtype=torch.float32)
-            if dS_first is not None or parts > 1 or exchange is not None
+            some.new_empty((layout.sequences * segments, H, D, E), dtype=torch.float32)
+            if dS_first is not None or segments > 1 or exchange is not None
             else None
         )
-        walk = config.walk(D, config.padded(E) * (do.element_size() + v.element_size()), 0, k.element_size())
+        sweep = config.sweep(D, config.padded(E) * (do.element_size() + v.element_size()), 0, k.element_size())
         launch(
-            backward_sweep_1, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+            backward_sweep_1, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
             S_starts, S_last, do, *strides(do, H), k, *strides(k, H), v, *strides(v, H), dq,
-            *lay.walked, parts, lay.length(parts),
-            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=walk.tile, YIELD=True,
-            WARPS=walk.warps, STAGES=walk.stages, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
-            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2,
-            maxnreg=walk.registers,
+            *layout.swept, segments, layout.length(segments),
+            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=sweep.tile, YIELD=True,
+            WARPS=sweep.warps, STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels,
+            EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps,
+            num_stages=2, maxnreg=sweep.registers,
         )
     S_last = None
     if needs & {"S", "k", "v"}:
-        if parts > 1 or exchange is not None:
+        if segments > 1 or exchange is not None:
             if exchange is not None:
                 ((dS_first, dS_starts),) = dS_coming()
             else:
-                dS_starts = chained(dS_first, dS_ends, lay, parts, False)
+                dS_starts = chained(dS_first, dS_ends, layout, segments, False)
     dS_ends = None
     if needs & {"S", "v"}:
         dv = some.new_empty((B, T, H, E), dtype=some.dtype)
-        dS_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if needs & {"S"} else None
-        walk = config.walk(E, config.padded(D) * (k.element_size() + q.element_size()), 0, do.element_size())
+        dS_last = some.new_empty((layout.sequences, H, D, E), dtype=torch.float32) if needs & {"S"} else None
+        sweep = config.sweep(E, config.padded(D) * (k.element_size() + q.element_size()), 0, do.element_size())
         launch(
-            backward_sweep_2, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+            backward_sweep_2, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
             dS_starts, dS_last, k, *strides(k, H), do, *strides(do, H), q, *strides(q, H), dv,
-            *lay.walked, parts, lay.length(parts),
-            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=True,
-            WARPS=walk.warps, STAGES=walk.stages, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
-            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2,
-            maxnreg=walk.registers,
+            *layout.swept, segments, layout.length(segments),
+            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True,
+            WARPS=sweep.warps, STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels,
+            EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps,
+            num_stages=2, maxnreg=sweep.registers,
         )
     if needs & {"k"}:
         dk = some.new_empty((B, T, H, D), dtype=some.dtype)
-        walk = config.walk(D, config.padded(E) * (v.element_size() + do.element_size()), 0, q.element_size())
+        sweep = config.sweep(D, config.padded(E) * (v.element_size() + do.element_size()), 0, q.element_size())
         launch(
-            backward_sweep_3, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+            backward_sweep_3, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
             dS_starts, v, *strides(v, H), q, *strides(q, H), do, *strides(do, H), dk,
-            *lay.walked, parts, lay.length(parts),
-            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=walk.tile, YIELD=True,
-            WARPS=walk.warps, STAGES=walk.stages, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
-            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2,
-            maxnreg=walk.registers,
+            *layout.swept, segments, layout.length(segments),
+            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=sweep.tile, YIELD=True,
+            WARPS=sweep.warps, STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels,
+            EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps,
+            num_stages=2, maxnreg=sweep.registers,
         )
     gradients, initial = {}, {}
     if "q" in needs:
@@ -1444,10 +1445,10 @@ def step_kernel(
     k_stride0, k_stride1, k_stride2, v_stride0, v_stride1, v_stride2, S_stride0, S_stride1,
     next_S_stride0, next_S_stride1, o_stride0, o_stride1, heads, q_group, k_group, v_group,
     size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
-    parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
+    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
 ):
     """Each program: one batch entry and head and a tile of e, one step."""
-    place = tl.program_id(0) // parts
+    place = tl.program_id(0) // programs
     if flat:  # more batch entries than a grid is high
         batch = tl.cast(place // heads, tl.int64)
         head = tl.cast(place % heads, tl.int64)
@@ -1473,7 +1474,7 @@ def step_kernel(
     wide_d = tl.cast(at_d, tl.int64)
     in_d = at_d < size_d
     for turn in tl.static_range(turns):
-        tile = tl.program_id(0) % parts * turns + turn
+        tile = tl.program_id(0) % programs * turns + turn
         first = tile == 0
         at_e = tile * block_e + tl.arange(0, block_e)
         wide_e = tl.cast(at_e, tl.int64)
@@ -1503,11 +1504,11 @@ def steps_kernel(
     kept_S_stride0, kept_S_stride1, kept_S_stride2, kept_S_stride3,
     o_stride0, o_stride1, o_stride2, heads, q_group, k_group, v_group, steps,
     size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
-    parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
+    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
     yields: tl.constexpr, keeps: tl.constexpr, ends: tl.constexpr,
 ):
     """Each program: one sequence and head and a tile of e, one step after the other, with the state in registers."""
-    place = tl.program_id(0) // parts
+    place = tl.program_id(0) // programs
     if flat:  # more batch entries than a grid is high
         batch = tl.cast(place // heads, tl.int64)
         head = tl.cast(place % heads, tl.int64)
@@ -1537,7 +1538,7 @@ def steps_kernel(
     wide_d = tl.cast(at_d, tl.int64)
     in_d = at_d < size_d
     for turn in tl.static_range(turns):
-        tile = tl.program_id(0) % parts * turns + turn
+        tile = tl.program_id(0) % programs * turns + turn
         first = tile == 0
         at_e = tile * block_e + tl.arange(0, block_e)
         wide_e = tl.cast(at_e, tl.int64)
@@ -1546,19 +1547,19 @@ def steps_kernel(
         in_d_e = in_d[:, None] & in_e[None, :]
         S = tl.load(S_at + at_d[:, None] * S_stride2 + at_e[None, :] * S_stride3, mask=in_d_e, other=0.0)
         now = tl.cast(0, tl.int64)
-        q_ahead = tl.load(q_at + now * q_stride1 + wide_d * q_stride3, mask=in_d, other=0.0)
-        k_ahead = tl.load(k_at + now * k_stride1 + wide_d * k_stride3, mask=in_d, other=0.0)
-        v_ahead = tl.load(v_at + now * v_stride1 + wide_e * v_stride3, mask=in_e, other=0.0)
+        q_prefetched = tl.load(q_at + now * q_stride1 + wide_d * q_stride3, mask=in_d, other=0.0)
+        k_prefetched = tl.load(k_at + now * k_stride1 + wide_d * k_stride3, mask=in_d, other=0.0)
+        v_prefetched = tl.load(v_at + now * v_stride1 + wide_e * v_stride3, mask=in_e, other=0.0)
         S = S.to(tl.float32)
         for offset in range(count):
             now = tl.cast(offset, tl.int64)
             then = tl.minimum(now + 1, count - 1)
-            q = q_ahead.to(tl.float32)
-            q_ahead = tl.load(q_at + then * q_stride1 + wide_d * q_stride3, mask=in_d, other=0.0)
-            k = k_ahead.to(tl.float32)
-            k_ahead = tl.load(k_at + then * k_stride1 + wide_d * k_stride3, mask=in_d, other=0.0)
-            v = v_ahead.to(tl.float32)
-            v_ahead = tl.load(v_at + then * v_stride1 + wide_e * v_stride3, mask=in_e, other=0.0)
+            q = q_prefetched.to(tl.float32)
+            q_prefetched = tl.load(q_at + then * q_stride1 + wide_d * q_stride3, mask=in_d, other=0.0)
+            k = k_prefetched.to(tl.float32)
+            k_prefetched = tl.load(k_at + then * k_stride1 + wide_d * k_stride3, mask=in_d, other=0.0)
+            v = v_prefetched.to(tl.float32)
+            v_prefetched = tl.load(v_at + then * v_stride1 + wide_e * v_stride3, mask=in_e, other=0.0)
             t1 = k[:, None] * v[None, :] + S
             t2 = tl.sum(q[:, None] * t1, axis=0)
             if yields:

@@ -69,9 +69,10 @@ from chunkform.runtime.op.version import written_for
 
 written_for("0.1", __file__)
 
-from chunkform.runtime.chunk_kernels.chunk_layout import parts_for, places
+from chunkform.runtime.chunk_kernels.chunk_layout import chunk_layout, segments_for
 from chunkform.runtime.chunk_kernels.kernels import (
-    FLOOR, LOG2E, border_sums, chained, chunk_of, cumulate, lasting, part_of, place_of, power, span,
+    LEAST_LOG2, LOG2E, boundary_sums, chained, chunk_of, cumulate, lasting, place_of, power,
+    segment_of, span,
 )
 from chunkform.runtime.chunk_kernels.reductions import pair
 from chunkform.runtime.chunk_kernels.split_precision import INTERPRETED, narrowed, rounded_and_rest, rounded_to, widened
@@ -89,8 +90,8 @@ from chunkform.runtime.solves.launch import CONVERGED, conjugate_step, over_root
 from chunkform.runtime.solves.programs import Again, Sums, checked_solves, results, wanted, zeros_where_none
 from chunkform.runtime.solves.solves import conjugate_gradients
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK, call_of, chunks_of, from_chunks, from_heads, from_steps, in_parts, in_segments, or_zeros,
-    per_head, steps_first, steps_or_zeros, to_chunks,
+    CHUNK, call_of, chunks_of, from_boundaries, from_chunks, from_heads, from_steps, in_segments,
+    or_zeros, per_head, steps_first, steps_or_zeros, to_chunks,
 )
 from chunkform.runtime.torch_form.decays import decay_all, decay_in, decay_mask, decay_out
 
@@ -210,7 +211,9 @@ def torch_x_system_backward(given, states, constants, saved, cotangents, final_c
     y_3, dH_first = in_segments(_x_system_backward_sweep_3, (log_lam, dy, p, u), (dH_last,), lead, -1, CHUNK)
     lam = log_lam.exp()
     # paired_H: lam_t <H_{t-1}, dH_t>
-    (paired_H,) = in_parts(_x_system_backward_state_adjoint_4, (log_lam, u, u, dy, p, lam), (H_0, dH_C), lead, CHUNK)
+    (paired_H,) = from_boundaries(
+        _x_system_backward_state_adjoint_4, (log_lam, u, u, dy, p, lam), (H_0, dH_C), lead, CHUNK
+    )
     gradients = {}
     gradients["u"] = from_steps((y_2 + y_3), lead, 1, given["u"].dtype)
     gradients["lam"] = from_steps(paired_H, lead, 0, given["lam"].dtype)
@@ -318,11 +321,11 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     return sums.gradients(given), sums.initial
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def x_system_forward_sweep_1(
     H__first, H__last, p_p, p_b, p_t, p_h, p_g, lam_sums, lam_rests, u_p, u_b, u_t, u_h, u_g,
     y_out,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     D: tl.constexpr, block_d: tl.constexpr, block_d_kept: tl.constexpr, YIELD: tl.constexpr,
     WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
     EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
@@ -331,7 +334,7 @@ def x_system_forward_sweep_1(
     tile = tl.program_id(0) % tl.cdiv(D, block_d_kept)
     sh = (tl.program_id(0) // tl.cdiv(D, block_d_kept)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -414,9 +417,9 @@ def x_system_forward_sweep_1(
     for n_d in tl.static_range((D + block_d - 1) // block_d):
         if YIELD:
             if H__last is not None:
-                if part == parts - 1:
+                if segment == segments - 1:
                     tl.store(
-                        H__last + (sh // H // parts * H + h) * D * D + d_kept[:, None] * D + d[n_d][None, :],
+                        H__last + (sh // H // segments * H + h) * D * D + d_kept[:, None] * D + d[n_d][None, :],
                         H_[n_d], mask=d_kept_ok[:, None] & d_ok[n_d][None, :],
                     )
         else:
@@ -428,9 +431,9 @@ def x_system_forward_sweep_1(
 
 @gluon.jit
 def x_system_forward_sweep_1_consumer(
-    H__first, H__last, y_out, T, H, parts, tile, sh, h, b, part, begin, stop, count, chunk_ready,
-    chunk_empty, p_ring, u2_ring, lam_a_ring, u_ring, until_ring, y_buffer, kept_ring, since_ring,
-    y_out_tile, D: gl.constexpr, block_d: gl.constexpr, block_d_kept: gl.constexpr,
+    H__first, H__last, y_out, T, H, segments, tile, sh, h, b, segment, begin, stop, count,
+    chunk_ready, chunk_empty, p_ring, u2_ring, lam_a_ring, u_ring, until_ring, y_buffer, kept_ring,
+    since_ring, y_out_tile, D: gl.constexpr, block_d: gl.constexpr, block_d_kept: gl.constexpr,
     WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr, DT: gl.constexpr,
 ):
     tile1: gl.constexpr = accumulator(block_d_kept, block_d, WARPS)
@@ -505,10 +508,10 @@ def x_system_forward_sweep_1_consumer(
         H__2 = H__after
         H__2_operand = gl.convert_layout(H__2.to(DT), left1)
     if H__last is not None:
-        if part == parts - 1:
+        if segment == segments - 1:
             gl.store(
                 H__last
-                + (sh // H // parts * H + h) * D * D
+                + (sh // H // segments * H + h) * D * D
                 + (tile * block_d_kept + gl.arange(0, block_d_kept, layout=gl.SliceLayout(1, tile1)))[:, None] * D
                 + gl.arange(0, block_d, layout=gl.SliceLayout(0, tile1))[None, :], H__2,
                 mask=((tile * block_d_kept + gl.arange(0, block_d_kept, layout=gl.SliceLayout(1, tile1))) < D)[:, None]
@@ -553,11 +556,11 @@ def x_system_forward_sweep_1_loader(
         mbarrier.arrive(chunk_ready.index(stage), count=1)
 
 
-@gluon.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@gluon.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def x_system_forward_sweep_1_roles(
     H__first, H__last, p_p, p_b, p_t, p_h, p_g, lam_sums, lam_rests, u_p, u_b, u_t, u_h, u_g,
     y_out,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     D: gl.constexpr, block_d: gl.constexpr, block_d_kept: gl.constexpr, YIELD: gl.constexpr,
     WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr, LEVELS: gl.constexpr,
     EVEN: gl.constexpr, EXACT: gl.constexpr, DT: gl.constexpr,
@@ -567,11 +570,11 @@ def x_system_forward_sweep_1_roles(
     tile = gl.program_id(0) % gl.cdiv(D, block_d_kept)
     sh = (gl.program_id(0) // gl.cdiv(D, block_d_kept)).to(gl.int64)
     h = sh % H
-    b = (sh // H // parts) if starts is None else (sh // H * 0)
-    part = (sh // H % parts) if starts is None else (sh // H * 0)
-    begin = (sh // H % parts * length) if starts is None else (gl.load(starts + sh // H))
-    stop = (gl.minimum(sh // H % parts * length + length, T)) if starts is None else (gl.load(starts + sh // H + 1))
-    first = (sh // H % parts * length // C) if starts is None else (gl.load(starts + sh // H) // C + sh // H)
+    b = (sh // H // segments) if starts is None else (sh // H * 0)
+    segment = (sh // H % segments) if starts is None else (sh // H * 0)
+    begin = (sh // H % segments * length) if starts is None else (gl.load(starts + sh // H))
+    stop = (gl.minimum(sh // H % segments * length + length, T)) if starts is None else (gl.load(starts + sh // H + 1))
+    first = (sh // H % segments * length // C) if starts is None else (gl.load(starts + sh // H) // C + sh // H)
     first_2 = first.to(gl.int32)
     bh = b * H + h
     count = gl.cdiv(gl.maximum(stop - begin, 0), C).to(gl.int32)
@@ -599,10 +602,10 @@ def x_system_forward_sweep_1_roles(
             (
                 x_system_forward_sweep_1_consumer,
                 (
-                    H__first, H__last, y_out, T, H, parts, tile, sh, h, b, part, begin, stop, count,
-                    chunk_ready, chunk_empty, p_ring, u2_ring, lam_a_ring, u_ring, until_ring,
-                    y_buffer, kept_ring, since_ring, y_out_tile, D, block_d, block_d_kept, WARPS,
-                    STAGES, C, DT,
+                    H__first, H__last, y_out, T, H, segments, tile, sh, h, b, segment, begin, stop,
+                    count, chunk_ready, chunk_empty, p_ring, u2_ring, lam_a_ring, u_ring,
+                    until_ring, y_buffer, kept_ring, since_ring, y_out_tile, D, block_d,
+                    block_d_kept, WARPS, STAGES, C, DT,
                 ),
             ),
             (
@@ -629,63 +632,63 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
     H = max(u.shape[2], lam.shape[2], lam_0.shape[0], p.shape[2], 0)
     lam_0 = with_heads(lam_0, H)
     D = u.shape[-1]
-    config = choose(some.dtype, (D,), "aaa57388cd28ce6d")
+    config = choose(some.dtype, (D,), "2b2283a8418d25da")
     config = with_roles(config, D, p, u)
-    lay = places(packed, (B, T, H), config.chunk)
-    parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
+    layout = chunk_layout(packed, (B, T, H), config.chunk)
+    segments = segments_for(layout, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
     if H__first is None:
         H__first = whole(
             spread(
                 lam_0.float()[..., None, None] * torch.eye(D, dtype=some.dtype, device=some.device),
-                (lay.sequences, H, D, D), some,
+                (layout.sequences, H, D, D), some,
             )
         )
     H__starts = H__first
-    lam_sums, lam_rests, lam_extents = cumulate(lam, lay, config.exact)
+    lam_sums, lam_rests, lam_extents = cumulate(lam, layout, config.exact)
     lam_extents = None
-    if parts > 1:
-        H__ends = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
-        walk = config.walk(D, config.padded(D) * u.element_size(), lam_sums.element_size(), u.element_size())
+    if segments > 1:
+        H__ends = some.new_empty((B * segments, H, D, D), dtype=torch.float32)
+        sweep = config.sweep(D, config.padded(D) * u.element_size(), lam_sums.element_size(), u.element_size())
         launch(
-            x_system_forward_sweep_1, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+            x_system_forward_sweep_1, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
             None, H__ends, p, *strides(p, H), lam_sums, lam_rests, u, *strides(u, H), None,
-            *lay.walked, parts, lay.length(parts),
-            D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=walk.tile, YIELD=False,
-            WARPS=walk.warps, STAGES=walk.stages, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
-            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2,
-            maxnreg=walk.registers,
+            *layout.swept, segments, layout.length(segments),
+            D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=sweep.tile, YIELD=False,
+            WARPS=sweep.warps, STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels,
+            EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps,
+            num_stages=2, maxnreg=sweep.registers,
         )
-    if parts > 1:
-        H__starts = chained(H__first, H__ends, lay, parts, True, (lam_sums, lam_rests), None, config.exact)
+    if segments > 1:
+        H__starts = chained(H__first, H__ends, layout, segments, True, (lam_sums, lam_rests), None, config.exact)
     H__ends = None
     y = some.new_empty((B, T, H, D), dtype=some.dtype)
-    H__last = some.new_empty((lay.sequences, H, D, D), dtype=torch.float32) if finals else None
-    walk = config.walk(
+    H__last = some.new_empty((layout.sequences, H, D, D), dtype=torch.float32) if finals else None
+    sweep = config.sweep(
         D, config.padded(D) * (p.element_size() + u.element_size()), lam_sums.element_size(), u.element_size()
     )
     launch_with_roles(
         config, x_system_forward_sweep_1, x_system_forward_sweep_1_roles, ("D", "block_d", "D", "block_d_kept"),
-        (lay.sequences * parts * H * cdiv(D, walk.tile),),
+        (layout.sequences * segments * H * cdiv(D, sweep.tile),),
         H__starts, H__last, p, *strides(p, H), lam_sums, lam_rests, u, *strides(u, H), y,
-        *lay.walked, parts, lay.length(parts),
-        D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=walk.tile, YIELD=True,
-        WARPS=walk.warps, STAGES=walk.stages, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
-        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2,
-        maxnreg=walk.registers,
+        *layout.swept, segments, layout.length(segments),
+        D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=sweep.tile, YIELD=True,
+        WARPS=sweep.warps, STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels,
+        EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps,
+        num_stages=2, maxnreg=sweep.registers,
     )
     lam_rests = None
     saved = {}
     if needs_backward is True and not config.exact and config.roles is None:
         saved |= {"lam_sums": lam_sums}
     lam_sums = None
-    if parts > 1:
+    if segments > 1:
         saved |= {"H starts": H__starts}
     return {"y": y}, {"H": H__last}, saved
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def x_system_backward_prepare_1(
+def x_system_backward_prologue_1(
     lam_sums, lam_rests, dy_p, dy_b, dy_t, dy_h, dy_g, u_p, u_b, u_t, u_h, u_g,
     p_p, p_b, p_t, p_h, p_g, own1_out,
     T, H, chunks, begins, stops, programs,
@@ -734,11 +737,11 @@ def x_system_backward_prepare_1(
         )  # H: own.late, columns
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def x_system_backward_sweep_1(
     H__first, H__last, lam_sums, lam_rests, p_p, p_b, p_t, p_h, p_g,
     dy_p, dy_b, dy_t, dy_h, dy_g, H_in_late__out, u_p, u_b, u_t, u_h, u_g,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     D: tl.constexpr, block_d: tl.constexpr, block_d_kept: tl.constexpr, YIELD: tl.constexpr,
     WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
@@ -747,7 +750,7 @@ def x_system_backward_sweep_1(
     tile = tl.program_id(0) % tl.cdiv(D, block_d_kept)
     sh = (tl.program_id(0) // tl.cdiv(D, block_d_kept)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -846,7 +849,7 @@ def x_system_backward_sweep_1(
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def x_system_backward_prepare_2(
+def x_system_backward_prologue_2(
     matrix1, lam_sums, lam_rests, dy_p, dy_b, dy_t, dy_h, dy_g, u_p, u_b, u_t, u_h, u_g,
     T, H, chunks, begins, stops, programs,
     D: tl.constexpr, block_d: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr,
@@ -884,11 +887,11 @@ def x_system_backward_prepare_2(
         tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m * dy_u))  # (dy u^T) . m
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def x_system_backward_sweep_2(
     dH_first, dH_last, u_p, u_b, u_t, u_h, u_g, lam_sums, lam_rests, H_out_late__out,
     p_p, p_b, p_t, p_h, p_g, matrix1, du_1_out, dy_p, dy_b, dy_t, dy_h, dy_g,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     D: tl.constexpr, block_d: tl.constexpr, block_d_kept: tl.constexpr, YIELD: tl.constexpr,
     WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
@@ -897,7 +900,7 @@ def x_system_backward_sweep_2(
     tile = tl.program_id(0) % tl.cdiv(D, block_d_kept)
     sh = (tl.program_id(0) // tl.cdiv(D, block_d_kept)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -1004,9 +1007,9 @@ def x_system_backward_sweep_2(
     for n_d in tl.static_range((D + block_d - 1) // block_d):
         if YIELD:
             if dH_last is not None:
-                if part == 0:
+                if segment == 0:
                     tl.store(
-                        dH_last + (sh // H // parts * H + h) * D * D + d[n_d][None, :] * D + d_kept[:, None],
+                        dH_last + (sh // H // segments * H + h) * D * D + d[n_d][None, :] * D + d_kept[:, None],
                         dH[n_d], mask=d_ok[n_d][None, :] & d_kept_ok[:, None],
                     )
         else:
@@ -1017,7 +1020,7 @@ def x_system_backward_sweep_2(
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def x_system_backward_prepare_3(
+def x_system_backward_prologue_3(
     matrix2, lam_sums, lam_rests, p_p, p_b, p_t, p_h, p_g, u_p, u_b, u_t, u_h, u_g,
     T, H, chunks, begins, stops, programs,
     D: tl.constexpr, block_d: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr,
@@ -1055,11 +1058,11 @@ def x_system_backward_prepare_3(
         tl.store(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m * p_u))  # (p u^T) . m
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def x_system_backward_sweep_3(
     dH_first, lam_sums, lam_rests, u_p, u_b, u_t, u_h, u_g, dy_p, dy_b, dy_t, dy_h, dy_g,
     matrix2, du_1_p, du_1_b, du_1_t, du_1_h, du_1_g, du_out, p_p, p_b, p_t, p_h, p_g,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     D: tl.constexpr, block_d: tl.constexpr, block_d_kept: tl.constexpr, YIELD: tl.constexpr,
     WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
@@ -1068,7 +1071,7 @@ def x_system_backward_sweep_3(
     tile = tl.program_id(0) % tl.cdiv(D, block_d_kept)
     sh = (tl.program_id(0) // tl.cdiv(D, block_d_kept)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -1165,89 +1168,89 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
     H = max(u.shape[2], lam.shape[2], lam_0.shape[0], p.shape[2], 0)
     lam_0 = with_heads(lam_0, H)
     D = u.shape[-1]
-    config = choose(some.dtype, (D,), "aaa57388cd28ce6d")
-    lay = places(packed, (B, T, H), config.chunk)
-    parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
+    config = choose(some.dtype, (D,), "2b2283a8418d25da")
+    layout = chunk_layout(packed, (B, T, H), config.chunk)
+    segments = segments_for(layout, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
     if H__first is None:
         H__first = whole(
             spread(
                 lam_0.float()[..., None, None] * torch.eye(D, dtype=some.dtype, device=some.device),
-                (lay.sequences, H, D, D), some,
+                (layout.sequences, H, D, D), some,
             )
         )
     dH_first = dH_starts = whole(final_cotangents.get("H"))
-    H__starts = saved["H starts"] if parts > 1 else H__first
+    H__starts = saved["H starts"] if segments > 1 else H__first
     dy = cotangent(cotangents.get("y"), some, (B, T, H, D))
     if "lam_sums" in saved:
         lam_sums, lam_rests, lam_extents = saved["lam_sums"], None, None
     else:
-        lam_sums, lam_rests, lam_extents = cumulate(lam, lay, config.exact)
+        lam_sums, lam_rests, lam_extents = cumulate(lam, layout, config.exact)
     lam_extents = None
     if needs & {"lam"}:
         own1 = some.new_empty((B, H, 3, T), dtype=torch.float32)
         launch(
-            x_system_backward_prepare_1, (config.queues(lay.programs),),
+            x_system_backward_prologue_1, (config.queues(layout.programs),),
             lam_sums, lam_rests, dy, *strides(dy, H), u, *strides(u, H), p, *strides(p, H), own1,
-            *lay.at_once, lay.programs,
+            *layout.at_once, layout.programs,
             D=D, block_d=config.padded(D), CHUNK=config.chunk,
             STAGES=config.queued(config.padded(D) * (dy.element_size() + u.element_size() + p.element_size()), config.chunk),
-            C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
-            DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=255,
+            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
         )
     if needs & {"H", "dH", "lam", "lam_0", "u"}:
-        matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+        matrix1 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
         launch(
-            x_system_backward_prepare_2, (config.queues(lay.programs),),
+            x_system_backward_prologue_2, (config.queues(layout.programs),),
             matrix1, lam_sums, lam_rests, dy, *strides(dy, H), u, *strides(u, H),
-            *lay.at_once, lay.programs,
+            *layout.at_once, layout.programs,
             D=D, block_d=config.padded(D), CHUNK=config.chunk,
             STAGES=config.queued(config.padded(D) * (dy.element_size() + u.element_size()), config.chunk),
-            C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
-            DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=255,
+            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
         )
     if needs & {"H", "dH", "lam", "lam_0", "u"}:
-        if parts > 1:
-            dH_ends = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
-            walk = config.walk(
+        if segments > 1:
+            dH_ends = some.new_empty((B * segments, H, D, D), dtype=torch.float32)
+            sweep = config.sweep(
                 D, config.padded(D) * dy.element_size(), lam_sums.element_size(), p.element_size(), elements=True
             )
             launch(
-                x_system_backward_sweep_2, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+                x_system_backward_sweep_2, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
                 None, dH_ends, u, *strides(u, H), lam_sums, lam_rests, None, p, *strides(p, H), matrix1,
                 None, dy, *strides(dy, H),
-                *lay.walked, parts, lay.length(parts),
-                D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=walk.tile, YIELD=False,
-                WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
-                LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-                num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+                *layout.swept, segments, layout.length(segments),
+                D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=sweep.tile, YIELD=False,
+                WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
+                LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+                num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
             )
     if needs & {"lam"}:
         H_in_late_ = some.new_empty(
             (B, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps, T), dtype=torch.float32
         )
         H__last = (
-            some.new_empty((lay.sequences * parts, H, D, D), dtype=torch.float32)
-            if dH_first is not None or parts > 1
+            some.new_empty((layout.sequences * segments, H, D, D), dtype=torch.float32)
+            if dH_first is not None or segments > 1
             else None
         )
-        walk = config.walk(
+        sweep = config.sweep(
             D, config.padded(D) * (dy.element_size() + u.element_size()), lam_sums.element_size(),
             p.element_size() + u.element_size(), elements=True,
         )
         launch(
-            x_system_backward_sweep_1, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+            x_system_backward_sweep_1, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
             H__starts, H__last, lam_sums, lam_rests, p, *strides(p, H), dy, *strides(dy, H), H_in_late_,
             u, *strides(u, H),
-            *lay.walked, parts, lay.length(parts),
-            D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=walk.tile, YIELD=True,
-            WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
-            LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+            *layout.swept, segments, layout.length(segments),
+            D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=sweep.tile, YIELD=True,
+            WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
+            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
     if needs & {"H", "dH", "lam", "lam_0", "u"}:
-        if parts > 1:
-            dH_starts = chained(dH_first, dH_ends, lay, parts, False, (lam_sums, lam_rests), None, config.exact)
+        if segments > 1:
+            dH_starts = chained(dH_first, dH_ends, layout, segments, False, (lam_sums, lam_rests), None, config.exact)
     dH_ends = None
     if needs & {"H", "dH", "lam", "lam_0", "u"}:
         du_1 = some.new_empty((B, T, H, D), dtype=torch.float32)
@@ -1255,60 +1258,60 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             (B, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps, T), dtype=torch.float32
         )
         dH_last = (
-            some.new_empty((lay.sequences, H, D, D), dtype=torch.float32) if needs & {"H", "dH", "lam_0"} else None
+            some.new_empty((layout.sequences, H, D, D), dtype=torch.float32) if needs & {"H", "dH", "lam_0"} else None
         )
-        walk = config.walk(
+        sweep = config.sweep(
             D, config.padded(D) * (u.element_size() + dy.element_size()),
             lam_sums.element_size() + config.chunk * matrix1.element_size(),
             u.element_size() + p.element_size(), elements=True, wide=True,
         )
         launch(
-            x_system_backward_sweep_2, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+            x_system_backward_sweep_2, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
             dH_starts, dH_last, u, *strides(u, H), lam_sums, lam_rests, H_out_late_, p, *strides(p, H),
             matrix1, du_1, dy, *strides(dy, H),
-            *lay.walked, parts, lay.length(parts),
-            D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=walk.tile, YIELD=True,
-            WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
-            LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+            *layout.swept, segments, layout.length(segments),
+            D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=sweep.tile, YIELD=True,
+            WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
+            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
     matrix1 = None
     if needs & {"lam"}:
         H__at_ends = pair(H__last, dH_starts, (-2, -1))
     H__last = None
     if needs & {"u"}:
-        matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+        matrix2 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
         launch(
-            x_system_backward_prepare_3, (config.queues(lay.programs),),
+            x_system_backward_prologue_3, (config.queues(layout.programs),),
             matrix2, lam_sums, lam_rests, p, *strides(p, H), u, *strides(u, H),
-            *lay.at_once, lay.programs,
+            *layout.at_once, layout.programs,
             D=D, block_d=config.padded(D), CHUNK=config.chunk,
             STAGES=config.queued(config.padded(D) * (p.element_size() + u.element_size()), config.chunk),
-            C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
-            DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=255,
+            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
         )
     if needs & {"u"}:
         du = some.new_empty((B, T, H, D), dtype=some.dtype)
-        walk = config.walk(
+        sweep = config.sweep(
             D, config.padded(D) * (u.element_size() + p.element_size()),
             lam_sums.element_size() + config.chunk * matrix2.element_size(),
             dy.element_size() + du_1.element_size(), elements=True,
         )
         launch(
-            x_system_backward_sweep_3, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+            x_system_backward_sweep_3, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
             dH_starts, lam_sums, lam_rests, u, *strides(u, H), dy, *strides(dy, H), matrix2,
             du_1, *strides(du_1, H), du, p, *strides(p, H),
-            *lay.walked, parts, lay.length(parts),
-            D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=walk.tile, YIELD=True,
-            WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
-            LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+            *layout.swept, segments, layout.length(segments),
+            D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=sweep.tile, YIELD=True,
+            WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
+            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
     du_1 = matrix2 = None
     gradients, initial = {}, {}
     if needs & {"lam"}:  # the decay times <H_(t-1), dH_t>
-        H__pairing = border_sums(
-            lam_sums, lam_rests, H__at_ends, lay, parts, config.exact, in_late=H_in_late_,
+        H__state_adjoint = boundary_sums(
+            lam_sums, lam_rests, H__at_ends, layout, segments, config.exact, in_late=H_in_late_,
             own_late=own1, out_late=H_out_late_,
         )
     H_in_late_ = H_out_late_ = lam_rests = lam_sums = own1 = None
@@ -1316,13 +1319,13 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
         gradients["u"] = du.to(given["u"].dtype)
     du = None
     if "lam" in needs:
-        gradients["lam"] = spread(H__pairing, (B, T, H), some).to(given["lam"].dtype)
+        gradients["lam"] = spread(H__state_adjoint, (B, T, H), some).to(given["lam"].dtype)
     if "lam_0" in needs:
         gradients["lam_0"] = some.new_zeros((H), dtype=torch.float32).to(given["lam_0"].dtype)
     if "lam_0" in needs and states.get("H") is None:
         t1 = (torch.eye(D, dtype=some.dtype, device=some.device).mT * dH_last).sum(-2)
         t2 = t1.sum(-1)
-        gradients["lam_0"] += spread(t2, (lay.sequences, H), some).sum(0)
+        gradients["lam_0"] += spread(t2, (layout.sequences, H), some).sum(0)
     if "H" in needs:
         initial["H"] = dH_last
     dH_last = None
@@ -1330,8 +1333,8 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
 
 
 @triton.jit(do_not_specialize=["T"])
-def x_system_borders(
-    first, last_out, borders_out, lam_p, lam_b, lam_t, lam_h, u_p, u_b, u_t, u_h,
+def x_system_checkpoints(
+    first, last_out, checkpoints_out, lam_p, lam_b, lam_t, lam_h, u_p, u_b, u_t, u_h,
     T, H,
     D: tl.constexpr, block_d: tl.constexpr, block_tile: tl.constexpr, C: tl.constexpr,
     DT: tl.constexpr, EXACT: tl.constexpr,
@@ -1358,9 +1361,11 @@ def x_system_borders(
         t0 = tl.cast(c, tl.int64) * C
         last = tl.minimum(T - t0, C).to(tl.int32) - 1
         i_ok = i <= last
-        tl.store(borders_out + (bh * chunks + c) * D * D + place, state.to(borders_out.dtype.element_ty), mask=inside)
+        tl.store(
+            checkpoints_out + (bh * chunks + c) * D * D + place, state.to(checkpoints_out.dtype.element_ty), mask=inside
+        )
         lam_own = tl.load(lam_p + t0 * lam_t + i * lam_t, mask=i_ok, other=0.0).to(tl.float32) * LOG2E
-        lam_own = tl.maximum(lam_own, FLOOR)
+        lam_own = tl.maximum(lam_own, LEAST_LOG2)
         lam_a = tl.cumsum(lam_own, axis=0)
         lam_a_before = lam_a - lam_own
         lam_a_end = tl.sum(lam_own, axis=0)
@@ -1380,7 +1385,7 @@ def x_system_borders(
 
 @triton.jit(do_not_specialize=["T"])
 def x_system_solves(
-    right_p, right_b, right_t, right_h, x_out, fine_out, residual_out, borders_p, tolerance,
+    right_p, right_b, right_t, right_h, x_out, fine_out, residual_out, checkpoints_p, tolerance,
     lam_p, lam_b, lam_t, lam_h, u_p, u_b, u_t, u_h,
     T, H,
     SIGN: tl.constexpr, COUNT: tl.constexpr, D: tl.constexpr, block_d: tl.constexpr,
@@ -1404,10 +1409,10 @@ def x_system_solves(
     u_p += b * u_b + h * u_h
     place = d_kept[None, :] * D + d[:, None]
     state = tl.load(
-        borders_p + tl.program_id(0).to(tl.int64) * D * D + place, mask=d_ok[:, None] & d_ok[None, :], other=0.0
+        checkpoints_p + tl.program_id(0).to(tl.int64) * D * D + place, mask=d_ok[:, None] & d_ok[None, :], other=0.0
     )
     lam_own = tl.load(lam_p + t0 * lam_t + i * lam_t, mask=i_ok, other=0.0).to(tl.float32) * LOG2E
-    lam_own = tl.maximum(lam_own, FLOOR)
+    lam_own = tl.maximum(lam_own, LEAST_LOG2)
     lam_a = tl.cumsum(lam_own, axis=0)
     lam_a_before = lam_a - lam_own
     lam_a_end = tl.sum(lam_own, axis=0)
@@ -1469,7 +1474,7 @@ def triton_x_system_matrix(given, states, constants, like):
     last = some.new_empty((B, H, D, D), dtype=torch.float32)
     before = some.new_empty((B, H, cdiv(T, config.chunk), D, D))
     launch(
-        x_system_borders, (B * H * cdiv(D, config.tile),),
+        x_system_checkpoints, (B * H * cdiv(D, config.tile),),
         first, last, before, lam, *strides3(lam), u, *strides3(u),
         T, H,
         D=D, block_d=padded(D), block_tile=config.tile, C=config.chunk, DT=DTYPES[some.dtype],

@@ -125,10 +125,10 @@ from chunkform.runtime.op.version import written_for
 
 written_for("0.1", __file__)
 
-from chunkform.runtime.chunk_kernels.chunk_layout import parts_for, places
+from chunkform.runtime.chunk_kernels.chunk_layout import chunk_layout, segments_for
 from chunkform.runtime.chunk_kernels.kernels import (
-    FLOOR, LOG2E, border_sums, chained, chunk_of, cumulate_beside, lasting, part_of, place_of,
-    power, span,
+    LEAST_LOG2, LOG2E, boundary_sums, chained, chunk_of, cumulate_beside, lasting, place_of, power,
+    segment_of, span,
 )
 from chunkform.runtime.chunk_kernels.reductions import pair, total
 from chunkform.runtime.chunk_kernels.split_precision import INTERPRETED, narrowed, rounded_and_rest, widened
@@ -142,8 +142,8 @@ from chunkform.runtime.solves.launch import CONVERGED, conjugate_step, over_root
 from chunkform.runtime.solves.programs import Again, Sums, checked_solves, kept, part, results, wanted, zeros_where_none
 from chunkform.runtime.solves.solves import conjugate_gradients
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK, call_of, chunks_of, from_chunks, from_heads, from_steps, in_parts, in_segments, or_zeros,
-    per_head, steps_first, steps_or_zeros, to_chunks,
+    CHUNK, call_of, chunks_of, from_boundaries, from_chunks, from_heads, from_steps, in_segments,
+    or_zeros, per_head, steps_first, steps_or_zeros, to_chunks,
 )
 from chunkform.runtime.torch_form.decays import decay_all, decay_in, decay_mask, decay_out
 
@@ -260,7 +260,7 @@ def torch_x_system_backward(given, states, constants, saved, cotangents, final_c
     y_3, dH_first = in_segments(_x_system_backward_sweep_3, (log_lam, dy, p, k), (dH_last,), lead, -1, CHUNK)
     lam = log_lam.exp()
     # paired_H: lam_t <H_{t-1}, dH_t>
-    (paired_H,) = in_parts(
+    (paired_H,) = from_boundaries(
         _x_system_backward_state_adjoint_4, (log_lam, dy, p, k, k, beta, lam), (H_0, dH_C), lead, CHUNK
     )
     gradients = {}
@@ -463,7 +463,9 @@ def torch_o_backward(given, states, constants, saved, cotangents, final_cotangen
     y_2, dS_first = in_segments(_o_backward_sweep_3, (log_lam, dy, x, v), (dS_last,), lead, -1, CHUNK)
     lam = log_lam.exp()
     # paired_S: lam_t <S_{t-1}, dS_t>
-    (paired_S,) = in_parts(_o_backward_state_adjoint_4, (beta, log_lam, dy, v, x, k, lam), (S_0, dS_C), lead, CHUNK)
+    (paired_S,) = from_boundaries(
+        _o_backward_state_adjoint_4, (beta, log_lam, dy, v, x, k, lam), (S_0, dS_C), lead, CHUNK
+    )
     gradients = {}
     gradients["k"] = from_steps(beta[..., None] * y_2, lead, 1, given["k"].dtype)
     gradients["v"] = from_steps(beta[..., None] * y, lead, 1, given["v"].dtype)
@@ -539,11 +541,11 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     return sums.gradients(given), sums.initial
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def x_system_forward_sweep_1(
     H__first, H__last, p_p, p_b, p_t, p_h, p_g, lam_sums, lam_rests, k_p, k_b, k_t, k_h, k_g,
     beta_by_head, y_0_out,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     D: tl.constexpr, block_d: tl.constexpr, block_d_kept: tl.constexpr, YIELD: tl.constexpr,
     WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
     EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
@@ -552,7 +554,7 @@ def x_system_forward_sweep_1(
     tile = tl.program_id(0) % tl.cdiv(D, block_d_kept)
     sh = (tl.program_id(0) // tl.cdiv(D, block_d_kept)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -639,9 +641,9 @@ def x_system_forward_sweep_1(
     for n_d in tl.static_range((D + block_d - 1) // block_d):
         if YIELD:
             if H__last is not None:
-                if part == parts - 1:
+                if segment == segments - 1:
                     tl.store(
-                        H__last + (sh // H // parts * H + h) * D * D + d_kept[:, None] * D + d[n_d][None, :],
+                        H__last + (sh // H // segments * H + h) * D * D + d_kept[:, None] * D + d[n_d][None, :],
                         H_[n_d], mask=d_kept_ok[:, None] & d_ok[n_d][None, :],
                     )
         else:
@@ -652,7 +654,7 @@ def x_system_forward_sweep_1(
 
 
 @triton.jit(do_not_specialize=["T", "count"])
-def x_system_forward_rows_1(
+def x_system_forward_per_step_1(
     lamb_p, p_p, p_b, p_t, p_h, p_g, y_0_p, y_0_b, y_0_t, y_0_h, y_0_g, y_out,
     T, H, count,
     D: tl.constexpr, block_d: tl.constexpr, ROWS: tl.constexpr,
@@ -690,52 +692,52 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
     H = max(k.shape[2], beta.shape[2], lam.shape[2], lamb.shape[0], p.shape[2], 0)
     lamb = with_heads(lamb, H)
     D = k.shape[-1]
-    config = choose(some.dtype, (D,), "1d433f46ec9726e0")
-    lay = places(packed, (B, T, H), config.chunk)
-    parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
+    config = choose(some.dtype, (D,), "b6842eef5809e05a")
+    layout = chunk_layout(packed, (B, T, H), config.chunk)
+    segments = segments_for(layout, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
     H__starts = H__first
-    lam_sums, lam_rests, lam_extents, beta_by_head = cumulate_beside(lam, beta, lay, config.exact)
+    lam_sums, lam_rests, lam_extents, beta_by_head = cumulate_beside(lam, beta, layout, config.exact)
     lam_extents = None
-    if parts > 1:
-        H__ends = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
-        walk = config.walk(
+    if segments > 1:
+        H__ends = some.new_empty((B * segments, H, D, D), dtype=torch.float32)
+        sweep = config.sweep(
             D, config.padded(D) * k.element_size(),
             lam_sums.element_size() + beta_by_head.element_size(), k.element_size(),
         )
         launch(
-            x_system_forward_sweep_1, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+            x_system_forward_sweep_1, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
             None, H__ends, p, *strides(p, H), lam_sums, lam_rests, k, *strides(k, H), beta_by_head,
             None,
-            *lay.walked, parts, lay.length(parts),
-            D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=walk.tile, YIELD=False,
-            WARPS=walk.warps, STAGES=walk.stages, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
-            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2,
-            maxnreg=walk.registers,
+            *layout.swept, segments, layout.length(segments),
+            D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=sweep.tile, YIELD=False,
+            WARPS=sweep.warps, STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels,
+            EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps,
+            num_stages=2, maxnreg=sweep.registers,
         )
-    if parts > 1:
-        H__starts = chained(H__first, H__ends, lay, parts, True, (lam_sums, lam_rests), None, config.exact)
+    if segments > 1:
+        H__starts = chained(H__first, H__ends, layout, segments, True, (lam_sums, lam_rests), None, config.exact)
     H__ends = None
     y_0 = some.new_empty((B, T, H, D), dtype=torch.float32)
-    H__last = some.new_empty((lay.sequences, H, D, D), dtype=torch.float32) if finals else None
-    walk = config.walk(
+    H__last = some.new_empty((layout.sequences, H, D, D), dtype=torch.float32) if finals else None
+    sweep = config.sweep(
         D, config.padded(D) * (p.element_size() + k.element_size()),
         lam_sums.element_size() + beta_by_head.element_size(), k.element_size(),
     )
     launch(
-        x_system_forward_sweep_1, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+        x_system_forward_sweep_1, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
         H__starts, H__last, p, *strides(p, H), lam_sums, lam_rests, k, *strides(k, H), beta_by_head,
         y_0,
-        *lay.walked, parts, lay.length(parts),
-        D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=walk.tile, YIELD=True,
-        WARPS=walk.warps, STAGES=walk.stages, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
-        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2,
-        maxnreg=walk.registers,
+        *layout.swept, segments, layout.length(segments),
+        D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=sweep.tile, YIELD=True,
+        WARPS=sweep.warps, STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels,
+        EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps,
+        num_stages=2, maxnreg=sweep.registers,
     )
     lam_rests = None
     y = some.new_empty((B, T, H, D), dtype=some.dtype)
     launch(
-        x_system_forward_rows_1, (cdiv(B * T, config.rows(config.padded(D))) * H,),
+        x_system_forward_per_step_1, (cdiv(B * T, config.rows(config.padded(D))) * H,),
         lamb, p, *strides(p, H), y_0, *strides(y_0, H), y,
         T, H, B * T,
         D=D, block_d=config.padded(D), ROWS=config.rows(config.padded(D)), num_warps=4,
@@ -745,13 +747,13 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
     if needs_backward is True and not config.exact:
         saved |= {"lam_sums": lam_sums, "beta_by_head": beta_by_head}
     beta_by_head = lam_sums = None
-    if parts > 1:
+    if segments > 1:
         saved |= {"H starts": H__starts}
     return {"y": y}, {"H": H__last}, saved
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def x_system_backward_prepare_1(
+def x_system_backward_prologue_1(
     lam_sums, lam_rests, p_p, p_b, p_t, p_h, p_g, k_p, k_b, k_t, k_h, k_g, beta_by_head,
     dy_p, dy_b, dy_t, dy_h, dy_g, own1_out,
     T, H, chunks, begins, stops, programs,
@@ -803,11 +805,11 @@ def x_system_backward_prepare_1(
         )  # H: own.late, columns
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def x_system_backward_sweep_1(
     H__first, H__last, lam_sums, lam_rests, p_p, p_b, p_t, p_h, p_g,
     dy_p, dy_b, dy_t, dy_h, dy_g, H_in_late__out, k_p, k_b, k_t, k_h, k_g, beta_by_head,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     D: tl.constexpr, block_d: tl.constexpr, block_d_kept: tl.constexpr, YIELD: tl.constexpr,
     WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
     EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
@@ -816,7 +818,7 @@ def x_system_backward_sweep_1(
     tile = tl.program_id(0) % tl.cdiv(D, block_d_kept)
     sh = (tl.program_id(0) // tl.cdiv(D, block_d_kept)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -908,7 +910,7 @@ def x_system_backward_sweep_1(
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def x_system_backward_prepare_2(
+def x_system_backward_prologue_2(
     matrix1, lam_sums, lam_rests, beta_by_head, dy_p, dy_b, dy_t, dy_h, dy_g,
     k_p, k_b, k_t, k_h, k_g,
     T, H, chunks, begins, stops, programs,
@@ -950,11 +952,11 @@ def x_system_backward_prepare_2(
         )  # ((dy k^T) . m) diag(beta)
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def x_system_backward_sweep_2(
     dH_first, dH_last, lam_sums, lam_rests, k_p, k_b, k_t, k_h, k_g, beta_by_head,
     p_p, p_b, p_t, p_h, p_g, matrix1, dk_1_out, dy_p, dy_b, dy_t, dy_h, dy_g,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     D: tl.constexpr, block_d: tl.constexpr, block_d_kept: tl.constexpr, YIELD: tl.constexpr,
     WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
     EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
@@ -963,7 +965,7 @@ def x_system_backward_sweep_2(
     tile = tl.program_id(0) % tl.cdiv(D, block_d_kept)
     sh = (tl.program_id(0) // tl.cdiv(D, block_d_kept)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -1046,9 +1048,9 @@ def x_system_backward_sweep_2(
     for n_d in tl.static_range((D + block_d - 1) // block_d):
         if YIELD:
             if dH_last is not None:
-                if part == 0:
+                if segment == 0:
                     tl.store(
-                        dH_last + (sh // H // parts * H + h) * D * D + d[n_d][None, :] * D + d_kept[:, None],
+                        dH_last + (sh // H // segments * H + h) * D * D + d[n_d][None, :] * D + d_kept[:, None],
                         dH[n_d], mask=d_ok[n_d][None, :] & d_kept_ok[:, None],
                     )
         else:
@@ -1059,7 +1061,7 @@ def x_system_backward_sweep_2(
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def x_system_backward_prepare_3(
+def x_system_backward_prologue_3(
     matrix2, lam_sums, lam_rests, p_p, p_b, p_t, p_h, p_g, k_p, k_b, k_t, k_h, k_g,
     T, H, chunks, begins, stops, programs,
     D: tl.constexpr, block_d: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr,
@@ -1097,12 +1099,12 @@ def x_system_backward_prepare_3(
         tl.store(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m * p_k))  # (p k^T) . m
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def x_system_backward_sweep_3(
     dH_first, k_p, k_b, k_t, k_h, k_g, lam_sums, lam_rests, beta_by_head, H_out_late__out,
     dy_p, dy_b, dy_t, dy_h, dy_g, matrix2, dk_1_p, dk_1_b, dk_1_t, dk_1_h, dk_1_g, dk_out,
     dbeta_2_out, p_p, p_b, p_t, p_h, p_g,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     D: tl.constexpr, block_d: tl.constexpr, block_d_kept: tl.constexpr, YIELD: tl.constexpr,
     WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
     EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
@@ -1111,7 +1113,7 @@ def x_system_backward_sweep_3(
     tile = tl.program_id(0) % tl.cdiv(D, block_d_kept)
     sh = (tl.program_id(0) // tl.cdiv(D, block_d_kept)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -1229,7 +1231,7 @@ def x_system_backward_sweep_3(
 
 
 @triton.jit(do_not_specialize=["T", "count"])
-def x_system_backward_rows_1(
+def x_system_backward_per_step_1(
     p_p, p_b, p_t, p_h, p_g, dy_p, dy_b, dy_t, dy_h, dy_g, dlamb_summed_out,
     T, H, count,
     D: tl.constexpr, block_d: tl.constexpr, ROWS: tl.constexpr,
@@ -1268,115 +1270,115 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
     H = max(k.shape[2], beta.shape[2], lam.shape[2], lamb.shape[0], p.shape[2], 0)
     lamb = with_heads(lamb, H)
     D = k.shape[-1]
-    config = choose(some.dtype, (D,), "1d433f46ec9726e0")
-    lay = places(packed, (B, T, H), config.chunk)
-    parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
+    config = choose(some.dtype, (D,), "b6842eef5809e05a")
+    layout = chunk_layout(packed, (B, T, H), config.chunk)
+    segments = segments_for(layout, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
     dH_first = dH_starts = whole(final_cotangents.get("H"))
-    H__starts = saved["H starts"] if parts > 1 else H__first
+    H__starts = saved["H starts"] if segments > 1 else H__first
     dy = cotangent(cotangents.get("y"), some, (B, T, H, D))
     if "lam_sums" in saved:
         lam_sums, lam_rests, lam_extents, beta_by_head = saved["lam_sums"], None, None, saved["beta_by_head"]
     else:
-        lam_sums, lam_rests, lam_extents, beta_by_head = cumulate_beside(lam, beta, lay, config.exact)
+        lam_sums, lam_rests, lam_extents, beta_by_head = cumulate_beside(lam, beta, layout, config.exact)
     lam_extents = None
     if needs & {"lam"}:
         own1 = some.new_empty((B, H, 3, T), dtype=torch.float32)
         launch(
-            x_system_backward_prepare_1, (config.queues(lay.programs),),
+            x_system_backward_prologue_1, (config.queues(layout.programs),),
             lam_sums, lam_rests, p, *strides(p, H), k, *strides(k, H), beta_by_head,
             dy, *strides(dy, H), own1,
-            *lay.at_once, lay.programs,
+            *layout.at_once, layout.programs,
             D=D, block_d=config.padded(D), CHUNK=config.chunk,
             STAGES=config.queued(config.padded(D) * (p.element_size() + k.element_size() + dy.element_size()), config.chunk),
-            C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
-            DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=255,
+            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
         )
     if needs & {"H", "beta", "k", "lam"}:
-        matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
+        matrix1 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk), dtype=torch.float32)
         launch(
-            x_system_backward_prepare_2, (config.queues(lay.programs),),
+            x_system_backward_prologue_2, (config.queues(layout.programs),),
             matrix1, lam_sums, lam_rests, beta_by_head, dy, *strides(dy, H), k, *strides(k, H),
-            *lay.at_once, lay.programs,
+            *layout.at_once, layout.programs,
             D=D, block_d=config.padded(D), CHUNK=config.chunk,
             STAGES=config.queued(config.padded(D) * (dy.element_size() + k.element_size()), config.chunk),
-            C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
-            DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=255,
+            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
         )
     if needs & {"H", "beta", "k", "lam"}:
-        if parts > 1:
-            dH_ends = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
-            walk = config.walk(D, config.padded(D) * dy.element_size(), lam_sums.element_size(), p.element_size())
+        if segments > 1:
+            dH_ends = some.new_empty((B * segments, H, D, D), dtype=torch.float32)
+            sweep = config.sweep(D, config.padded(D) * dy.element_size(), lam_sums.element_size(), p.element_size())
             launch(
-                x_system_backward_sweep_2, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+                x_system_backward_sweep_2, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
                 None, dH_ends, lam_sums, lam_rests, k, *strides(k, H), beta_by_head, p, *strides(p, H),
                 matrix1, None, dy, *strides(dy, H),
-                *lay.walked, parts, lay.length(parts),
-                D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=walk.tile, YIELD=False,
-                WARPS=walk.warps, STAGES=walk.stages, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
-                EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2,
-                maxnreg=walk.registers,
+                *layout.swept, segments, layout.length(segments),
+                D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=sweep.tile, YIELD=False,
+                WARPS=sweep.warps, STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels,
+                EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps,
+                num_stages=2, maxnreg=sweep.registers,
             )
     if needs & {"lam"}:
         H_in_late_ = some.new_empty(
             (B, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps, T), dtype=torch.float32
         )
         H__last = (
-            some.new_empty((lay.sequences * parts, H, D, D), dtype=torch.float32)
-            if dH_first is not None or parts > 1
+            some.new_empty((layout.sequences * segments, H, D, D), dtype=torch.float32)
+            if dH_first is not None or segments > 1
             else None
         )
-        walk = config.walk(
+        sweep = config.sweep(
             D, config.padded(D) * (dy.element_size() + k.element_size()),
             lam_sums.element_size() + beta_by_head.element_size(),
             p.element_size() + k.element_size(),
         )
         launch(
-            x_system_backward_sweep_1, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+            x_system_backward_sweep_1, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
             H__starts, H__last, lam_sums, lam_rests, p, *strides(p, H), dy, *strides(dy, H), H_in_late_,
             k, *strides(k, H), beta_by_head,
-            *lay.walked, parts, lay.length(parts),
-            D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=walk.tile, YIELD=True,
-            WARPS=walk.warps, STAGES=walk.stages, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
-            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2,
-            maxnreg=walk.registers,
+            *layout.swept, segments, layout.length(segments),
+            D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=sweep.tile, YIELD=True,
+            WARPS=sweep.warps, STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels,
+            EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps,
+            num_stages=2, maxnreg=sweep.registers,
         )
     if needs & {"H", "beta", "k", "lam"}:
-        if parts > 1:
-            dH_starts = chained(dH_first, dH_ends, lay, parts, False, (lam_sums, lam_rests), None, config.exact)
+        if segments > 1:
+            dH_starts = chained(dH_first, dH_ends, layout, segments, False, (lam_sums, lam_rests), None, config.exact)
     dH_ends = None
     if needs & {"H", "beta", "k", "lam"}:
         dk_1 = some.new_empty((B, T, H, D), dtype=torch.float32)
-        dH_last = some.new_empty((lay.sequences, H, D, D), dtype=torch.float32) if needs & {"H"} else None
-        walk = config.walk(
+        dH_last = some.new_empty((layout.sequences, H, D, D), dtype=torch.float32) if needs & {"H"} else None
+        sweep = config.sweep(
             D, config.padded(D) * (k.element_size() + dy.element_size()),
             lam_sums.element_size() + beta_by_head.element_size() + config.chunk * matrix1.element_size(),
             p.element_size(),
         )
         launch(
-            x_system_backward_sweep_2, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+            x_system_backward_sweep_2, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
             dH_starts, dH_last, lam_sums, lam_rests, k, *strides(k, H), beta_by_head, p, *strides(p, H),
             matrix1, dk_1, dy, *strides(dy, H),
-            *lay.walked, parts, lay.length(parts),
-            D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=walk.tile, YIELD=True,
-            WARPS=walk.warps, STAGES=walk.stages, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
-            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2,
-            maxnreg=walk.registers,
+            *layout.swept, segments, layout.length(segments),
+            D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=sweep.tile, YIELD=True,
+            WARPS=sweep.warps, STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels,
+            EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps,
+            num_stages=2, maxnreg=sweep.registers,
         )
     matrix1 = None
     if needs & {"lam"}:
         H__at_ends = pair(H__last, dH_starts, (-2, -1))
     H__last = None
     if needs & {"beta", "k", "lam"}:
-        matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
+        matrix2 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk), dtype=torch.float32)
         launch(
-            x_system_backward_prepare_3, (config.queues(lay.programs),),
+            x_system_backward_prologue_3, (config.queues(layout.programs),),
             matrix2, lam_sums, lam_rests, p, *strides(p, H), k, *strides(k, H),
-            *lay.at_once, lay.programs,
+            *layout.at_once, layout.programs,
             D=D, block_d=config.padded(D), CHUNK=config.chunk,
             STAGES=config.queued(config.padded(D) * (p.element_size() + k.element_size()), config.chunk),
-            C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
-            DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=255,
+            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
         )
     if needs & {"beta", "k", "lam"}:
         dk = dk_1  # in place
@@ -1386,26 +1388,26 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
         H_out_late_ = some.new_empty(
             (B, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps, T), dtype=torch.float32
         )
-        walk = config.walk(
+        sweep = config.sweep(
             D, config.padded(D) * (k.element_size() + p.element_size()),
             lam_sums.element_size() + beta_by_head.element_size() + config.chunk * matrix2.element_size(),
             k.element_size() + dy.element_size() + dk_1.element_size(),
         )
         launch(
-            x_system_backward_sweep_3, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+            x_system_backward_sweep_3, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
             dH_starts, k, *strides(k, H), lam_sums, lam_rests, beta_by_head, H_out_late_,
             dy, *strides(dy, H), matrix2, dk_1, *strides(dk_1, H), dk, dbeta_2, p, *strides(p, H),
-            *lay.walked, parts, lay.length(parts),
-            D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=walk.tile, YIELD=True,
-            WARPS=walk.warps, STAGES=walk.stages, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
-            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2,
-            maxnreg=walk.registers,
+            *layout.swept, segments, layout.length(segments),
+            D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=sweep.tile, YIELD=True,
+            WARPS=sweep.warps, STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels,
+            EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps,
+            num_stages=2, maxnreg=sweep.registers,
         )
     beta_by_head = dk_1 = matrix2 = None
     gradients, initial = {}, {}
     if needs & {"lam"}:  # the decay times <H_(t-1), dH_t>
-        H__pairing = border_sums(
-            lam_sums, lam_rests, H__at_ends, lay, parts, config.exact, in_late=H_in_late_,
+        H__state_adjoint = boundary_sums(
+            lam_sums, lam_rests, H__at_ends, layout, segments, config.exact, in_late=H_in_late_,
             own_late=own1, out_late=H_out_late_,
         )
     H_in_late_ = H_out_late_ = lam_rests = lam_sums = own1 = None
@@ -1416,7 +1418,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             else None
         )
         launch(
-            x_system_backward_rows_1, (cdiv(B * T, config.rows(config.padded(D))) * H,),
+            x_system_backward_per_step_1, (cdiv(B * T, config.rows(config.padded(D))) * H,),
             p, *strides(p, H), dy, *strides(dy, H), dlamb_summed,
             T, H, B * T,
             D=D, block_d=config.padded(D), ROWS=config.rows(config.padded(D)), num_warps=4,
@@ -1427,7 +1429,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
         gradients["beta"] = total((B, T, H), torch.float32, dbeta_2)
     dbeta_2 = None
     if "lam" in needs:
-        gradients["lam"] = spread(H__pairing, (B, T, H), some)
+        gradients["lam"] = spread(H__state_adjoint, (B, T, H), some)
     if "lamb" in needs:
         gradients["lamb"] = dlamb_summed.sum(0).to(given["lamb"].dtype)
     dlamb_summed = None
@@ -1438,8 +1440,8 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
 
 
 @triton.jit(do_not_specialize=["T"])
-def x_system_borders(
-    first, last_out, borders_out, lam_p, lam_b, lam_t, lam_h, k_p, k_b, k_t, k_h,
+def x_system_checkpoints(
+    first, last_out, checkpoints_out, lam_p, lam_b, lam_t, lam_h, k_p, k_b, k_t, k_h,
     beta_p, beta_b, beta_t, beta_h,
     T, H,
     D: tl.constexpr, block_d: tl.constexpr, block_tile: tl.constexpr, C: tl.constexpr,
@@ -1468,9 +1470,11 @@ def x_system_borders(
         t0 = tl.cast(c, tl.int64) * C
         last = tl.minimum(T - t0, C).to(tl.int32) - 1
         i_ok = i <= last
-        tl.store(borders_out + (bh * chunks + c) * D * D + place, state.to(borders_out.dtype.element_ty), mask=inside)
+        tl.store(
+            checkpoints_out + (bh * chunks + c) * D * D + place, state.to(checkpoints_out.dtype.element_ty), mask=inside
+        )
         lam_own = tl.load(lam_p + t0 * lam_t + i * lam_t, mask=i_ok, other=0.0).to(tl.float32) * LOG2E
-        lam_own = tl.maximum(lam_own, FLOOR)
+        lam_own = tl.maximum(lam_own, LEAST_LOG2)
         lam_a = tl.cumsum(lam_own, axis=0)
         lam_a_before = lam_a - lam_own
         lam_a_end = tl.sum(lam_own, axis=0)
@@ -1492,7 +1496,7 @@ def x_system_borders(
 
 @triton.jit(do_not_specialize=["T"])
 def x_system_solves(
-    right_p, right_b, right_t, right_h, x_out, fine_out, residual_out, borders_p, tolerance,
+    right_p, right_b, right_t, right_h, x_out, fine_out, residual_out, checkpoints_p, tolerance,
     lam_p, lam_b, lam_t, lam_h, beta_p, beta_b, beta_t, beta_h, k_p, k_b, k_t, k_h, lamb_p,
     T, H,
     SIGN: tl.constexpr, COUNT: tl.constexpr, D: tl.constexpr, block_d: tl.constexpr,
@@ -1517,10 +1521,10 @@ def x_system_solves(
     k_p += b * k_b + h * k_h
     place = d_kept[None, :] * D + d[:, None]
     state = tl.load(
-        borders_p + tl.program_id(0).to(tl.int64) * D * D + place, mask=d_ok[:, None] & d_ok[None, :], other=0.0
+        checkpoints_p + tl.program_id(0).to(tl.int64) * D * D + place, mask=d_ok[:, None] & d_ok[None, :], other=0.0
     )
     lam_own = tl.load(lam_p + t0 * lam_t + i * lam_t, mask=i_ok, other=0.0).to(tl.float32) * LOG2E
-    lam_own = tl.maximum(lam_own, FLOOR)
+    lam_own = tl.maximum(lam_own, LEAST_LOG2)
     lam_a = tl.cumsum(lam_own, axis=0)
     lam_a_before = lam_a - lam_own
     lam_a_end = tl.sum(lam_own, axis=0)
@@ -1579,7 +1583,7 @@ def triton_x_system_matrix(given, states, constants, like):
     last = some.new_empty((B, H, D, D), dtype=torch.float32)
     before = some.new_empty((B, H, cdiv(T, config.chunk), D, D))
     launch(
-        x_system_borders, (B * H * cdiv(D, config.tile),),
+        x_system_checkpoints, (B * H * cdiv(D, config.tile),),
         first, last, before, lam, *strides3(lam), k, *strides3(k), beta, *strides3(beta),
         T, H,
         D=D, block_d=padded(D), block_tile=config.tile, C=config.chunk, DT=DTYPES[some.dtype],
@@ -1661,11 +1665,11 @@ def triton_x_system_parameters(given, constants, cotangent):
     return {"lamb": lamb_sums.sum((0, 2))}
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def o_forward_sweep_1(
     S_first, S_last, x_p, x_b, x_t, x_h, x_g, lam_sums, lam_rests, v_p, v_b, v_t, v_h, v_g,
     k_p, k_b, k_t, k_h, k_g, beta_by_head, y_out,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
@@ -1674,7 +1678,7 @@ def o_forward_sweep_1(
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
     sh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -1761,9 +1765,9 @@ def o_forward_sweep_1(
     for n_d in tl.static_range((D + block_d - 1) // block_d):
         if YIELD:
             if S_last is not None:
-                if part == parts - 1:
+                if segment == segments - 1:
                     tl.store(
-                        S_last + (sh // H // parts * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
+                        S_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
                         S[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         else:
@@ -1784,60 +1788,60 @@ def triton_o_forward(given, states, constants, packed=None, needs_backward=True,
     H = max(k.shape[2], v.shape[2], beta.shape[2], lam.shape[2], x.shape[2], 0)
     D = k.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "03171ab106473a69")
-    lay = places(packed, (B, T, H), config.chunk)
-    parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
+    config = choose(some.dtype, (D, E), "b0737c58b1877519")
+    layout = chunk_layout(packed, (B, T, H), config.chunk)
+    segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
     S_starts = S_first
-    lam_sums, lam_rests, lam_extents, beta_by_head = cumulate_beside(lam, beta, lay, config.exact)
+    lam_sums, lam_rests, lam_extents, beta_by_head = cumulate_beside(lam, beta, layout, config.exact)
     lam_extents = None
-    if parts > 1:
-        S_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
-        walk = config.walk(
+    if segments > 1:
+        S_ends = some.new_empty((B * segments, H, D, E), dtype=torch.float32)
+        sweep = config.sweep(
             E, config.padded(D) * k.element_size(),
             lam_sums.element_size() + beta_by_head.element_size(), v.element_size(),
         )
         launch(
-            o_forward_sweep_1, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+            o_forward_sweep_1, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
             None, S_ends, x, *strides(x, H), lam_sums, lam_rests, v, *strides(v, H), k, *strides(k, H),
             beta_by_head, None,
-            *lay.walked, parts, lay.length(parts),
-            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=False,
-            WARPS=walk.warps, STAGES=walk.stages, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
-            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2,
-            maxnreg=walk.registers,
+            *layout.swept, segments, layout.length(segments),
+            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False,
+            WARPS=sweep.warps, STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels,
+            EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps,
+            num_stages=2, maxnreg=sweep.registers,
         )
-    if parts > 1:
-        S_starts = chained(S_first, S_ends, lay, parts, True, (lam_sums, lam_rests), None, config.exact)
+    if segments > 1:
+        S_starts = chained(S_first, S_ends, layout, segments, True, (lam_sums, lam_rests), None, config.exact)
     S_ends = None
     y = some.new_empty((B, T, H, E), dtype=some.dtype)
-    S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if finals else None
-    walk = config.walk(
+    S_last = some.new_empty((layout.sequences, H, D, E), dtype=torch.float32) if finals else None
+    sweep = config.sweep(
         E, config.padded(D) * (x.element_size() + k.element_size()),
         lam_sums.element_size() + beta_by_head.element_size(), v.element_size(),
     )
     launch(
-        o_forward_sweep_1, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+        o_forward_sweep_1, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
         S_starts, S_last, x, *strides(x, H), lam_sums, lam_rests, v, *strides(v, H),
         k, *strides(k, H), beta_by_head, y,
-        *lay.walked, parts, lay.length(parts),
-        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=True,
-        WARPS=walk.warps, STAGES=walk.stages, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
-        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2,
-        maxnreg=walk.registers,
+        *layout.swept, segments, layout.length(segments),
+        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True,
+        WARPS=sweep.warps, STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels,
+        EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps,
+        num_stages=2, maxnreg=sweep.registers,
     )
     lam_rests = None
     saved = {}
     if needs_backward is True and not config.exact:
         saved |= {"lam_sums": lam_sums, "beta_by_head": beta_by_head}
     beta_by_head = lam_sums = None
-    if parts > 1:
+    if segments > 1:
         saved |= {"S starts": S_starts}
     return {"y": y}, {"S": S_last}, saved
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def o_backward_prepare_1(
+def o_backward_prologue_1(
     matrix1, lam_sums, lam_rests, beta_by_head, dy_p, dy_b, dy_t, dy_h, dy_g,
     v_p, v_b, v_t, v_h, v_g, matrix2, x_p, x_b, x_t, x_h, x_g, k_p, k_b, k_t, k_h, k_g, matrix3,
     own1_out,
@@ -1905,12 +1909,12 @@ def o_backward_prepare_1(
         )  # S: own.late, columns
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def o_backward_sweep_1(
     S_first, S_last, lam_sums, lam_rests, x_p, x_b, x_t, x_h, x_g, dy_p, dy_b, dy_t, dy_h, dy_g,
     S_in_late__out, k_p, k_b, k_t, k_h, k_g, matrix1, dx_out, beta_by_head,
     v_p, v_b, v_t, v_h, v_g,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
@@ -1919,7 +1923,7 @@ def o_backward_sweep_1(
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
     sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -2014,11 +2018,11 @@ def o_backward_sweep_1(
             )
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def o_backward_sweep_2(
     dS_first, dS_last, lam_sums, lam_rests, k_p, k_b, k_t, k_h, k_g, beta_by_head,
     dy_p, dy_b, dy_t, dy_h, dy_g, matrix2, dv_out, x_p, x_b, x_t, x_h, x_g,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
@@ -2027,7 +2031,7 @@ def o_backward_sweep_2(
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
     sh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -2115,9 +2119,9 @@ def o_backward_sweep_2(
     for n_d in tl.static_range((D + block_d - 1) // block_d):
         if YIELD:
             if dS_last is not None:
-                if part == 0:
+                if segment == 0:
                     tl.store(
-                        dS_last + (sh // H // parts * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
+                        dS_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
                         dS[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         else:
@@ -2127,12 +2131,12 @@ def o_backward_sweep_2(
             )
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def o_backward_sweep_3(
     dS_first, lam_sums, lam_rests, beta_by_head, k_p, k_b, k_t, k_h, k_g,
     v_p, v_b, v_t, v_h, v_g, S_out_late__out, x_p, x_b, x_t, x_h, x_g, matrix3, dk_out,
     dbeta_2_out, dy_p, dy_b, dy_t, dy_h, dy_g,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
@@ -2141,7 +2145,7 @@ def o_backward_sweep_3(
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
     sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -2261,45 +2265,45 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
     H = max(k.shape[2], v.shape[2], beta.shape[2], lam.shape[2], x.shape[2], 0)
     D = k.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "03171ab106473a69")
-    lay = places(packed, (B, T, H), config.chunk)
-    parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
+    config = choose(some.dtype, (D, E), "b0737c58b1877519")
+    layout = chunk_layout(packed, (B, T, H), config.chunk)
+    segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
     dS_first = dS_starts = whole(final_cotangents.get("S"))
-    S_starts = saved["S starts"] if parts > 1 else S_first
+    S_starts = saved["S starts"] if segments > 1 else S_first
     dy = cotangent(cotangents.get("y"), some, (B, T, H, E))
     if "lam_sums" in saved:
         lam_sums, lam_rests, lam_extents, beta_by_head = saved["lam_sums"], None, None, saved["beta_by_head"]
     else:
-        lam_sums, lam_rests, lam_extents, beta_by_head = cumulate_beside(lam, beta, lay, config.exact)
+        lam_sums, lam_rests, lam_extents, beta_by_head = cumulate_beside(lam, beta, layout, config.exact)
     lam_extents = None
     own1 = some.new_empty((B, H, 3, T), dtype=torch.float32)
-    matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
-    matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
-    matrix3 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
+    matrix1 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk), dtype=torch.float32)
+    matrix2 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk), dtype=torch.float32)
+    matrix3 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk), dtype=torch.float32)
     launch(
-        o_backward_prepare_1, (config.queues(lay.programs),),
+        o_backward_prologue_1, (config.queues(layout.programs),),
         matrix1, lam_sums, lam_rests, beta_by_head, dy, *strides(dy, H), v, *strides(v, H), matrix2,
         x, *strides(x, H), k, *strides(k, H), matrix3, own1,
-        *lay.at_once, lay.programs,
+        *layout.at_once, layout.programs,
         E=E, D=D, block_e=config.padded(E), block_d=config.padded(D), CHUNK=config.chunk,
         STAGES=config.queued(config.padded(E) * (dy.element_size() + v.element_size()) + config.padded(D) * (x.element_size() + k.element_size()), config.chunk),
-        C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
-        DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=255,
+        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
     )
     if needs & {"S", "beta", "k", "lam", "v"}:
-        if parts > 1:
-            dS_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
-            walk = config.walk(E, config.padded(D) * x.element_size(), lam_sums.element_size(), dy.element_size())
+        if segments > 1:
+            dS_ends = some.new_empty((B * segments, H, D, E), dtype=torch.float32)
+            sweep = config.sweep(E, config.padded(D) * x.element_size(), lam_sums.element_size(), dy.element_size())
             launch(
-                o_backward_sweep_2, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+                o_backward_sweep_2, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
                 None, dS_ends, lam_sums, lam_rests, k, *strides(k, H), beta_by_head, dy, *strides(dy, H),
                 matrix2, None, x, *strides(x, H),
-                *lay.walked, parts, lay.length(parts),
-                D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=False,
-                WARPS=walk.warps, STAGES=walk.stages, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
-                EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2,
-                maxnreg=walk.registers,
+                *layout.swept, segments, layout.length(segments),
+                D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False,
+                WARPS=sweep.warps, STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels,
+                EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps,
+                num_stages=2, maxnreg=sweep.registers,
             )
     if needs & {"lam", "x"}:
         dx = some.new_empty((B, T, H, D), dtype=torch.float32)
@@ -2307,47 +2311,47 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
             (B, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps, T), dtype=torch.float32
         )
         S_last = (
-            some.new_empty((lay.sequences * parts, H, D, E), dtype=torch.float32)
-            if dS_first is not None or parts > 1
+            some.new_empty((layout.sequences * segments, H, D, E), dtype=torch.float32)
+            if dS_first is not None or segments > 1
             else None
         )
-        walk = config.walk(
+        sweep = config.sweep(
             D, config.padded(E) * (dy.element_size() + v.element_size()),
             lam_sums.element_size() + beta_by_head.element_size() + config.chunk * matrix1.element_size(),
             x.element_size() + k.element_size(),
         )
         launch(
-            o_backward_sweep_1, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+            o_backward_sweep_1, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
             S_starts, S_last, lam_sums, lam_rests, x, *strides(x, H), dy, *strides(dy, H), S_in_late_,
             k, *strides(k, H), matrix1, dx, beta_by_head, v, *strides(v, H),
-            *lay.walked, parts, lay.length(parts),
-            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=walk.tile, YIELD=True,
-            WARPS=walk.warps, STAGES=walk.stages, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
-            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2,
-            maxnreg=walk.registers,
+            *layout.swept, segments, layout.length(segments),
+            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=sweep.tile, YIELD=True,
+            WARPS=sweep.warps, STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels,
+            EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps,
+            num_stages=2, maxnreg=sweep.registers,
         )
     matrix1 = None
     if needs & {"S", "beta", "k", "lam", "v"}:
-        if parts > 1:
-            dS_starts = chained(dS_first, dS_ends, lay, parts, False, (lam_sums, lam_rests), None, config.exact)
+        if segments > 1:
+            dS_starts = chained(dS_first, dS_ends, layout, segments, False, (lam_sums, lam_rests), None, config.exact)
     dS_ends = None
     if needs & {"S", "v"}:
         dv = some.new_empty((B, T, H, E), dtype=some.dtype)
-        dS_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if needs & {"S"} else None
-        walk = config.walk(
+        dS_last = some.new_empty((layout.sequences, H, D, E), dtype=torch.float32) if needs & {"S"} else None
+        sweep = config.sweep(
             E, config.padded(D) * (k.element_size() + x.element_size()),
             lam_sums.element_size() + beta_by_head.element_size() + config.chunk * matrix2.element_size(),
             dy.element_size(),
         )
         launch(
-            o_backward_sweep_2, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+            o_backward_sweep_2, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
             dS_starts, dS_last, lam_sums, lam_rests, k, *strides(k, H), beta_by_head,
             dy, *strides(dy, H), matrix2, dv, x, *strides(x, H),
-            *lay.walked, parts, lay.length(parts),
-            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=True,
-            WARPS=walk.warps, STAGES=walk.stages, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
-            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2,
-            maxnreg=walk.registers,
+            *layout.swept, segments, layout.length(segments),
+            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True,
+            WARPS=sweep.warps, STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels,
+            EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps,
+            num_stages=2, maxnreg=sweep.registers,
         )
     matrix2 = None
     if needs & {"lam"}:
@@ -2361,26 +2365,26 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
         S_out_late_ = some.new_empty(
             (B, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps, T), dtype=torch.float32
         )
-        walk = config.walk(
+        sweep = config.sweep(
             D, config.padded(E) * (v.element_size() + dy.element_size()),
             lam_sums.element_size() + beta_by_head.element_size() + config.chunk * matrix3.element_size(),
             k.element_size() + x.element_size(),
         )
         launch(
-            o_backward_sweep_3, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+            o_backward_sweep_3, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
             dS_starts, lam_sums, lam_rests, beta_by_head, k, *strides(k, H), v, *strides(v, H),
             S_out_late_, x, *strides(x, H), matrix3, dk, dbeta_2, dy, *strides(dy, H),
-            *lay.walked, parts, lay.length(parts),
-            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=walk.tile, YIELD=True,
-            WARPS=walk.warps, STAGES=walk.stages, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
-            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2,
-            maxnreg=walk.registers,
+            *layout.swept, segments, layout.length(segments),
+            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=sweep.tile, YIELD=True,
+            WARPS=sweep.warps, STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels,
+            EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps,
+            num_stages=2, maxnreg=sweep.registers,
         )
     beta_by_head = matrix3 = None
     gradients, initial = {}, {}
     if needs & {"lam"}:  # the decay times <S_(t-1), dS_t>
-        S_pairing = border_sums(
-            lam_sums, lam_rests, S_at_ends, lay, parts, config.exact, in_late=S_in_late_,
+        S_state_adjoint = boundary_sums(
+            lam_sums, lam_rests, S_at_ends, layout, segments, config.exact, in_late=S_in_late_,
             own_late=own1, out_late=S_out_late_,
         )
     S_in_late_ = S_out_late_ = lam_rests = lam_sums = own1 = None
@@ -2394,7 +2398,7 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
         gradients["beta"] = total((B, T, H), torch.float32, dbeta_2)
     dbeta_2 = None
     if "lam" in needs:
-        gradients["lam"] = spread(S_pairing, (B, T, H), some)
+        gradients["lam"] = spread(S_state_adjoint, (B, T, H), some)
     if "x" in needs:
         gradients["x"] = dx
     dx = None

@@ -127,9 +127,9 @@ from chunkform.runtime.op.version import written_for
 
 written_for("0.1", __file__)
 
-from chunkform.runtime.chunk_kernels.chunk_layout import parts_for, places
+from chunkform.runtime.chunk_kernels.chunk_layout import chunk_layout, segments_for
 from chunkform.runtime.chunk_kernels.kernels import (
-    border_sums, chained, chunk_of, cumulate, lasting, part_of, place_of, power, span,
+    boundary_sums, chained, chunk_of, cumulate, lasting, place_of, power, segment_of, span,
 )
 from chunkform.runtime.chunk_kernels.reductions import pair
 from chunkform.runtime.chunk_kernels.split_precision import rounded_and_rest, rounded_to
@@ -146,8 +146,8 @@ from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.solves.programs import Sums, kept, part, wanted
 from chunkform.runtime.solves.solves import through
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK, call_of, chunks_of, from_chunks, from_heads, from_steps, in_parts, in_segments, or_zeros,
-    per_head, steps_first, steps_or_zeros, to_chunks,
+    CHUNK, call_of, chunks_of, from_boundaries, from_chunks, from_heads, from_steps, in_segments,
+    or_zeros, per_head, steps_first, steps_or_zeros, to_chunks,
 )
 from chunkform.runtime.torch_form.decays import decay_all, decay_in, decay_mask, decay_out
 
@@ -309,7 +309,7 @@ def torch_o2_backward(given, states, constants, saved, cotangents, final_cotange
     y_3, dH_first = in_segments(_o2_backward_sweep_3, (log_lam, t14, q, u), (dH_last,), lead, -1, CHUNK)
     lam = log_lam.exp()
     # paired_H: lam_t <H_{t-1}, dH_t>
-    (paired_H,) = in_parts(_o2_backward_state_adjoint_4, (dy, q, log_lam, u, u, lam), (H_0, dH_C), lead, CHUNK)
+    (paired_H,) = from_boundaries(_o2_backward_state_adjoint_4, (dy, q, log_lam, u, u, lam), (H_0, dH_C), lead, CHUNK)
     gradients = {}
     gradients["q"] = from_steps((-y + 2.0 * dy), lead, 1, given["q"].dtype)
     gradients["u"] = from_steps((y_2 + y_3), lead, 1, given["u"].dtype)
@@ -438,7 +438,7 @@ def torch_o3_backward(given, states, constants, saved, cotangents, final_cotange
     y_3, dH_first = in_segments(_o3_backward_sweep_3, (log_lam, t14, x, u), (dH_last,), lead, -1, CHUNK)
     lam = log_lam.exp()
     # paired_H: lam_t <H_{t-1}, dH_t>
-    (paired_H,) = in_parts(_o3_backward_state_adjoint_4, (log_lam, u, u, x, dy, lam), (H_0, dH_C), lead, CHUNK)
+    (paired_H,) = from_boundaries(_o3_backward_state_adjoint_4, (log_lam, u, u, x, dy, lam), (H_0, dH_C), lead, CHUNK)
     gradients = {}
     gradients["q"] = from_steps(dy, lead, 1, given["q"].dtype)
     gradients["u"] = from_steps((y_2 + y_3), lead, 1, given["u"].dtype)
@@ -562,11 +562,11 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     return sums.gradients(given), sums.initial
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def o2_forward_sweep_1(
     H__first, H__last, q_p, q_b, q_t, q_h, q_g, lam_sums, lam_rests, u_p, u_b, u_t, u_h, u_g,
     y_0_out,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     D: tl.constexpr, block_d: tl.constexpr, block_d_kept: tl.constexpr, YIELD: tl.constexpr,
     WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
     EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
@@ -575,7 +575,7 @@ def o2_forward_sweep_1(
     tile = tl.program_id(0) % tl.cdiv(D, block_d_kept)
     sh = (tl.program_id(0) // tl.cdiv(D, block_d_kept)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -659,9 +659,9 @@ def o2_forward_sweep_1(
     for n_d in tl.static_range((D + block_d - 1) // block_d):
         if YIELD:
             if H__last is not None:
-                if part == parts - 1:
+                if segment == segments - 1:
                     tl.store(
-                        H__last + (sh // H // parts * H + h) * D * D + d_kept[:, None] * D + d[n_d][None, :],
+                        H__last + (sh // H // segments * H + h) * D * D + d_kept[:, None] * D + d[n_d][None, :],
                         H_[n_d], mask=d_kept_ok[:, None] & d_ok[n_d][None, :],
                     )
         else:
@@ -673,10 +673,11 @@ def o2_forward_sweep_1(
 
 @gluon.jit
 def o2_forward_sweep_1_consumer(
-    H__first, H__last, y_0_out, T, H, parts, tile, sh, h, b, part, begin, stop, count, chunk_ready,
-    chunk_empty, q_ring, u2_ring, lam_a_ring, u_ring, until_ring, read_buffer, kept_ring,
-    since_ring, y_0_out_tile, D: gl.constexpr, block_d: gl.constexpr, block_d_kept: gl.constexpr,
-    WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr, DT: gl.constexpr,
+    H__first, H__last, y_0_out, T, H, segments, tile, sh, h, b, segment, begin, stop, count,
+    chunk_ready, chunk_empty, q_ring, u2_ring, lam_a_ring, u_ring, until_ring, read_buffer,
+    kept_ring, since_ring, y_0_out_tile, D: gl.constexpr, block_d: gl.constexpr,
+    block_d_kept: gl.constexpr, WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr,
+    DT: gl.constexpr,
 ):
     tile1: gl.constexpr = accumulator(block_d_kept, block_d, WARPS)
     left1: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=accumulator(block_d_kept, C, WARPS), k_width=2)
@@ -751,10 +752,10 @@ def o2_forward_sweep_1_consumer(
         H__2 = H__after
         H__2_operand = gl.convert_layout(H__2.to(DT), left1)
     if H__last is not None:
-        if part == parts - 1:
+        if segment == segments - 1:
             gl.store(
                 H__last
-                + (sh // H // parts * H + h) * D * D
+                + (sh // H // segments * H + h) * D * D
                 + (tile * block_d_kept + gl.arange(0, block_d_kept, layout=gl.SliceLayout(1, tile1)))[:, None] * D
                 + gl.arange(0, block_d, layout=gl.SliceLayout(0, tile1))[None, :], H__2,
                 mask=((tile * block_d_kept + gl.arange(0, block_d_kept, layout=gl.SliceLayout(1, tile1))) < D)[:, None]
@@ -799,11 +800,11 @@ def o2_forward_sweep_1_loader(
         mbarrier.arrive(chunk_ready.index(stage), count=1)
 
 
-@gluon.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@gluon.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def o2_forward_sweep_1_roles(
     H__first, H__last, q_p, q_b, q_t, q_h, q_g, lam_sums, lam_rests, u_p, u_b, u_t, u_h, u_g,
     y_0_out,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     D: gl.constexpr, block_d: gl.constexpr, block_d_kept: gl.constexpr, YIELD: gl.constexpr,
     WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr, LEVELS: gl.constexpr,
     EVEN: gl.constexpr, EXACT: gl.constexpr, DT: gl.constexpr,
@@ -813,11 +814,11 @@ def o2_forward_sweep_1_roles(
     tile = gl.program_id(0) % gl.cdiv(D, block_d_kept)
     sh = (gl.program_id(0) // gl.cdiv(D, block_d_kept)).to(gl.int64)
     h = sh % H
-    b = (sh // H // parts) if starts is None else (sh // H * 0)
-    part = (sh // H % parts) if starts is None else (sh // H * 0)
-    begin = (sh // H % parts * length) if starts is None else (gl.load(starts + sh // H))
-    stop = (gl.minimum(sh // H % parts * length + length, T)) if starts is None else (gl.load(starts + sh // H + 1))
-    first = (sh // H % parts * length // C) if starts is None else (gl.load(starts + sh // H) // C + sh // H)
+    b = (sh // H // segments) if starts is None else (sh // H * 0)
+    segment = (sh // H % segments) if starts is None else (sh // H * 0)
+    begin = (sh // H % segments * length) if starts is None else (gl.load(starts + sh // H))
+    stop = (gl.minimum(sh // H % segments * length + length, T)) if starts is None else (gl.load(starts + sh // H + 1))
+    first = (sh // H % segments * length // C) if starts is None else (gl.load(starts + sh // H) // C + sh // H)
     first_2 = first.to(gl.int32)
     bh = b * H + h
     count = gl.cdiv(gl.maximum(stop - begin, 0), C).to(gl.int32)
@@ -845,8 +846,8 @@ def o2_forward_sweep_1_roles(
             (
                 o2_forward_sweep_1_consumer,
                 (
-                    H__first, H__last, y_0_out, T, H, parts, tile, sh, h, b, part, begin, stop,
-                    count, chunk_ready, chunk_empty, q_ring, u2_ring, lam_a_ring, u_ring,
+                    H__first, H__last, y_0_out, T, H, segments, tile, sh, h, b, segment, begin,
+                    stop, count, chunk_ready, chunk_empty, q_ring, u2_ring, lam_a_ring, u_ring,
                     until_ring, read_buffer, kept_ring, since_ring, y_0_out_tile, D, block_d,
                     block_d_kept, WARPS, STAGES, C, DT,
                 ),
@@ -865,7 +866,7 @@ def o2_forward_sweep_1_roles(
 
 
 @triton.jit(do_not_specialize=["T", "count"])
-def o2_forward_rows_1(
+def o2_forward_per_step_1(
     q_p, q_b, q_t, q_h, q_g, y_0_p, y_0_b, y_0_t, y_0_h, y_0_g, y_out,
     T, H, count,
     D: tl.constexpr, block_d: tl.constexpr, ROWS: tl.constexpr,
@@ -901,55 +902,55 @@ def triton_o2_forward(given, states, constants, packed=None, needs_backward=True
     H = max(q.shape[2], u.shape[2], lam.shape[2], lam_0.shape[0], 0)
     lam_0 = with_heads(lam_0, H)
     D = q.shape[-1]
-    config = choose(some.dtype, (D,), "1b3a3fe043c5bfcd")
+    config = choose(some.dtype, (D,), "17f4ffa3f272ff95")
     config = with_roles(config, D, q, u)
-    lay = places(packed, (B, T, H), config.chunk)
-    parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
+    layout = chunk_layout(packed, (B, T, H), config.chunk)
+    segments = segments_for(layout, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
     if H__first is None:
         H__first = whole(
             spread(
                 lam_0.float()[..., None, None] * torch.eye(D, dtype=some.dtype, device=some.device),
-                (lay.sequences, H, D, D), some,
+                (layout.sequences, H, D, D), some,
             )
         )
     H__starts = H__first
-    lam_sums, lam_rests, lam_extents = cumulate(lam, lay, config.exact)
+    lam_sums, lam_rests, lam_extents = cumulate(lam, layout, config.exact)
     lam_extents = None
-    if parts > 1:
-        H__ends = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
-        walk = config.walk(D, config.padded(D) * u.element_size(), lam_sums.element_size(), u.element_size())
+    if segments > 1:
+        H__ends = some.new_empty((B * segments, H, D, D), dtype=torch.float32)
+        sweep = config.sweep(D, config.padded(D) * u.element_size(), lam_sums.element_size(), u.element_size())
         launch(
-            o2_forward_sweep_1, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+            o2_forward_sweep_1, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
             None, H__ends, q, *strides(q, H), lam_sums, lam_rests, u, *strides(u, H), None,
-            *lay.walked, parts, lay.length(parts),
-            D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=walk.tile, YIELD=False,
-            WARPS=walk.warps, STAGES=walk.stages, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
-            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2,
-            maxnreg=walk.registers,
+            *layout.swept, segments, layout.length(segments),
+            D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=sweep.tile, YIELD=False,
+            WARPS=sweep.warps, STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels,
+            EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps,
+            num_stages=2, maxnreg=sweep.registers,
         )
-    if parts > 1:
-        H__starts = chained(H__first, H__ends, lay, parts, True, (lam_sums, lam_rests), None, config.exact)
+    if segments > 1:
+        H__starts = chained(H__first, H__ends, layout, segments, True, (lam_sums, lam_rests), None, config.exact)
     H__ends = None
     y_0 = some.new_empty((B, T, H, D), dtype=torch.float32)
-    H__last = some.new_empty((lay.sequences, H, D, D), dtype=torch.float32) if finals else None
-    walk = config.walk(
+    H__last = some.new_empty((layout.sequences, H, D, D), dtype=torch.float32) if finals else None
+    sweep = config.sweep(
         D, config.padded(D) * (q.element_size() + u.element_size()), lam_sums.element_size(), u.element_size()
     )
     launch_with_roles(
         config, o2_forward_sweep_1, o2_forward_sweep_1_roles, ("D", "block_d", "D", "block_d_kept"),
-        (lay.sequences * parts * H * cdiv(D, walk.tile),),
+        (layout.sequences * segments * H * cdiv(D, sweep.tile),),
         H__starts, H__last, q, *strides(q, H), lam_sums, lam_rests, u, *strides(u, H), y_0,
-        *lay.walked, parts, lay.length(parts),
-        D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=walk.tile, YIELD=True,
-        WARPS=walk.warps, STAGES=walk.stages, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
-        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2,
-        maxnreg=walk.registers,
+        *layout.swept, segments, layout.length(segments),
+        D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=sweep.tile, YIELD=True,
+        WARPS=sweep.warps, STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels,
+        EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps,
+        num_stages=2, maxnreg=sweep.registers,
     )
     lam_rests = None
     y = some.new_empty((B, T, H, D), dtype=some.dtype)
     launch(
-        o2_forward_rows_1, (cdiv(B * T, config.rows(config.padded(D))) * H,),
+        o2_forward_per_step_1, (cdiv(B * T, config.rows(config.padded(D))) * H,),
         q, *strides(q, H), y_0, *strides(y_0, H), y,
         T, H, B * T,
         D=D, block_d=config.padded(D), ROWS=config.rows(config.padded(D)), num_warps=4,
@@ -959,13 +960,13 @@ def triton_o2_forward(given, states, constants, packed=None, needs_backward=True
     if needs_backward is True and not config.exact and config.roles is None:
         saved |= {"lam_sums": lam_sums}
     lam_sums = None
-    if parts > 1:
+    if segments > 1:
         saved |= {"H starts": H__starts}
     return {"y": y}, {"H": H__last}, saved
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def o2_backward_prepare_1(
+def o2_backward_prologue_1(
     matrix1, lam_sums, lam_rests, dy_p, dy_b, dy_t, dy_h, dy_g, u_p, u_b, u_t, u_h, u_g,
     q_p, q_b, q_t, q_h, q_g, own1_out,
     T, H, chunks, begins, stops, programs,
@@ -1015,11 +1016,11 @@ def o2_backward_prepare_1(
         )  # H: own.late, columns
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def o2_backward_sweep_1(
     H__first, H__last, lam_sums, lam_rests, q_p, q_b, q_t, q_h, q_g,
     dy_p, dy_b, dy_t, dy_h, dy_g, H_in_late__out, u_p, u_b, u_t, u_h, u_g, matrix1, dq_0_out,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     D: tl.constexpr, block_d: tl.constexpr, block_d_kept: tl.constexpr, YIELD: tl.constexpr,
     WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
@@ -1028,7 +1029,7 @@ def o2_backward_sweep_1(
     tile = tl.program_id(0) % tl.cdiv(D, block_d_kept)
     sh = (tl.program_id(0) // tl.cdiv(D, block_d_kept)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -1135,7 +1136,7 @@ def o2_backward_sweep_1(
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def o2_backward_prepare_2(
+def o2_backward_prologue_2(
     matrix1, lam_sums, lam_rests, dy_p, dy_b, dy_t, dy_h, dy_g, u_p, u_b, u_t, u_h, u_g,
     T, H, chunks, begins, stops, programs,
     D: tl.constexpr, block_d: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr,
@@ -1173,11 +1174,11 @@ def o2_backward_prepare_2(
         tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m * dy_u))  # (dy u^T) . m
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def o2_backward_sweep_2(
     dH_first, dH_last, u_p, u_b, u_t, u_h, u_g, lam_sums, lam_rests, H_out_late__out,
     q_p, q_b, q_t, q_h, q_g, matrix1, du_1_out, dy_p, dy_b, dy_t, dy_h, dy_g,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     D: tl.constexpr, block_d: tl.constexpr, block_d_kept: tl.constexpr, YIELD: tl.constexpr,
     WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
@@ -1186,7 +1187,7 @@ def o2_backward_sweep_2(
     tile = tl.program_id(0) % tl.cdiv(D, block_d_kept)
     sh = (tl.program_id(0) // tl.cdiv(D, block_d_kept)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -1292,9 +1293,9 @@ def o2_backward_sweep_2(
     for n_d in tl.static_range((D + block_d - 1) // block_d):
         if YIELD:
             if dH_last is not None:
-                if part == 0:
+                if segment == 0:
                     tl.store(
-                        dH_last + (sh // H // parts * H + h) * D * D + d[n_d][None, :] * D + d_kept[:, None],
+                        dH_last + (sh // H // segments * H + h) * D * D + d[n_d][None, :] * D + d_kept[:, None],
                         dH[n_d], mask=d_ok[n_d][None, :] & d_kept_ok[:, None],
                     )
         else:
@@ -1305,7 +1306,7 @@ def o2_backward_sweep_2(
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def o2_backward_prepare_3(
+def o2_backward_prologue_3(
     matrix2, q_p, q_b, q_t, q_h, q_g, u_p, u_b, u_t, u_h, u_g, lam_sums, lam_rests,
     T, H, chunks, begins, stops, programs,
     D: tl.constexpr, block_d: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr,
@@ -1343,12 +1344,12 @@ def o2_backward_prepare_3(
         tl.store(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (q_u * m))  # (q u^T) . m
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def o2_backward_sweep_3(
     dH_first, dy_p, dy_b, dy_t, dy_h, dy_g, matrix2, lam_sums, lam_rests,
     u_p, u_b, u_t, u_h, u_g, du_1_p, du_1_b, du_1_t, du_1_h, du_1_g, du_out,
     q_p, q_b, q_t, q_h, q_g,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     D: tl.constexpr, block_d: tl.constexpr, block_d_kept: tl.constexpr, YIELD: tl.constexpr,
     WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
@@ -1357,7 +1358,7 @@ def o2_backward_sweep_3(
     tile = tl.program_id(0) % tl.cdiv(D, block_d_kept)
     sh = (tl.program_id(0) // tl.cdiv(D, block_d_kept)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -1443,7 +1444,7 @@ def o2_backward_sweep_3(
 
 
 @triton.jit(do_not_specialize=["T", "count"])
-def o2_backward_rows_1(
+def o2_backward_per_step_1(
     dy_p, dy_b, dy_t, dy_h, dy_g, dq_0_p, dq_0_b, dq_0_t, dq_0_h, dq_0_g, dq_out,
     T, H, count,
     D: tl.constexpr, block_d: tl.constexpr, ROWS: tl.constexpr,
@@ -1482,64 +1483,64 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
     H = max(q.shape[2], u.shape[2], lam.shape[2], lam_0.shape[0], 0)
     lam_0 = with_heads(lam_0, H)
     D = q.shape[-1]
-    config = choose(some.dtype, (D,), "1b3a3fe043c5bfcd")
-    lay = places(packed, (B, T, H), config.chunk)
-    parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
+    config = choose(some.dtype, (D,), "17f4ffa3f272ff95")
+    layout = chunk_layout(packed, (B, T, H), config.chunk)
+    segments = segments_for(layout, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
     if H__first is None:
         H__first = whole(
             spread(
                 lam_0.float()[..., None, None] * torch.eye(D, dtype=some.dtype, device=some.device),
-                (lay.sequences, H, D, D), some,
+                (layout.sequences, H, D, D), some,
             )
         )
     dH_first = dH_starts = whole(final_cotangents.get("H"))
-    H__starts = saved["H starts"] if parts > 1 else H__first
+    H__starts = saved["H starts"] if segments > 1 else H__first
     dy = cotangent(cotangents.get("y"), some, (B, T, H, D))
     if "lam_sums" in saved:
         lam_sums, lam_rests, lam_extents = saved["lam_sums"], None, None
     else:
-        lam_sums, lam_rests, lam_extents = cumulate(lam, lay, config.exact)
+        lam_sums, lam_rests, lam_extents = cumulate(lam, layout, config.exact)
     lam_extents = None
     if needs & {"lam", "q"}:
         own1 = some.new_empty((B, H, 3, T), dtype=torch.float32)
-        matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+        matrix1 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
         launch(
-            o2_backward_prepare_1, (config.queues(lay.programs),),
+            o2_backward_prologue_1, (config.queues(layout.programs),),
             matrix1, lam_sums, lam_rests, dy, *strides(dy, H), u, *strides(u, H), q, *strides(q, H),
             own1,
-            *lay.at_once, lay.programs,
+            *layout.at_once, layout.programs,
             D=D, block_d=config.padded(D), CHUNK=config.chunk,
             STAGES=config.queued(config.padded(D) * (dy.element_size() + u.element_size() + q.element_size()), config.chunk),
-            C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
-            DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=255,
+            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
         )
     if needs & {"H", "dH", "lam", "lam_0", "u"}:
-        matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+        matrix1 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
         launch(
-            o2_backward_prepare_2, (config.queues(lay.programs),),
+            o2_backward_prologue_2, (config.queues(layout.programs),),
             matrix1, lam_sums, lam_rests, dy, *strides(dy, H), u, *strides(u, H),
-            *lay.at_once, lay.programs,
+            *layout.at_once, layout.programs,
             D=D, block_d=config.padded(D), CHUNK=config.chunk,
             STAGES=config.queued(config.padded(D) * (dy.element_size() + u.element_size()), config.chunk),
-            C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
-            DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=255,
+            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
         )
     if needs & {"H", "dH", "lam", "lam_0", "u"}:
-        if parts > 1:
-            dH_ends = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
-            walk = config.walk(
+        if segments > 1:
+            dH_ends = some.new_empty((B * segments, H, D, D), dtype=torch.float32)
+            sweep = config.sweep(
                 D, config.padded(D) * dy.element_size(), lam_sums.element_size(), q.element_size(), elements=True
             )
             launch(
-                o2_backward_sweep_2, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+                o2_backward_sweep_2, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
                 None, dH_ends, u, *strides(u, H), lam_sums, lam_rests, None, q, *strides(q, H), matrix1,
                 None, dy, *strides(dy, H),
-                *lay.walked, parts, lay.length(parts),
-                D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=walk.tile, YIELD=False,
-                WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
-                LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-                num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+                *layout.swept, segments, layout.length(segments),
+                D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=sweep.tile, YIELD=False,
+                WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
+                LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+                num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
             )
     if needs & {"lam", "q"}:
         dq_0 = some.new_empty((B, T, H, D), dtype=torch.float32)
@@ -1547,28 +1548,28 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
             (B, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps, T), dtype=torch.float32
         )
         H__last = (
-            some.new_empty((lay.sequences * parts, H, D, D), dtype=torch.float32)
-            if dH_first is not None or parts > 1
+            some.new_empty((layout.sequences * segments, H, D, D), dtype=torch.float32)
+            if dH_first is not None or segments > 1
             else None
         )
-        walk = config.walk(
+        sweep = config.sweep(
             D, config.padded(D) * (dy.element_size() + u.element_size()),
             lam_sums.element_size() + config.chunk * matrix1.element_size(),
             q.element_size() + u.element_size(), elements=True, wide=True,
         )
         launch(
-            o2_backward_sweep_1, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+            o2_backward_sweep_1, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
             H__starts, H__last, lam_sums, lam_rests, q, *strides(q, H), dy, *strides(dy, H), H_in_late_,
             u, *strides(u, H), matrix1, dq_0,
-            *lay.walked, parts, lay.length(parts),
-            D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=walk.tile, YIELD=True,
-            WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
-            LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+            *layout.swept, segments, layout.length(segments),
+            D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=sweep.tile, YIELD=True,
+            WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
+            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
     if needs & {"H", "dH", "lam", "lam_0", "u"}:
-        if parts > 1:
-            dH_starts = chained(dH_first, dH_ends, lay, parts, False, (lam_sums, lam_rests), None, config.exact)
+        if segments > 1:
+            dH_starts = chained(dH_first, dH_ends, layout, segments, False, (lam_sums, lam_rests), None, config.exact)
     dH_ends = None
     if needs & {"H", "dH", "lam", "lam_0", "u"}:
         du_1 = some.new_empty((B, T, H, D), dtype=torch.float32)
@@ -1576,67 +1577,67 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
             (B, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps, T), dtype=torch.float32
         )
         dH_last = (
-            some.new_empty((lay.sequences, H, D, D), dtype=torch.float32) if needs & {"H", "dH", "lam_0"} else None
+            some.new_empty((layout.sequences, H, D, D), dtype=torch.float32) if needs & {"H", "dH", "lam_0"} else None
         )
-        walk = config.walk(
+        sweep = config.sweep(
             D, config.padded(D) * (u.element_size() + dy.element_size()),
             lam_sums.element_size() + config.chunk * matrix1.element_size(),
             u.element_size() + q.element_size(), elements=True, wide=True,
         )
         launch(
-            o2_backward_sweep_2, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+            o2_backward_sweep_2, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
             dH_starts, dH_last, u, *strides(u, H), lam_sums, lam_rests, H_out_late_, q, *strides(q, H),
             matrix1, du_1, dy, *strides(dy, H),
-            *lay.walked, parts, lay.length(parts),
-            D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=walk.tile, YIELD=True,
-            WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
-            LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+            *layout.swept, segments, layout.length(segments),
+            D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=sweep.tile, YIELD=True,
+            WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
+            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
     matrix1 = None
     if needs & {"lam"}:
         H__at_ends = pair(H__last, dH_starts, (-2, -1))
     H__last = None
     if needs & {"u"}:
-        matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+        matrix2 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
         launch(
-            o2_backward_prepare_3, (config.queues(lay.programs),),
+            o2_backward_prologue_3, (config.queues(layout.programs),),
             matrix2, q, *strides(q, H), u, *strides(u, H), lam_sums, lam_rests,
-            *lay.at_once, lay.programs,
+            *layout.at_once, layout.programs,
             D=D, block_d=config.padded(D), CHUNK=config.chunk,
             STAGES=config.queued(config.padded(D) * (q.element_size() + u.element_size()), config.chunk),
-            C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
-            DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=255,
+            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
         )
     if needs & {"u"}:
         du = some.new_empty((B, T, H, D), dtype=some.dtype)
-        walk = config.walk(
+        sweep = config.sweep(
             D, config.padded(D) * (u.element_size() + q.element_size()),
             config.chunk * matrix2.element_size() + lam_sums.element_size(),
             dy.element_size() + du_1.element_size(), elements=True,
         )
         launch(
-            o2_backward_sweep_3, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+            o2_backward_sweep_3, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
             dH_starts, dy, *strides(dy, H), matrix2, lam_sums, lam_rests, u, *strides(u, H),
             du_1, *strides(du_1, H), du, q, *strides(q, H),
-            *lay.walked, parts, lay.length(parts),
-            D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=walk.tile, YIELD=True,
-            WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
-            LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+            *layout.swept, segments, layout.length(segments),
+            D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=sweep.tile, YIELD=True,
+            WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
+            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
     du_1 = matrix2 = None
     gradients, initial = {}, {}
     if needs & {"lam"}:  # the decay times <H_(t-1), dH_t>
-        H__pairing = border_sums(
-            lam_sums, lam_rests, H__at_ends, lay, parts, config.exact, in_late=H_in_late_,
+        H__state_adjoint = boundary_sums(
+            lam_sums, lam_rests, H__at_ends, layout, segments, config.exact, in_late=H_in_late_,
             own_late=own1, out_late=H_out_late_,
         )
     H_in_late_ = H_out_late_ = lam_rests = lam_sums = own1 = None
     if needs & {"q"}:
         dq = some.new_empty((B, T, H, D), dtype=some.dtype) if "q" in needs else None
         launch(
-            o2_backward_rows_1, (cdiv(B * T, config.rows(config.padded(D))) * H,),
+            o2_backward_per_step_1, (cdiv(B * T, config.rows(config.padded(D))) * H,),
             dy, *strides(dy, H), *((dq_0, *strides(dq_0, H)) if "q" in needs else (None, 0, 0, 0, 1)),
             dq,
             T, H, B * T,
@@ -1650,24 +1651,24 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
         gradients["u"] = du.to(given["u"].dtype)
     du = None
     if "lam" in needs:
-        gradients["lam"] = spread(H__pairing, (B, T, H), some).to(given["lam"].dtype)
+        gradients["lam"] = spread(H__state_adjoint, (B, T, H), some).to(given["lam"].dtype)
     if "lam_0" in needs:
         gradients["lam_0"] = some.new_zeros((H), dtype=torch.float32).to(given["lam_0"].dtype)
     if "lam_0" in needs and states.get("H") is None:
         t1 = (torch.eye(D, dtype=some.dtype, device=some.device).mT * dH_last).sum(-2)
         t2 = t1.sum(-1)
-        gradients["lam_0"] += spread(t2, (lay.sequences, H), some).sum(0)
+        gradients["lam_0"] += spread(t2, (layout.sequences, H), some).sum(0)
     if "H" in needs:
         initial["H"] = dH_last
     dH_last = None
     return gradients, initial
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def o3_forward_sweep_1(
     H__first, H__last, x_p, x_b, x_t, x_h, x_g, lam_sums, lam_rests, u_p, u_b, u_t, u_h, u_g,
     y_0_out,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     D: tl.constexpr, block_d: tl.constexpr, block_d_kept: tl.constexpr, YIELD: tl.constexpr,
     WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
     EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
@@ -1676,7 +1677,7 @@ def o3_forward_sweep_1(
     tile = tl.program_id(0) % tl.cdiv(D, block_d_kept)
     sh = (tl.program_id(0) // tl.cdiv(D, block_d_kept)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -1760,9 +1761,9 @@ def o3_forward_sweep_1(
     for n_d in tl.static_range((D + block_d - 1) // block_d):
         if YIELD:
             if H__last is not None:
-                if part == parts - 1:
+                if segment == segments - 1:
                     tl.store(
-                        H__last + (sh // H // parts * H + h) * D * D + d_kept[:, None] * D + d[n_d][None, :],
+                        H__last + (sh // H // segments * H + h) * D * D + d_kept[:, None] * D + d[n_d][None, :],
                         H_[n_d], mask=d_kept_ok[:, None] & d_ok[n_d][None, :],
                     )
         else:
@@ -1774,10 +1775,11 @@ def o3_forward_sweep_1(
 
 @gluon.jit
 def o3_forward_sweep_1_consumer(
-    H__first, H__last, y_0_out, T, H, parts, tile, sh, h, b, part, begin, stop, count, chunk_ready,
-    chunk_empty, x_ring, u2_ring, lam_a_ring, u_ring, until_ring, read_buffer, kept_ring,
-    since_ring, y_0_out_tile, D: gl.constexpr, block_d: gl.constexpr, block_d_kept: gl.constexpr,
-    WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr, DT: gl.constexpr,
+    H__first, H__last, y_0_out, T, H, segments, tile, sh, h, b, segment, begin, stop, count,
+    chunk_ready, chunk_empty, x_ring, u2_ring, lam_a_ring, u_ring, until_ring, read_buffer,
+    kept_ring, since_ring, y_0_out_tile, D: gl.constexpr, block_d: gl.constexpr,
+    block_d_kept: gl.constexpr, WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr,
+    DT: gl.constexpr,
 ):
     tile1: gl.constexpr = accumulator(block_d_kept, block_d, WARPS)
     left1: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=accumulator(block_d_kept, C, WARPS), k_width=2)
@@ -1852,10 +1854,10 @@ def o3_forward_sweep_1_consumer(
         H__2 = H__after
         H__2_operand = gl.convert_layout(H__2.to(DT), left1)
     if H__last is not None:
-        if part == parts - 1:
+        if segment == segments - 1:
             gl.store(
                 H__last
-                + (sh // H // parts * H + h) * D * D
+                + (sh // H // segments * H + h) * D * D
                 + (tile * block_d_kept + gl.arange(0, block_d_kept, layout=gl.SliceLayout(1, tile1)))[:, None] * D
                 + gl.arange(0, block_d, layout=gl.SliceLayout(0, tile1))[None, :], H__2,
                 mask=((tile * block_d_kept + gl.arange(0, block_d_kept, layout=gl.SliceLayout(1, tile1))) < D)[:, None]
@@ -1900,11 +1902,11 @@ def o3_forward_sweep_1_loader(
         mbarrier.arrive(chunk_ready.index(stage), count=1)
 
 
-@gluon.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@gluon.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def o3_forward_sweep_1_roles(
     H__first, H__last, x_p, x_b, x_t, x_h, x_g, lam_sums, lam_rests, u_p, u_b, u_t, u_h, u_g,
     y_0_out,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     D: gl.constexpr, block_d: gl.constexpr, block_d_kept: gl.constexpr, YIELD: gl.constexpr,
     WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr, LEVELS: gl.constexpr,
     EVEN: gl.constexpr, EXACT: gl.constexpr, DT: gl.constexpr,
@@ -1914,11 +1916,11 @@ def o3_forward_sweep_1_roles(
     tile = gl.program_id(0) % gl.cdiv(D, block_d_kept)
     sh = (gl.program_id(0) // gl.cdiv(D, block_d_kept)).to(gl.int64)
     h = sh % H
-    b = (sh // H // parts) if starts is None else (sh // H * 0)
-    part = (sh // H % parts) if starts is None else (sh // H * 0)
-    begin = (sh // H % parts * length) if starts is None else (gl.load(starts + sh // H))
-    stop = (gl.minimum(sh // H % parts * length + length, T)) if starts is None else (gl.load(starts + sh // H + 1))
-    first = (sh // H % parts * length // C) if starts is None else (gl.load(starts + sh // H) // C + sh // H)
+    b = (sh // H // segments) if starts is None else (sh // H * 0)
+    segment = (sh // H % segments) if starts is None else (sh // H * 0)
+    begin = (sh // H % segments * length) if starts is None else (gl.load(starts + sh // H))
+    stop = (gl.minimum(sh // H % segments * length + length, T)) if starts is None else (gl.load(starts + sh // H + 1))
+    first = (sh // H % segments * length // C) if starts is None else (gl.load(starts + sh // H) // C + sh // H)
     first_2 = first.to(gl.int32)
     bh = b * H + h
     count = gl.cdiv(gl.maximum(stop - begin, 0), C).to(gl.int32)
@@ -1946,8 +1948,8 @@ def o3_forward_sweep_1_roles(
             (
                 o3_forward_sweep_1_consumer,
                 (
-                    H__first, H__last, y_0_out, T, H, parts, tile, sh, h, b, part, begin, stop,
-                    count, chunk_ready, chunk_empty, x_ring, u2_ring, lam_a_ring, u_ring,
+                    H__first, H__last, y_0_out, T, H, segments, tile, sh, h, b, segment, begin,
+                    stop, count, chunk_ready, chunk_empty, x_ring, u2_ring, lam_a_ring, u_ring,
                     until_ring, read_buffer, kept_ring, since_ring, y_0_out_tile, D, block_d,
                     block_d_kept, WARPS, STAGES, C, DT,
                 ),
@@ -1966,7 +1968,7 @@ def o3_forward_sweep_1_roles(
 
 
 @triton.jit(do_not_specialize=["T", "count"])
-def o3_forward_rows_1(
+def o3_forward_per_step_1(
     q_p, q_b, q_t, q_h, q_g, x_p, x_b, x_t, x_h, x_g, y_0_p, y_0_b, y_0_t, y_0_h, y_0_g, y_out,
     T, H, count,
     D: tl.constexpr, block_d: tl.constexpr, ROWS: tl.constexpr,
@@ -2007,55 +2009,55 @@ def triton_o3_forward(given, states, constants, packed=None, needs_backward=True
     H = max(q.shape[2], u.shape[2], lam.shape[2], lam_0.shape[0], x.shape[2], 0)
     lam_0 = with_heads(lam_0, H)
     D = q.shape[-1]
-    config = choose(some.dtype, (D,), "64b905b8fbee1560")
+    config = choose(some.dtype, (D,), "26eb1c31bd58a98d")
     config = with_roles(config, D, x, u)
-    lay = places(packed, (B, T, H), config.chunk)
-    parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
+    layout = chunk_layout(packed, (B, T, H), config.chunk)
+    segments = segments_for(layout, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
     if H__first is None:
         H__first = whole(
             spread(
                 lam_0.float()[..., None, None] * torch.eye(D, dtype=some.dtype, device=some.device),
-                (lay.sequences, H, D, D), some,
+                (layout.sequences, H, D, D), some,
             )
         )
     H__starts = H__first
-    lam_sums, lam_rests, lam_extents = cumulate(lam, lay, config.exact)
+    lam_sums, lam_rests, lam_extents = cumulate(lam, layout, config.exact)
     lam_extents = None
-    if parts > 1:
-        H__ends = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
-        walk = config.walk(D, config.padded(D) * u.element_size(), lam_sums.element_size(), u.element_size())
+    if segments > 1:
+        H__ends = some.new_empty((B * segments, H, D, D), dtype=torch.float32)
+        sweep = config.sweep(D, config.padded(D) * u.element_size(), lam_sums.element_size(), u.element_size())
         launch(
-            o3_forward_sweep_1, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+            o3_forward_sweep_1, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
             None, H__ends, x, *strides(x, H), lam_sums, lam_rests, u, *strides(u, H), None,
-            *lay.walked, parts, lay.length(parts),
-            D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=walk.tile, YIELD=False,
-            WARPS=walk.warps, STAGES=walk.stages, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
-            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2,
-            maxnreg=walk.registers,
+            *layout.swept, segments, layout.length(segments),
+            D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=sweep.tile, YIELD=False,
+            WARPS=sweep.warps, STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels,
+            EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps,
+            num_stages=2, maxnreg=sweep.registers,
         )
-    if parts > 1:
-        H__starts = chained(H__first, H__ends, lay, parts, True, (lam_sums, lam_rests), None, config.exact)
+    if segments > 1:
+        H__starts = chained(H__first, H__ends, layout, segments, True, (lam_sums, lam_rests), None, config.exact)
     H__ends = None
     y_0 = some.new_empty((B, T, H, D), dtype=torch.float32)
-    H__last = some.new_empty((lay.sequences, H, D, D), dtype=torch.float32) if finals else None
-    walk = config.walk(
+    H__last = some.new_empty((layout.sequences, H, D, D), dtype=torch.float32) if finals else None
+    sweep = config.sweep(
         D, config.padded(D) * (x.element_size() + u.element_size()), lam_sums.element_size(), u.element_size()
     )
     launch_with_roles(
         config, o3_forward_sweep_1, o3_forward_sweep_1_roles, ("D", "block_d", "D", "block_d_kept"),
-        (lay.sequences * parts * H * cdiv(D, walk.tile),),
+        (layout.sequences * segments * H * cdiv(D, sweep.tile),),
         H__starts, H__last, x, *strides(x, H), lam_sums, lam_rests, u, *strides(u, H), y_0,
-        *lay.walked, parts, lay.length(parts),
-        D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=walk.tile, YIELD=True,
-        WARPS=walk.warps, STAGES=walk.stages, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
-        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2,
-        maxnreg=walk.registers,
+        *layout.swept, segments, layout.length(segments),
+        D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=sweep.tile, YIELD=True,
+        WARPS=sweep.warps, STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels,
+        EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps,
+        num_stages=2, maxnreg=sweep.registers,
     )
     lam_rests = None
     y = some.new_empty((B, T, H, D), dtype=some.dtype)
     launch(
-        o3_forward_rows_1, (cdiv(B * T, config.rows(config.padded(D))) * H,),
+        o3_forward_per_step_1, (cdiv(B * T, config.rows(config.padded(D))) * H,),
         q, *strides(q, H), x, *strides(x, H), y_0, *strides(y_0, H), y,
         T, H, B * T,
         D=D, block_d=config.padded(D), ROWS=config.rows(config.padded(D)), num_warps=4,
@@ -2065,13 +2067,13 @@ def triton_o3_forward(given, states, constants, packed=None, needs_backward=True
     if needs_backward is True and not config.exact and config.roles is None:
         saved |= {"lam_sums": lam_sums}
     lam_sums = None
-    if parts > 1:
+    if segments > 1:
         saved |= {"H starts": H__starts}
     return {"y": y}, {"H": H__last}, saved
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def o3_backward_prepare_1(
+def o3_backward_prologue_1(
     matrix1, lam_sums, lam_rests, dy_p, dy_b, dy_t, dy_h, dy_g, u_p, u_b, u_t, u_h, u_g,
     x_p, x_b, x_t, x_h, x_g, own1_out,
     T, H, chunks, begins, stops, programs,
@@ -2121,11 +2123,11 @@ def o3_backward_prepare_1(
         )  # H: own.late, columns
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def o3_backward_sweep_1(
     H__first, H__last, lam_sums, lam_rests, x_p, x_b, x_t, x_h, x_g,
     dy_p, dy_b, dy_t, dy_h, dy_g, H_in_late__out, u_p, u_b, u_t, u_h, u_g, matrix1, dx_0_out,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     D: tl.constexpr, block_d: tl.constexpr, block_d_kept: tl.constexpr, YIELD: tl.constexpr,
     WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
@@ -2134,7 +2136,7 @@ def o3_backward_sweep_1(
     tile = tl.program_id(0) % tl.cdiv(D, block_d_kept)
     sh = (tl.program_id(0) // tl.cdiv(D, block_d_kept)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -2241,7 +2243,7 @@ def o3_backward_sweep_1(
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def o3_backward_prepare_2(
+def o3_backward_prologue_2(
     matrix1, lam_sums, lam_rests, dy_p, dy_b, dy_t, dy_h, dy_g, u_p, u_b, u_t, u_h, u_g,
     T, H, chunks, begins, stops, programs,
     D: tl.constexpr, block_d: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr,
@@ -2279,11 +2281,11 @@ def o3_backward_prepare_2(
         tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m * dy_u))  # (dy u^T) . m
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def o3_backward_sweep_2(
     dH_first, dH_last, u_p, u_b, u_t, u_h, u_g, lam_sums, lam_rests, H_out_late__out,
     x_p, x_b, x_t, x_h, x_g, matrix1, du_1_out, dy_p, dy_b, dy_t, dy_h, dy_g,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     D: tl.constexpr, block_d: tl.constexpr, block_d_kept: tl.constexpr, YIELD: tl.constexpr,
     WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
@@ -2292,7 +2294,7 @@ def o3_backward_sweep_2(
     tile = tl.program_id(0) % tl.cdiv(D, block_d_kept)
     sh = (tl.program_id(0) // tl.cdiv(D, block_d_kept)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -2398,9 +2400,9 @@ def o3_backward_sweep_2(
     for n_d in tl.static_range((D + block_d - 1) // block_d):
         if YIELD:
             if dH_last is not None:
-                if part == 0:
+                if segment == 0:
                     tl.store(
-                        dH_last + (sh // H // parts * H + h) * D * D + d[n_d][None, :] * D + d_kept[:, None],
+                        dH_last + (sh // H // segments * H + h) * D * D + d[n_d][None, :] * D + d_kept[:, None],
                         dH[n_d], mask=d_ok[n_d][None, :] & d_kept_ok[:, None],
                     )
         else:
@@ -2411,7 +2413,7 @@ def o3_backward_sweep_2(
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def o3_backward_prepare_3(
+def o3_backward_prologue_3(
     matrix2, lam_sums, lam_rests, x_p, x_b, x_t, x_h, x_g, u_p, u_b, u_t, u_h, u_g,
     T, H, chunks, begins, stops, programs,
     D: tl.constexpr, block_d: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr,
@@ -2449,12 +2451,12 @@ def o3_backward_prepare_3(
         tl.store(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m * x_u))  # (x u^T) . m
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def o3_backward_sweep_3(
     dH_first, dy_p, dy_b, dy_t, dy_h, dy_g, matrix2, lam_sums, lam_rests,
     u_p, u_b, u_t, u_h, u_g, du_1_p, du_1_b, du_1_t, du_1_h, du_1_g, du_out,
     x_p, x_b, x_t, x_h, x_g,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     D: tl.constexpr, block_d: tl.constexpr, block_d_kept: tl.constexpr, YIELD: tl.constexpr,
     WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
@@ -2463,7 +2465,7 @@ def o3_backward_sweep_3(
     tile = tl.program_id(0) % tl.cdiv(D, block_d_kept)
     sh = (tl.program_id(0) // tl.cdiv(D, block_d_kept)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -2549,7 +2551,7 @@ def o3_backward_sweep_3(
 
 
 @triton.jit(do_not_specialize=["T", "count"])
-def o3_backward_rows_1(
+def o3_backward_per_step_1(
     dy_p, dy_b, dy_t, dy_h, dy_g, dx_0_p, dx_0_b, dx_0_t, dx_0_h, dx_0_g, dx_out,
     T, H, count,
     D: tl.constexpr, block_d: tl.constexpr, ROWS: tl.constexpr,
@@ -2589,64 +2591,64 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
     H = max(q.shape[2], u.shape[2], lam.shape[2], lam_0.shape[0], x.shape[2], 0)
     lam_0 = with_heads(lam_0, H)
     D = q.shape[-1]
-    config = choose(some.dtype, (D,), "64b905b8fbee1560")
-    lay = places(packed, (B, T, H), config.chunk)
-    parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
+    config = choose(some.dtype, (D,), "26eb1c31bd58a98d")
+    layout = chunk_layout(packed, (B, T, H), config.chunk)
+    segments = segments_for(layout, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
     if H__first is None:
         H__first = whole(
             spread(
                 lam_0.float()[..., None, None] * torch.eye(D, dtype=some.dtype, device=some.device),
-                (lay.sequences, H, D, D), some,
+                (layout.sequences, H, D, D), some,
             )
         )
     dH_first = dH_starts = whole(final_cotangents.get("H"))
-    H__starts = saved["H starts"] if parts > 1 else H__first
+    H__starts = saved["H starts"] if segments > 1 else H__first
     dy = cotangent(cotangents.get("y"), some, (B, T, H, D))
     if "lam_sums" in saved:
         lam_sums, lam_rests, lam_extents = saved["lam_sums"], None, None
     else:
-        lam_sums, lam_rests, lam_extents = cumulate(lam, lay, config.exact)
+        lam_sums, lam_rests, lam_extents = cumulate(lam, layout, config.exact)
     lam_extents = None
     if needs & {"lam", "x"}:
         own1 = some.new_empty((B, H, 3, T), dtype=torch.float32)
-        matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+        matrix1 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
         launch(
-            o3_backward_prepare_1, (config.queues(lay.programs),),
+            o3_backward_prologue_1, (config.queues(layout.programs),),
             matrix1, lam_sums, lam_rests, dy, *strides(dy, H), u, *strides(u, H), x, *strides(x, H),
             own1,
-            *lay.at_once, lay.programs,
+            *layout.at_once, layout.programs,
             D=D, block_d=config.padded(D), CHUNK=config.chunk,
             STAGES=config.queued(config.padded(D) * (dy.element_size() + u.element_size() + x.element_size()), config.chunk),
-            C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
-            DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=255,
+            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
         )
     if needs & {"H", "dH", "lam", "lam_0", "u"}:
-        matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+        matrix1 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
         launch(
-            o3_backward_prepare_2, (config.queues(lay.programs),),
+            o3_backward_prologue_2, (config.queues(layout.programs),),
             matrix1, lam_sums, lam_rests, dy, *strides(dy, H), u, *strides(u, H),
-            *lay.at_once, lay.programs,
+            *layout.at_once, layout.programs,
             D=D, block_d=config.padded(D), CHUNK=config.chunk,
             STAGES=config.queued(config.padded(D) * (dy.element_size() + u.element_size()), config.chunk),
-            C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
-            DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=255,
+            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
         )
     if needs & {"H", "dH", "lam", "lam_0", "u"}:
-        if parts > 1:
-            dH_ends = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
-            walk = config.walk(
+        if segments > 1:
+            dH_ends = some.new_empty((B * segments, H, D, D), dtype=torch.float32)
+            sweep = config.sweep(
                 D, config.padded(D) * dy.element_size(), lam_sums.element_size(), x.element_size(), elements=True
             )
             launch(
-                o3_backward_sweep_2, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+                o3_backward_sweep_2, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
                 None, dH_ends, u, *strides(u, H), lam_sums, lam_rests, None, x, *strides(x, H), matrix1,
                 None, dy, *strides(dy, H),
-                *lay.walked, parts, lay.length(parts),
-                D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=walk.tile, YIELD=False,
-                WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
-                LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-                num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+                *layout.swept, segments, layout.length(segments),
+                D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=sweep.tile, YIELD=False,
+                WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
+                LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+                num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
             )
     if needs & {"lam", "x"}:
         dx_0 = some.new_empty((B, T, H, D), dtype=torch.float32)
@@ -2654,28 +2656,28 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
             (B, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps, T), dtype=torch.float32
         )
         H__last = (
-            some.new_empty((lay.sequences * parts, H, D, D), dtype=torch.float32)
-            if dH_first is not None or parts > 1
+            some.new_empty((layout.sequences * segments, H, D, D), dtype=torch.float32)
+            if dH_first is not None or segments > 1
             else None
         )
-        walk = config.walk(
+        sweep = config.sweep(
             D, config.padded(D) * (dy.element_size() + u.element_size()),
             lam_sums.element_size() + config.chunk * matrix1.element_size(),
             x.element_size() + u.element_size(), elements=True, wide=True,
         )
         launch(
-            o3_backward_sweep_1, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+            o3_backward_sweep_1, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
             H__starts, H__last, lam_sums, lam_rests, x, *strides(x, H), dy, *strides(dy, H), H_in_late_,
             u, *strides(u, H), matrix1, dx_0,
-            *lay.walked, parts, lay.length(parts),
-            D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=walk.tile, YIELD=True,
-            WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
-            LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+            *layout.swept, segments, layout.length(segments),
+            D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=sweep.tile, YIELD=True,
+            WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
+            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
     if needs & {"H", "dH", "lam", "lam_0", "u"}:
-        if parts > 1:
-            dH_starts = chained(dH_first, dH_ends, lay, parts, False, (lam_sums, lam_rests), None, config.exact)
+        if segments > 1:
+            dH_starts = chained(dH_first, dH_ends, layout, segments, False, (lam_sums, lam_rests), None, config.exact)
     dH_ends = None
     if needs & {"H", "dH", "lam", "lam_0", "u"}:
         du_1 = some.new_empty((B, T, H, D), dtype=torch.float32)
@@ -2683,67 +2685,67 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
             (B, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps, T), dtype=torch.float32
         )
         dH_last = (
-            some.new_empty((lay.sequences, H, D, D), dtype=torch.float32) if needs & {"H", "dH", "lam_0"} else None
+            some.new_empty((layout.sequences, H, D, D), dtype=torch.float32) if needs & {"H", "dH", "lam_0"} else None
         )
-        walk = config.walk(
+        sweep = config.sweep(
             D, config.padded(D) * (u.element_size() + dy.element_size()),
             lam_sums.element_size() + config.chunk * matrix1.element_size(),
             u.element_size() + x.element_size(), elements=True, wide=True,
         )
         launch(
-            o3_backward_sweep_2, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+            o3_backward_sweep_2, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
             dH_starts, dH_last, u, *strides(u, H), lam_sums, lam_rests, H_out_late_, x, *strides(x, H),
             matrix1, du_1, dy, *strides(dy, H),
-            *lay.walked, parts, lay.length(parts),
-            D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=walk.tile, YIELD=True,
-            WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
-            LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+            *layout.swept, segments, layout.length(segments),
+            D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=sweep.tile, YIELD=True,
+            WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
+            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
     matrix1 = None
     if needs & {"lam"}:
         H__at_ends = pair(H__last, dH_starts, (-2, -1))
     H__last = None
     if needs & {"u"}:
-        matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+        matrix2 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
         launch(
-            o3_backward_prepare_3, (config.queues(lay.programs),),
+            o3_backward_prologue_3, (config.queues(layout.programs),),
             matrix2, lam_sums, lam_rests, x, *strides(x, H), u, *strides(u, H),
-            *lay.at_once, lay.programs,
+            *layout.at_once, layout.programs,
             D=D, block_d=config.padded(D), CHUNK=config.chunk,
             STAGES=config.queued(config.padded(D) * (x.element_size() + u.element_size()), config.chunk),
-            C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
-            DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=255,
+            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
         )
     if needs & {"u"}:
         du = some.new_empty((B, T, H, D), dtype=some.dtype)
-        walk = config.walk(
+        sweep = config.sweep(
             D, config.padded(D) * (u.element_size() + x.element_size()),
             config.chunk * matrix2.element_size() + lam_sums.element_size(),
             dy.element_size() + du_1.element_size(), elements=True,
         )
         launch(
-            o3_backward_sweep_3, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+            o3_backward_sweep_3, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
             dH_starts, dy, *strides(dy, H), matrix2, lam_sums, lam_rests, u, *strides(u, H),
             du_1, *strides(du_1, H), du, x, *strides(x, H),
-            *lay.walked, parts, lay.length(parts),
-            D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=walk.tile, YIELD=True,
-            WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
-            LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+            *layout.swept, segments, layout.length(segments),
+            D=D, block_d=min(config.slice, config.padded(D)), block_d_kept=sweep.tile, YIELD=True,
+            WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
+            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
     du_1 = matrix2 = None
     gradients, initial = {}, {}
     if needs & {"lam"}:  # the decay times <H_(t-1), dH_t>
-        H__pairing = border_sums(
-            lam_sums, lam_rests, H__at_ends, lay, parts, config.exact, in_late=H_in_late_,
+        H__state_adjoint = boundary_sums(
+            lam_sums, lam_rests, H__at_ends, layout, segments, config.exact, in_late=H_in_late_,
             own_late=own1, out_late=H_out_late_,
         )
     H_in_late_ = H_out_late_ = lam_rests = lam_sums = own1 = None
     if needs & {"x"}:
         dx = some.new_empty((B, T, H, D), dtype=some.dtype) if "x" in needs else None
         launch(
-            o3_backward_rows_1, (cdiv(B * T, config.rows(config.padded(D))) * H,),
+            o3_backward_per_step_1, (cdiv(B * T, config.rows(config.padded(D))) * H,),
             dy, *strides(dy, H), *((dx_0, *strides(dx_0, H)) if "x" in needs else (None, 0, 0, 0, 1)),
             dx,
             T, H, B * T,
@@ -2756,7 +2758,7 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
         gradients["u"] = du.to(given["u"].dtype)
     du = None
     if "lam" in needs:
-        gradients["lam"] = spread(H__pairing, (B, T, H), some).to(given["lam"].dtype)
+        gradients["lam"] = spread(H__state_adjoint, (B, T, H), some).to(given["lam"].dtype)
     if "lam_0" in needs:
         gradients["lam_0"] = some.new_zeros((H), dtype=torch.float32).to(given["lam_0"].dtype)
     if "x" in needs:
@@ -2765,7 +2767,7 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
     if "lam_0" in needs and states.get("H") is None:
         t1 = (torch.eye(D, dtype=some.dtype, device=some.device).mT * dH_last).sum(-2)
         t2 = t1.sum(-1)
-        gradients["lam_0"] += spread(t2, (lay.sequences, H), some).sum(0)
+        gradients["lam_0"] += spread(t2, (layout.sequences, H), some).sum(0)
     if "H" in needs:
         initial["H"] = dH_last
     dH_last = None

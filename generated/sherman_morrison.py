@@ -235,19 +235,19 @@ def sequential_forward_kernel(
         length = tl.minimum(segment, steps - checkpoint * segment)
         origin = tl.cast(checkpoint, tl.int64) * segment
         now = origin
-        q_ahead = tl.load(q_at + now * q_stride1 + wide_d * q_stride3, mask=in_d, other=0.0)
-        u_ahead = tl.load(u_at + now * u_stride1 + wide_d * u_stride3, mask=in_d, other=0.0)
-        lam_ahead = tl.load(lam_at + now * lam_stride1)
+        q_prefetched = tl.load(q_at + now * q_stride1 + wide_d * q_stride3, mask=in_d, other=0.0)
+        u_prefetched = tl.load(u_at + now * u_stride1 + wide_d * u_stride3, mask=in_d, other=0.0)
+        lam_prefetched = tl.load(lam_at + now * lam_stride1)
         for offset in range(length):
             now = origin + offset
             there = tl.minimum(offset + 1, length - 1)
             then = origin + there
-            q = q_ahead.to(tl.float32)
-            q_ahead = tl.load(q_at + then * q_stride1 + wide_d * q_stride3, mask=in_d, other=0.0)
-            u = u_ahead.to(tl.float32)
-            u_ahead = tl.load(u_at + then * u_stride1 + wide_d * u_stride3, mask=in_d, other=0.0)
-            lam = tl.exp(lam_ahead.to(tl.float32))
-            lam_ahead = tl.load(lam_at + then * lam_stride1)
+            q = q_prefetched.to(tl.float32)
+            q_prefetched = tl.load(q_at + then * q_stride1 + wide_d * q_stride3, mask=in_d, other=0.0)
+            u = u_prefetched.to(tl.float32)
+            u_prefetched = tl.load(u_at + then * u_stride1 + wide_d * u_stride3, mask=in_d, other=0.0)
+            lam = tl.exp(lam_prefetched.to(tl.float32))
+            lam_prefetched = tl.load(lam_at + then * lam_stride1)
             t1 = 1.0 / lam
             Su = tl.sum(u[None, :] * S, axis=1)
             u_Su = tl.sum(u * Su, axis=0)
@@ -304,40 +304,40 @@ def sequential_backward_kernel(
         ).to(tl.float32)
         origin = tl.cast(checkpoint, tl.int64) * segment
         now = origin
-        u_ahead = tl.load(u_at + now * u_stride1 + wide_d * u_stride3, mask=in_d, other=0.0)
-        lam_ahead = tl.load(lam_at + now * lam_stride1)
+        u_prefetched = tl.load(u_at + now * u_stride1 + wide_d * u_stride3, mask=in_d, other=0.0)
+        lam_prefetched = tl.load(lam_at + now * lam_stride1)
         for offset in range(length):
             now = origin + offset
             there = tl.minimum(offset + 1, length - 1)
             then = origin + there
             tl.store(S_states_at + ((room + offset) * heads + head) * (size_d * size_d) + at_d_d, S, mask=in_d_d)
-            u = u_ahead.to(tl.float32)
-            u_ahead = tl.load(u_at + then * u_stride1 + wide_d * u_stride3, mask=in_d, other=0.0)
-            lam = tl.exp(lam_ahead.to(tl.float32))
-            lam_ahead = tl.load(lam_at + then * lam_stride1)
+            u = u_prefetched.to(tl.float32)
+            u_prefetched = tl.load(u_at + then * u_stride1 + wide_d * u_stride3, mask=in_d, other=0.0)
+            lam = tl.exp(lam_prefetched.to(tl.float32))
+            lam_prefetched = tl.load(lam_at + then * lam_stride1)
             Su = tl.sum(u[None, :] * S, axis=1)
             u_Su = tl.sum(u * Su, axis=0)
             uS = tl.sum(u[:, None] * S, axis=0)
             S = 1.0 / lam * (S - (1.0 / (lam + u_Su) * Su)[:, None] * uS[None, :])
         tl.debug_barrier()
         now = origin + length - 1
-        q_ahead = tl.load(q_at + now * q_stride1 + wide_d * q_stride3, mask=in_d, other=0.0)
-        u_ahead_2 = tl.load(u_at + now * u_stride1 + wide_d * u_stride3, mask=in_d, other=0.0)
-        lam_ahead_2 = tl.load(lam_at + now * lam_stride1)
-        do_ahead = tl.load(do_at + now * do_stride1 + wide_d * do_stride3, mask=in_d, other=0.0)
+        q_prefetched = tl.load(q_at + now * q_stride1 + wide_d * q_stride3, mask=in_d, other=0.0)
+        u_prefetched_2 = tl.load(u_at + now * u_stride1 + wide_d * u_stride3, mask=in_d, other=0.0)
+        lam_prefetched_2 = tl.load(lam_at + now * lam_stride1)
+        do_prefetched = tl.load(do_at + now * do_stride1 + wide_d * do_stride3, mask=in_d, other=0.0)
         for rest in range(length):
             offset = length - 1 - rest
             now = origin + offset
             there = tl.maximum(offset - 1, 0)
             then = origin + there
-            q = q_ahead.to(tl.float32)
-            q_ahead = tl.load(q_at + then * q_stride1 + wide_d * q_stride3, mask=in_d, other=0.0)
-            u = u_ahead_2.to(tl.float32)
-            u_ahead_2 = tl.load(u_at + then * u_stride1 + wide_d * u_stride3, mask=in_d, other=0.0)
-            lam = tl.exp(lam_ahead_2.to(tl.float32))
-            lam_ahead_2 = tl.load(lam_at + then * lam_stride1)
-            do = do_ahead.to(tl.float32)
-            do_ahead = tl.load(do_at + then * do_stride1 + wide_d * do_stride3, mask=in_d, other=0.0)
+            q = q_prefetched.to(tl.float32)
+            q_prefetched = tl.load(q_at + then * q_stride1 + wide_d * q_stride3, mask=in_d, other=0.0)
+            u = u_prefetched_2.to(tl.float32)
+            u_prefetched_2 = tl.load(u_at + then * u_stride1 + wide_d * u_stride3, mask=in_d, other=0.0)
+            lam = tl.exp(lam_prefetched_2.to(tl.float32))
+            lam_prefetched_2 = tl.load(lam_at + then * lam_stride1)
+            do = do_prefetched.to(tl.float32)
+            do_prefetched = tl.load(do_at + then * do_stride1 + wide_d * do_stride3, mask=in_d, other=0.0)
             S = tl.load(
                 S_states_at + ((room + offset) * heads + head) * (size_d * size_d) + at_d_d, mask=in_d_d, other=0.0
             ).to(tl.float32)
@@ -772,7 +772,7 @@ def triton_forward(given, states, constants, packed=None, needs_backward=True):
     layout = layout_of(batch, steps, packed, needs_backward)
     start = torch_start(given, states, constants, layout.sequences, heads)
     start = {name: x.float().contiguous() for name, x in start.items()}
-    outputs, parts = {}, {}
+    outputs, partial_sums = {}, {}
     outputs["o"] = given["q"].new_empty((batch, steps, heads, size_d))
     finals = {"S": like.new_empty((layout.sequences, heads, size_d, size_d))}
     saved = {}
@@ -812,7 +812,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     block_d = block_of(size_d, 1)
     layout = layout_of(batch, steps, packed)
     incoming_steps = {"o": incoming(cotangents.get("o"), (batch, steps, heads, size_d), like)}
-    ends, workspace, moment, initial_gradients, gradients, parts = {}, {}, {}, {}, {}, {}
+    ends, workspace, moment, initial_gradients, gradients, partial_sums = {}, {}, {}, {}, {}, {}
     ends["S"] = (
         incoming(final_cotangents.get("S"), (layout.sequences, heads, size_d, size_d), like).float().contiguous()
     )
@@ -846,8 +846,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             heads // max(given["lam"].shape[2], 1), steps, layout.segment, batch * steps,
             size_d=size_d, block_d=block_d, num_warps=whole_warps(block_d * block_d),
         )
-    for name, part in parts.items():
-        gradients[name] = part.sum(0)
+    for name, sums in partial_sums.items():
+        gradients[name] = sums.sum(0)
     gradients = {name: typed_like(given[name], gradient) for name, gradient in gradients.items() if name in needs}
     return gradients, {name: gradient for name, gradient in initial_gradients.items() if name in needs}
 
@@ -876,10 +876,10 @@ def step_kernel(
     u_stride0, u_stride1, u_stride2, lam_stride0, lam_stride1, S_stride0, S_stride1,
     next_S_stride0, next_S_stride1, o_stride0, o_stride1, heads, q_group, u_group, lam_group,
     size_d: tl.constexpr, block_d: tl.constexpr,
-    parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
+    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
 ):
     """Each program: one batch entry and head, one step."""
-    place = tl.program_id(0) // parts
+    place = tl.program_id(0) // programs
     if flat:  # more batch entries than a grid is high
         batch = tl.cast(place // heads, tl.int64)
         head = tl.cast(place % heads, tl.int64)
@@ -932,11 +932,11 @@ def step_rows_kernel(
     S_stride0, S_stride1, next_S_stride0, next_S_stride1, o_stride0, o_stride1,
     heads, q_group, u_group, lam_group,
     size_d: tl.constexpr, block_d: tl.constexpr,
-    parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
+    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
     slots: tl.constexpr, block_row: tl.constexpr,
 ):
     """Each program: one batch entry and head, one step over blocks of the states' rows."""
-    place = tl.program_id(0) // parts
+    place = tl.program_id(0) // programs
     if flat:  # more batch entries than a grid is high
         batch = tl.cast(place // heads, tl.int64)
         head = tl.cast(place % heads, tl.int64)
@@ -1013,11 +1013,11 @@ def steps_kernel(
     kept_S_stride0, kept_S_stride1, kept_S_stride2, kept_S_stride3,
     o_stride0, o_stride1, o_stride2, heads, q_group, u_group, lam_group, steps,
     size_d: tl.constexpr, block_d: tl.constexpr,
-    parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
+    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
     yields: tl.constexpr, keeps: tl.constexpr, ends: tl.constexpr,
 ):
     """Each program: one sequence and head, one step after the other, with the state in registers."""
-    place = tl.program_id(0) // parts
+    place = tl.program_id(0) // programs
     if flat:  # more batch entries than a grid is high
         batch = tl.cast(place // heads, tl.int64)
         head = tl.cast(place % heads, tl.int64)
@@ -1050,19 +1050,19 @@ def steps_kernel(
     in_d_d = in_d[:, None] & in_d[None, :]
     S = tl.load(S_at + at_d[:, None] * S_stride2 + at_d[None, :] * S_stride3, mask=in_d_d, other=0.0)
     now = tl.cast(0, tl.int64)
-    q_ahead = tl.load(q_at + now * q_stride1 + wide_d * q_stride3, mask=in_d, other=0.0)
-    u_ahead = tl.load(u_at + now * u_stride1 + wide_d * u_stride3, mask=in_d, other=0.0)
-    lam_ahead = tl.load(lam_at + now * lam_stride1)
+    q_prefetched = tl.load(q_at + now * q_stride1 + wide_d * q_stride3, mask=in_d, other=0.0)
+    u_prefetched = tl.load(u_at + now * u_stride1 + wide_d * u_stride3, mask=in_d, other=0.0)
+    lam_prefetched = tl.load(lam_at + now * lam_stride1)
     S = S.to(tl.float32)
     for offset in range(count):
         now = tl.cast(offset, tl.int64)
         then = tl.minimum(now + 1, count - 1)
-        q = q_ahead.to(tl.float32)
-        q_ahead = tl.load(q_at + then * q_stride1 + wide_d * q_stride3, mask=in_d, other=0.0)
-        u = u_ahead.to(tl.float32)
-        u_ahead = tl.load(u_at + then * u_stride1 + wide_d * u_stride3, mask=in_d, other=0.0)
-        lam = tl.exp(lam_ahead.to(tl.float32))
-        lam_ahead = tl.load(lam_at + then * lam_stride1)
+        q = q_prefetched.to(tl.float32)
+        q_prefetched = tl.load(q_at + then * q_stride1 + wide_d * q_stride3, mask=in_d, other=0.0)
+        u = u_prefetched.to(tl.float32)
+        u_prefetched = tl.load(u_at + then * u_stride1 + wide_d * u_stride3, mask=in_d, other=0.0)
+        lam = tl.exp(lam_prefetched.to(tl.float32))
+        lam_prefetched = tl.load(lam_at + then * lam_stride1)
         t1 = 1.0 / lam
         Su = tl.sum(u[None, :] * S, axis=1)
         u_Su = tl.sum(u * Su, axis=0)

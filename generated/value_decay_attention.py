@@ -71,10 +71,10 @@ from chunkform.runtime.op.version import written_for
 
 written_for("0.1", __file__)
 
-from chunkform.runtime.chunk_kernels.chunk_layout import GROUP, LEVELS, parts_for, places
+from chunkform.runtime.chunk_kernels.chunk_layout import GROUP, LEVELS, chunk_layout, segments_for
 from chunkform.runtime.chunk_kernels.kernels import (
-    adds_steep, chained, chunk_of, cumulate, decayed_product, decayed_sum, first_steep, is_flat,
-    lasting, over_block, part_of, place_of, reach, span, steep, summed,
+    adds_large_range, chained, chunk_of, cumulate, decayed_product, decayed_sum, first_large_range,
+    has_small_range, large_ranges, lasting, over_block, place_of, reach, segment_of, span, summed,
 )
 from chunkform.runtime.chunk_kernels.segment_maps import map_of_all
 from chunkform.runtime.chunk_kernels.split_precision import rounded_and_rest
@@ -84,8 +84,8 @@ from chunkform.runtime.op.decode import Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK, call_of, chunks_of, dtype_of, from_chunks, from_steps, in_parts, in_segments, or_zeros,
-    steps_first, steps_or_zeros,
+    CHUNK, call_of, chunks_of, dtype_of, from_boundaries, from_chunks, from_steps, in_segments,
+    or_zeros, steps_first, steps_or_zeros,
 )
 from chunkform.runtime.torch_form.decays import (
     channel_apply, channel_product, decay_all, decay_in, decay_out, order_mask,
@@ -252,7 +252,7 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     # (32) dk: dS_t v_t
     dk, dS_first = in_segments(_backward_sweep_4, (q, log_beta, do, v), (dS_last,), lead, -1, CHUNK)
     # paired_S: beta_t . ((S_{t-1} . dS_t)^T 1)
-    (paired_S,) = in_parts(_backward_state_adjoint_5, (log_beta, k, v, q, do), (S_0, dS_C), lead, CHUNK)
+    (paired_S,) = from_boundaries(_backward_state_adjoint_5, (log_beta, k, v, q, do), (S_0, dS_C), lead, CHUNK)
     gradients = {}
     gradients["q"] = from_steps(dq, lead, 1, given["q"].dtype)
     gradients["k"] = from_steps(dk, lead, 1, given["k"].dtype)
@@ -279,9 +279,9 @@ def _forward_states_1_composed(later, earlier):
     return (later[0] * earlier[0], (later[0][..., None, :] * earlier[1] + later[1]))
 
 
-def _forward_states_1_applied(parts, states):
+def _forward_states_1_applied(maps, states):
     """The states that leave a segment, from those that enter it."""
-    return ((states[0] * parts[0][..., None, :] + parts[1]),)
+    return ((states[0] * maps[0][..., None, :] + maps[1]),)
 
 
 def torch_forward_states(given, states, constants, exchange):
@@ -322,9 +322,9 @@ def _backward_states_1_composed(later, earlier):
     return (later[0] * earlier[0], (earlier[1] * later[0][..., None, :] + later[1]))
 
 
-def _backward_states_1_applied(parts, states):
+def _backward_states_1_applied(maps, states):
     """The states that leave a segment, from those that enter it."""
-    return ((states[0] * parts[0][..., None, :] + parts[1]),)
+    return ((states[0] * maps[0][..., None, :] + maps[1]),)
 
 
 def torch_backward_states(given, states, constants, saved, cotangents, final_cotangents, exchange):
@@ -349,12 +349,12 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def forward_prepare_1(
+def forward_prologue_1(
     scaled1_p, beta_sums, beta_rests, v_p, v_b, v_t, v_h, v_g, intra1_p,
     q_p, q_b, q_t, q_h, q_g, k_p, k_b, k_t, k_h, k_g, beta_extents,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, part_e: tl.constexpr,
-    FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, tile_e: tl.constexpr,
+    SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
@@ -374,10 +374,10 @@ def forward_prepare_1(
     q_p += b * q_b + h // q_g * q_h
     k_p += b * k_b + h // k_g * k_h
     i_new = i_ok
-    if not FLAT:
-        steep_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
-    for e_start in range(0, E, part_e):
-        e = e_start + tl.arange(0, part_e)
+    if not SMALL_RANGE:
+        large_range_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
+    for e_start in range(0, E, tile_e):
+        e = e_start + tl.arange(0, tile_e)
         e_ok = e < E
         beta_a = over_block(
             tl.load(beta_sums + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0),
@@ -414,8 +414,8 @@ def forward_prepare_1(
     k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     q_k = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
     reads = q_k
-    for e_start in range(0, E, part_e):
-        e = e_start + tl.arange(0, part_e)
+    for e_start in range(0, E, tile_e):
+        e = e_start + tl.arange(0, tile_e)
         e_ok = e < E
         v2 = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         beta_a2 = over_block(
@@ -434,21 +434,21 @@ def forward_prepare_1(
         decayed = decayed_sum(
             reads, v2.to(tl.float32), beta_sums + step * E,
             beta_rests + step * E if EXACT else None, beta_a2, beta_n2, beta_a2, beta_n2, e, e_ok,
-            last, H * E, C, CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
+            last, H * E, C, CHUNK, LEVELS, True, True, SMALL_RANGE, EXACT, DT,
         )  # sum_{j} v_{j,e} [q k^T]_{i,j} m_{i,j,e}
-        if not FLAT:
-            steep_from = first_steep(steep_from, beta_a2, beta_n2, e_ok, C, DT)
-            i_new = i_ok & ((i >= steep_from) | (again > 0))
+        if not SMALL_RANGE:
+            large_range_from = first_large_range(large_range_from, beta_a2, beta_n2, e_ok, C, DT)
+            i_new = i_ok & ((i >= large_range_from) | (again > 0))
         tl.store(intra1_p + at * E + i[:, None] * E + e[None, :], decayed, mask=i_new[:, None] & e_ok[None, :])
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def forward_prepare_1_others(
+def forward_prologue_1_slow(
     scaled1_p, beta_sums, beta_rests, v_p, v_b, v_t, v_h, v_g, intra1_p,
     q_p, q_b, q_t, q_h, q_g, k_p, k_b, k_t, k_h, k_g, beta_extents,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, part_e: tl.constexpr,
-    FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, tile_e: tl.constexpr,
+    SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
@@ -456,7 +456,7 @@ def forward_prepare_1_others(
     d = tl.arange(0, block_d)
     d_ok = d < D
     group = tl.program_id(0) * GROUP
-    if steep(beta_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
+    if large_ranges(beta_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
         return
     v_p_all = v_p
     q_p_all = q_p
@@ -474,10 +474,10 @@ def forward_prepare_1_others(
             q_p = q_p_all + b * q_b + h // q_g * q_h
             k_p = k_p_all + b * k_b + h // k_g * k_h
             extent = reach(beta_extents + at, last, C, CHUNK)
-            if not is_flat(extent, DT):
-                steep_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
-                for e_start in range(0, E, part_e):
-                    e = e_start + tl.arange(0, part_e)
+            if not has_small_range(extent, DT):
+                large_range_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
+                for e_start in range(0, E, tile_e):
+                    e = e_start + tl.arange(0, tile_e)
                     e_ok = e < E
                     beta_a = over_block(
                         tl.load(
@@ -526,8 +526,8 @@ def forward_prepare_1_others(
                 )
                 q_k = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
                 reads = q_k
-                for e_start in range(0, E, part_e):
-                    e = e_start + tl.arange(0, part_e)
+                for e_start in range(0, E, tile_e):
+                    e = e_start + tl.arange(0, tile_e)
                     e_ok = e < E
                     v2 = tl.load(
                         v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
@@ -554,22 +554,22 @@ def forward_prepare_1_others(
                     decayed = decayed_sum(
                         reads, v2.to(tl.float32), beta_sums + step * E,
                         beta_rests + step * E if EXACT else None, beta_a2, beta_n2, beta_a2,
-                        beta_n2, e, e_ok, last, H * E, C, CHUNK, LEVELS, True, True, FLAT, EXACT,
-                        DT,
+                        beta_n2, e, e_ok, last, H * E, C, CHUNK, LEVELS, True, True, SMALL_RANGE,
+                        EXACT, DT,
                     )  # sum_{j} v_{j,e} [q k^T]_{i,j} m_{i,j,e}
-                    if not FLAT:
-                        steep_from = first_steep(steep_from, beta_a2, beta_n2, e_ok, C, DT)
-                        i_new = i_ok & ((i >= steep_from) | (again > 0))
+                    if not SMALL_RANGE:
+                        large_range_from = first_large_range(large_range_from, beta_a2, beta_n2, e_ok, C, DT)
+                        i_new = i_ok & ((i >= large_range_from) | (again > 0))
                     tl.store(
                         intra1_p + at * E + i[:, None] * E + e[None, :], decayed, mask=i_new[:, None] & e_ok[None, :]
                     )
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def forward_sweep_1(
     S_first, S_last, intra1_p, q_p, q_b, q_t, q_h, q_g, beta_sums, beta_rests, o_out, scaled1_p,
     k_p, k_b, k_t, k_h, k_g,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
     C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
@@ -579,7 +579,7 @@ def forward_sweep_1(
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
     sh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -669,9 +669,9 @@ def forward_sweep_1(
     for n_d in tl.static_range((D + block_d - 1) // block_d):
         if YIELD:
             if S_last is not None:
-                if part == parts - 1:
+                if segment == segments - 1:
                     tl.store(
-                        S_last + (sh // H // parts * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
+                        S_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
                         S[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         else:
@@ -691,94 +691,94 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "ab28da08e405db7b")
-    lay = places(packed, (B, T, H), config.chunk)
-    parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
+    config = choose(some.dtype, (D, E), "c8e39b22b8e176e7")
+    layout = chunk_layout(packed, (B, T, H), config.chunk)
+    segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
     S_starts = S_first
-    beta_sums, beta_rests, beta_extents = cumulate(beta, lay, config.exact)
+    beta_sums, beta_rests, beta_extents = cumulate(beta, layout, config.exact)
     scaled1 = some.new_empty((B, H, T, E))
     intra1 = some.new_empty((B, H, T, E), dtype=torch.float32)
     launch(
-        forward_prepare_1, (lay.programs,),
+        forward_prologue_1, (layout.programs,),
         scaled1, beta_sums, beta_rests, v, *strides(v, H), intra1, q, *strides(q, H),
         k, *strides(k, H), beta_extents,
-        *lay.at_once, lay.programs,
-        D=D, E=E, block_d=config.padded(D), part_e=min(config.block, config.padded(E)), FLAT=True,
-        GROUP=GROUP, CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
-        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1,
-        maxnreg=config.registers,
+        *layout.at_once, layout.programs,
+        D=D, E=E, block_d=config.padded(D), tile_e=min(config.block, config.padded(E)),
+        SMALL_RANGE=True, GROUP=GROUP, CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels,
+        EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=config.prologue_warps, num_stages=1, maxnreg=config.registers,
     )
     launch(
-        forward_prepare_1_others, (cdiv(lay.programs, GROUP),),
+        forward_prologue_1_slow, (cdiv(layout.programs, GROUP),),
         scaled1, beta_sums, beta_rests, v, *strides(v, H), intra1, q, *strides(q, H),
         k, *strides(k, H), beta_extents,
-        *lay.at_once, lay.programs,
-        D=D, E=E, block_d=config.padded(D), part_e=min(config.block, config.padded(E)), FLAT=False,
-        GROUP=GROUP, CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
-        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1,
-        maxnreg=config.registers,
+        *layout.at_once, layout.programs,
+        D=D, E=E, block_d=config.padded(D), tile_e=min(config.block, config.padded(E)),
+        SMALL_RANGE=False, GROUP=GROUP, CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels,
+        EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=config.prologue_warps, num_stages=1, maxnreg=config.registers,
     )
     beta_extents = None
-    if parts > 1 or exchange is not None:
-        S_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
-        walk = config.walk(
+    if segments > 1 or exchange is not None:
+        S_ends = some.new_empty((B * segments, H, D, E), dtype=torch.float32)
+        sweep = config.sweep(
             E, config.padded(D) * k.element_size(), 0, scaled1.element_size() + beta_sums.element_size(), elements=True
         )
         launch(
-            forward_sweep_1, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+            forward_sweep_1, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
             None, S_ends, intra1, q, *strides(q, H), beta_sums, beta_rests, None, scaled1,
             k, *strides(k, H),
-            *lay.walked, parts, lay.length(parts),
-            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=False,
-            WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
-            LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+            *layout.swept, segments, layout.length(segments),
+            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False,
+            WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
+            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
         if exchange is not None:  # other segments of the sequence are elsewhere
             S_coming = exchange.begin(
                 (
                     map_of_all(
-                        "S", S_first, S_ends, lay, parts, True, decay=(beta_sums, beta_rests),
+                        "S", S_first, S_ends, layout, segments, True, decay=(beta_sums, beta_rests),
                         axis=1, exact=config.exact,
                     ),
                 )
             )
-    if parts > 1 or exchange is not None:
+    if segments > 1 or exchange is not None:
         if exchange is not None:
             ((S_first, S_starts),) = S_coming()
         else:
-            S_starts = chained(S_first, S_ends, lay, parts, True, (beta_sums, beta_rests), 1, config.exact)
+            S_starts = chained(S_first, S_ends, layout, segments, True, (beta_sums, beta_rests), 1, config.exact)
     S_ends = None
     o = some.new_empty((B, T, H, E), dtype=some.dtype)
-    S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if finals else None
-    walk = config.walk(
+    S_last = some.new_empty((layout.sequences, H, D, E), dtype=torch.float32) if finals else None
+    sweep = config.sweep(
         E, config.padded(D) * (q.element_size() + k.element_size()), 0,
         intra1.element_size() + scaled1.element_size() + beta_sums.element_size(), elements=True,
     )
     launch(
-        forward_sweep_1, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+        forward_sweep_1, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
         S_starts, S_last, intra1, q, *strides(q, H), beta_sums, beta_rests, o, scaled1,
         k, *strides(k, H),
-        *lay.walked, parts, lay.length(parts),
-        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=True,
-        WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
-        LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-        num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+        *layout.swept, segments, layout.length(segments),
+        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True,
+        WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
+        LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
     )
     beta_rests = beta_sums = intra1 = scaled1 = None
     saved = {}
-    if parts > 1:
+    if segments > 1:
         saved |= {"S starts": S_starts}
     return {"o": o}, {"S": S_last}, saved
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def backward_prepare_1(
+def backward_prologue_1(
     do_p, do_b, do_t, do_h, do_g, v_p, v_b, v_t, v_h, v_g, beta_sums, beta_rests, beta_extents,
     scaled1_p, scaled2_p, matrix1,
     T, H, chunks, begins, stops, programs,
-    E: tl.constexpr, part_e: tl.constexpr, FLAT: tl.constexpr, GROUP: tl.constexpr,
+    E: tl.constexpr, tile_e: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr,
     CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
@@ -796,11 +796,11 @@ def backward_prepare_1(
     do_p += b * do_b + h // do_g * do_h
     v_p += b * v_b + h // v_g * v_h
     i_new = i_ok
-    if not FLAT:
-        steep_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
+    if not SMALL_RANGE:
+        large_range_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
     products = tl.zeros([C, C], tl.float32)
-    for e_start in range(0, E, part_e):
-        e = e_start + tl.arange(0, part_e)
+    for e_start in range(0, E, tile_e):
+        e = e_start + tl.arange(0, tile_e)
         e_ok = e < E
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
@@ -821,11 +821,11 @@ def backward_prepare_1(
         products = decayed_product(
             products, do.to(tl.float32), v.to(tl.float32), beta_sums + step * E,
             beta_rests + step * E if EXACT else None, beta_a, beta_n, beta_a, beta_n, e, e_ok, last,
-            H * E, C, CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
+            H * E, C, CHUNK, LEVELS, True, True, SMALL_RANGE, EXACT, DT,
         )
-        if not FLAT:
-            steep_from = first_steep(steep_from, beta_a, beta_n, e_ok, C, DT)
-            i_new = i_ok & ((i >= steep_from) | (again > 0))
+        if not SMALL_RANGE:
+            large_range_from = first_large_range(large_range_from, beta_a, beta_n, e_ok, C, DT)
+            i_new = i_ok & ((i >= large_range_from) | (again > 0))
         since = span(beta_a, beta_n, 0.0, 0)
         tl.store(
             scaled1_p + at * E + i[:, None] * E + e[None, :], (do.to(tl.float32) * since),
@@ -850,23 +850,23 @@ def backward_prepare_1(
         )  # v . until
     tl.store(
         matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products,
-        mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
+        mask=None if SMALL_RANGE else (i >= large_range_from)[:, None] & (i >= 0)[None, :],
     )  # products
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def backward_prepare_1_others(
+def backward_prologue_1_slow(
     do_p, do_b, do_t, do_h, do_g, v_p, v_b, v_t, v_h, v_g, beta_sums, beta_rests, beta_extents,
     scaled1_p, scaled2_p, matrix1,
     T, H, chunks, begins, stops, programs,
-    E: tl.constexpr, part_e: tl.constexpr, FLAT: tl.constexpr, GROUP: tl.constexpr,
+    E: tl.constexpr, tile_e: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr,
     CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     i = tl.arange(0, C)
     group = tl.program_id(0) * GROUP
-    if steep(beta_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
+    if large_ranges(beta_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
         return
     do_p_all = do_p
     v_p_all = v_p
@@ -882,11 +882,11 @@ def backward_prepare_1_others(
             do_p = do_p_all + b * do_b + h // do_g * do_h
             v_p = v_p_all + b * v_b + h // v_g * v_h
             extent = reach(beta_extents + at, last, C, CHUNK)
-            if not is_flat(extent, DT):
-                steep_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
+            if not has_small_range(extent, DT):
+                large_range_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
                 products = tl.zeros([C, C], tl.float32)
-                for e_start in range(0, E, part_e):
-                    e = e_start + tl.arange(0, part_e)
+                for e_start in range(0, E, tile_e):
+                    e = e_start + tl.arange(0, tile_e)
                     e_ok = e < E
                     do = tl.load(
                         do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
@@ -917,11 +917,11 @@ def backward_prepare_1_others(
                     products = decayed_product(
                         products, do.to(tl.float32), v.to(tl.float32), beta_sums + step * E,
                         beta_rests + step * E if EXACT else None, beta_a, beta_n, beta_a, beta_n, e,
-                        e_ok, last, H * E, C, CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
+                        e_ok, last, H * E, C, CHUNK, LEVELS, True, True, SMALL_RANGE, EXACT, DT,
                     )
-                    if not FLAT:
-                        steep_from = first_steep(steep_from, beta_a, beta_n, e_ok, C, DT)
-                        i_new = i_ok & ((i >= steep_from) | (again > 0))
+                    if not SMALL_RANGE:
+                        large_range_from = first_large_range(large_range_from, beta_a, beta_n, e_ok, C, DT)
+                        i_new = i_ok & ((i >= large_range_from) | (again > 0))
                     since = span(beta_a, beta_n, 0.0, 0)
                     tl.store(
                         scaled1_p + at * E + i[:, None] * E + e[None, :],
@@ -946,15 +946,15 @@ def backward_prepare_1_others(
                     )  # v . until
                 tl.store(
                     matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products,
-                    mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
+                    mask=None if SMALL_RANGE else (i >= large_range_from)[:, None] & (i >= 0)[None, :],
                 )  # products
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_1(
-    S_first, S_borders, scaled1_p, k_p, k_b, k_t, k_h, k_g, matrix1, dq_out, beta_sums,
+    S_first, S_checkpoints, scaled1_p, k_p, k_b, k_t, k_h, k_g, matrix1, dq_out, beta_sums,
     beta_rests, scaled2_p,
-    T, H, chunks, starts, parts, length, blocks,
+    T, H, chunks, starts, segments, length, blocks,
     E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, BLOCK: tl.constexpr,
     C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
@@ -964,7 +964,7 @@ def backward_sweep_1(
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
     sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -1006,10 +1006,10 @@ def backward_sweep_1(
                 if EXACT
                 else tl.full([1], 0, tl.int32)
             )
-            if S_borders is not None:
+            if S_checkpoints is not None:
                 if n % (BLOCK // C) == 0:
                     tl.store(
-                        S_borders
+                        S_checkpoints
                         + (bh * blocks + first_block + n // (BLOCK // C)) * D * E
                         + d[:, None] * E
                         + e[n_e][None, :], S[n_e], mask=d_ok[:, None] & e_ok[n_e][None, :],
@@ -1044,12 +1044,12 @@ def backward_sweep_1(
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def backward_prepare_2(
+def backward_prologue_2(
     scaled3_p, beta_sums, beta_rests, do_p, do_b, do_t, do_h, do_g, intra1_p,
     k_p, k_b, k_t, k_h, k_g, q_p, q_b, q_t, q_h, q_g, beta_extents,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, part_e: tl.constexpr,
-    FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, tile_e: tl.constexpr,
+    SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
@@ -1069,10 +1069,10 @@ def backward_prepare_2(
     k_p += b * k_b + h // k_g * k_h
     q_p += b * q_b + h // q_g * q_h
     i_new = i_ok
-    if not FLAT:
-        steep_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
-    for e_start in range(0, E, part_e):
-        e = e_start + tl.arange(0, part_e)
+    if not SMALL_RANGE:
+        large_range_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
+    for e_start in range(0, E, tile_e):
+        e = e_start + tl.arange(0, tile_e)
         e_ok = e < E
         beta_a = over_block(
             tl.load(beta_sums + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0),
@@ -1097,8 +1097,8 @@ def backward_prepare_2(
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     k_q = tl.dot(k.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # k q^T
     reads = k_q
-    for e_start in range(0, E, part_e):
-        e = e_start + tl.arange(0, part_e)
+    for e_start in range(0, E, tile_e):
+        e = e_start + tl.arange(0, tile_e)
         e_ok = e < E
         do2 = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         beta_a2 = over_block(
@@ -1117,22 +1117,22 @@ def backward_prepare_2(
         decayed = decayed_sum(
             reads, do2.to(tl.float32), beta_sums + step * E,
             beta_rests + step * E if EXACT else None, beta_a2, beta_n2, beta_a2, beta_n2, e, e_ok,
-            last, H * E, C, CHUNK, LEVELS, False, True, FLAT, EXACT, DT,
+            last, H * E, C, CHUNK, LEVELS, False, True, SMALL_RANGE, EXACT, DT,
         )  # sum_{j} [k q^T]_{i,j} do_{j,e} m_{i,j,e}
-        if not FLAT:
-            steep_from = first_steep(steep_from, beta_a2, beta_n2, e_ok, C, DT)
-            again = adds_steep(again, reads, do2.to(tl.float32), steep_from, C)
-            i_new = i_ok & ((i >= steep_from) | (again > 0))
+        if not SMALL_RANGE:
+            large_range_from = first_large_range(large_range_from, beta_a2, beta_n2, e_ok, C, DT)
+            again = adds_large_range(again, reads, do2.to(tl.float32), large_range_from, C)
+            i_new = i_ok & ((i >= large_range_from) | (again > 0))
         tl.store(intra1_p + at * E + i[:, None] * E + e[None, :], decayed, mask=i_new[:, None] & e_ok[None, :])
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def backward_prepare_2_others(
+def backward_prologue_2_slow(
     scaled3_p, beta_sums, beta_rests, do_p, do_b, do_t, do_h, do_g, intra1_p,
     k_p, k_b, k_t, k_h, k_g, q_p, q_b, q_t, q_h, q_g, beta_extents,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, part_e: tl.constexpr,
-    FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, tile_e: tl.constexpr,
+    SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
@@ -1140,7 +1140,7 @@ def backward_prepare_2_others(
     d = tl.arange(0, block_d)
     d_ok = d < D
     group = tl.program_id(0) * GROUP
-    if steep(beta_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
+    if large_ranges(beta_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
         return
     do_p_all = do_p
     k_p_all = k_p
@@ -1158,10 +1158,10 @@ def backward_prepare_2_others(
             k_p = k_p_all + b * k_b + h // k_g * k_h
             q_p = q_p_all + b * q_b + h // q_g * q_h
             extent = reach(beta_extents + at, last, C, CHUNK)
-            if not is_flat(extent, DT):
-                steep_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
-                for e_start in range(0, E, part_e):
-                    e = e_start + tl.arange(0, part_e)
+            if not has_small_range(extent, DT):
+                large_range_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
+                for e_start in range(0, E, tile_e):
+                    e = e_start + tl.arange(0, tile_e)
                     e_ok = e < E
                     beta_a = over_block(
                         tl.load(
@@ -1198,8 +1198,8 @@ def backward_prepare_2_others(
                 )
                 k_q = tl.dot(k.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # k q^T
                 reads = k_q
-                for e_start in range(0, E, part_e):
-                    e = e_start + tl.arange(0, part_e)
+                for e_start in range(0, E, tile_e):
+                    e = e_start + tl.arange(0, tile_e)
                     e_ok = e < E
                     do2 = tl.load(
                         do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
@@ -1226,23 +1226,23 @@ def backward_prepare_2_others(
                     decayed = decayed_sum(
                         reads, do2.to(tl.float32), beta_sums + step * E,
                         beta_rests + step * E if EXACT else None, beta_a2, beta_n2, beta_a2,
-                        beta_n2, e, e_ok, last, H * E, C, CHUNK, LEVELS, False, True, FLAT, EXACT,
-                        DT,
+                        beta_n2, e, e_ok, last, H * E, C, CHUNK, LEVELS, False, True, SMALL_RANGE,
+                        EXACT, DT,
                     )  # sum_{j} [k q^T]_{i,j} do_{j,e} m_{i,j,e}
-                    if not FLAT:
-                        steep_from = first_steep(steep_from, beta_a2, beta_n2, e_ok, C, DT)
-                        again = adds_steep(again, reads, do2.to(tl.float32), steep_from, C)
-                        i_new = i_ok & ((i >= steep_from) | (again > 0))
+                    if not SMALL_RANGE:
+                        large_range_from = first_large_range(large_range_from, beta_a2, beta_n2, e_ok, C, DT)
+                        again = adds_large_range(again, reads, do2.to(tl.float32), large_range_from, C)
+                        i_new = i_ok & ((i >= large_range_from) | (again > 0))
                     tl.store(
                         intra1_p + at * E + i[:, None] * E + e[None, :], decayed, mask=i_new[:, None] & e_ok[None, :]
                     )
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_2(
-    dS_first, dS_last, dS_borders, intra1_p, k_p, k_b, k_t, k_h, k_g, beta_sums, beta_rests,
+    dS_first, dS_last, dS_checkpoints, intra1_p, k_p, k_b, k_t, k_h, k_g, beta_sums, beta_rests,
     dv_out, scaled3_p, q_p, q_b, q_t, q_h, q_g,
-    T, H, chunks, starts, parts, length, blocks,
+    T, H, chunks, starts, segments, length, blocks,
     D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
     BLOCK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
@@ -1252,7 +1252,7 @@ def backward_sweep_2(
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
     sh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -1305,10 +1305,10 @@ def backward_sweep_2(
         )
         dS_next = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
-            if dS_borders is not None:
+            if dS_checkpoints is not None:
                 if (n == 0) | ((count - n) % (BLOCK // C) == 0):
                     tl.store(
-                        dS_borders
+                        dS_checkpoints
                         + (bh * blocks + first_block + (count - 1 - n) // (BLOCK // C)) * D * E
                         + d[n_d][None, :] * E
                         + e[:, None], dS[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
@@ -1351,9 +1351,9 @@ def backward_sweep_2(
     for n_d in tl.static_range((D + block_d - 1) // block_d):
         if YIELD:
             if dS_last is not None:
-                if part == 0:
+                if segment == 0:
                     tl.store(
-                        dS_last + (sh // H // parts * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
+                        dS_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
                         dS[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         else:
@@ -1364,11 +1364,11 @@ def backward_sweep_2(
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def backward_prepare_3(
+def backward_prologue_3(
     v_p, v_b, v_t, v_h, v_g, do_p, do_b, do_t, do_h, do_g, beta_sums, beta_rests, beta_extents,
     scaled4_p, matrix2,
     T, H, chunks, begins, stops, programs,
-    E: tl.constexpr, part_e: tl.constexpr, FLAT: tl.constexpr, GROUP: tl.constexpr,
+    E: tl.constexpr, tile_e: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr,
     CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
@@ -1386,11 +1386,11 @@ def backward_prepare_3(
     v_p += b * v_b + h // v_g * v_h
     do_p += b * do_b + h // do_g * do_h
     i_new = i_ok
-    if not FLAT:
-        steep_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
+    if not SMALL_RANGE:
+        large_range_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
     products = tl.zeros([C, C], tl.float32)
-    for e_start in range(0, E, part_e):
-        e = e_start + tl.arange(0, part_e)
+    for e_start in range(0, E, tile_e):
+        e = e_start + tl.arange(0, tile_e)
         e_ok = e < E
         v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
@@ -1411,11 +1411,11 @@ def backward_prepare_3(
         products = decayed_product(
             products, v.to(tl.float32), do.to(tl.float32), beta_sums + step * E,
             beta_rests + step * E if EXACT else None, beta_a, beta_n, beta_a, beta_n, e, e_ok, last,
-            H * E, C, CHUNK, LEVELS, False, True, FLAT, EXACT, DT,
+            H * E, C, CHUNK, LEVELS, False, True, SMALL_RANGE, EXACT, DT,
         )
-        if not FLAT:
-            steep_from = first_steep(steep_from, beta_a, beta_n, e_ok, C, DT)
-            i_new = i_ok & ((i >= steep_from) | (again > 0))
+        if not SMALL_RANGE:
+            large_range_from = first_large_range(large_range_from, beta_a, beta_n, e_ok, C, DT)
+            i_new = i_ok & ((i >= large_range_from) | (again > 0))
         beta_a_end = over_block(
             tl.load(beta_sums + step * E + last * (H * E) + e, mask=e_ok, other=0),
             beta_sums + step * E, (last), e, e_ok, last, H * E, C, CHUNK,
@@ -1435,23 +1435,23 @@ def backward_prepare_3(
         )  # v . since
     tl.store(
         matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products,
-        mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
+        mask=None if SMALL_RANGE else (i >= large_range_from)[None, :] & (i >= 0)[:, None],
     )  # products
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def backward_prepare_3_others(
+def backward_prologue_3_slow(
     v_p, v_b, v_t, v_h, v_g, do_p, do_b, do_t, do_h, do_g, beta_sums, beta_rests, beta_extents,
     scaled4_p, matrix2,
     T, H, chunks, begins, stops, programs,
-    E: tl.constexpr, part_e: tl.constexpr, FLAT: tl.constexpr, GROUP: tl.constexpr,
+    E: tl.constexpr, tile_e: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr,
     CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     i = tl.arange(0, C)
     group = tl.program_id(0) * GROUP
-    if steep(beta_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
+    if large_ranges(beta_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
         return
     v_p_all = v_p
     do_p_all = do_p
@@ -1467,11 +1467,11 @@ def backward_prepare_3_others(
             v_p = v_p_all + b * v_b + h // v_g * v_h
             do_p = do_p_all + b * do_b + h // do_g * do_h
             extent = reach(beta_extents + at, last, C, CHUNK)
-            if not is_flat(extent, DT):
-                steep_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
+            if not has_small_range(extent, DT):
+                large_range_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
                 products = tl.zeros([C, C], tl.float32)
-                for e_start in range(0, E, part_e):
-                    e = e_start + tl.arange(0, part_e)
+                for e_start in range(0, E, tile_e):
+                    e = e_start + tl.arange(0, tile_e)
                     e_ok = e < E
                     v = tl.load(
                         v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
@@ -1502,11 +1502,11 @@ def backward_prepare_3_others(
                     products = decayed_product(
                         products, v.to(tl.float32), do.to(tl.float32), beta_sums + step * E,
                         beta_rests + step * E if EXACT else None, beta_a, beta_n, beta_a, beta_n, e,
-                        e_ok, last, H * E, C, CHUNK, LEVELS, False, True, FLAT, EXACT, DT,
+                        e_ok, last, H * E, C, CHUNK, LEVELS, False, True, SMALL_RANGE, EXACT, DT,
                     )
-                    if not FLAT:
-                        steep_from = first_steep(steep_from, beta_a, beta_n, e_ok, C, DT)
-                        i_new = i_ok & ((i >= steep_from) | (again > 0))
+                    if not SMALL_RANGE:
+                        large_range_from = first_large_range(large_range_from, beta_a, beta_n, e_ok, C, DT)
+                        i_new = i_ok & ((i >= large_range_from) | (again > 0))
                     beta_a_end = over_block(
                         tl.load(beta_sums + step * E + last * (H * E) + e, mask=e_ok, other=0),
                         beta_sums + step * E, (last), e, e_ok, last, H * E, C, CHUNK,
@@ -1526,15 +1526,15 @@ def backward_prepare_3_others(
                     )  # v . since
                 tl.store(
                     matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products,
-                    mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
+                    mask=None if SMALL_RANGE else (i >= large_range_from)[None, :] & (i >= 0)[:, None],
                 )  # products
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_3(
     dS_first, scaled4_p, q_p, q_b, q_t, q_h, q_g, matrix2, dk_out, beta_sums, beta_rests,
     scaled3_p,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
@@ -1543,7 +1543,7 @@ def backward_sweep_3(
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
     sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -1615,12 +1615,12 @@ def backward_sweep_3(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_unroll_1(
-    S_borders, dS_borders, beta_sums, beta_rests, k_p, k_b, k_t, k_h, k_g,
+    S_checkpoints, dS_checkpoints, beta_sums, beta_rests, k_p, k_b, k_t, k_h, k_g,
     v_p, v_b, v_t, v_h, v_g, q_p, q_b, q_t, q_h, q_g, do_p, do_b, do_t, do_h, do_g,
     beta_extents, S__out,
     T, H, chunks, begins, stops, programs,
     D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
-    FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
+    SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """State-adjoint products at each step, of all intervals at once."""
@@ -1644,14 +1644,14 @@ def backward_unroll_1(
     q_p += b * q_b + h // q_g * q_h
     do_p += b * do_b + h // do_g * do_h
     i_new = i_ok
-    if not FLAT:
-        steep_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
+    if not SMALL_RANGE:
+        large_range_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
     S = tl.load(
-        S_borders + (bh * chunks + c) * D * E + d[:, None] * E + e[None, :],
+        S_checkpoints + (bh * chunks + c) * D * E + d[:, None] * E + e[None, :],
         mask=d_ok[:, None] & e_ok[None, :], other=0.0,
     )  # S
     dS = tl.load(
-        dS_borders + (bh * chunks + c) * D * E + d[:, None] * E + e[None, :],
+        dS_checkpoints + (bh * chunks + c) * D * E + d[:, None] * E + e[None, :],
         mask=d_ok[:, None] & e_ok[None, :], other=0.0,
     )  # dS
     S_dS = tl.sum((S.to(tl.float32) * dS.to(tl.float32)), axis=0)  # (S . dS)^T 1
@@ -1693,22 +1693,22 @@ def backward_unroll_1(
     q_k = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # (q) (k)^T
     decayed = decayed_sum(
         q_k, v.to(tl.float32), beta_sums + step * E, beta_rests + step * E if EXACT else None,
-        beta_a, beta_n, beta_a, beta_n, e, e_ok, last, H * E, C, CHUNK, LEVELS, True, False, FLAT,
-        EXACT, DT,
+        beta_a, beta_n, beta_a, beta_n, e, e_ok, last, H * E, C, CHUNK, LEVELS, True, False,
+        SMALL_RANGE, EXACT, DT,
     )  # sum_{j} m_{i,j,e} (v)_{j,e} [(q) (k)^T]_{i,j}
-    if not FLAT:
-        steep_from = first_steep(steep_from, beta_a, beta_n, e_ok, C, DT)
-        i_new = i_ok & ((i >= steep_from) | (again > 0))
+    if not SMALL_RANGE:
+        large_range_from = first_large_range(large_range_from, beta_a, beta_n, e_ok, C, DT)
+        i_new = i_ok & ((i >= large_range_from) | (again > 0))
     k_q = tl.dot(k.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # (k) (q)^T
     decayed2 = decayed_sum(
         k_q, do.to(tl.float32), beta_sums + step * E, beta_rests + step * E if EXACT else None,
-        beta_a, beta_n, beta_a, beta_n, e, e_ok, last, H * E, C, CHUNK, LEVELS, False, False, FLAT,
-        EXACT, DT,
+        beta_a, beta_n, beta_a, beta_n, e, e_ok, last, H * E, C, CHUNK, LEVELS, False, False,
+        SMALL_RANGE, EXACT, DT,
     )  # sum_{j} m_{i,j,e} (do)_{j,e} [(k) (q)^T]_{i,j}
-    if not FLAT:
-        steep_from = first_steep(steep_from, beta_a, beta_n, e_ok, C, DT)
-        again = adds_steep(again, k_q, do.to(tl.float32), steep_from, C)
-        i_new = i_ok & ((i >= steep_from) | (again > 0))
+    if not SMALL_RANGE:
+        large_range_from = first_large_range(large_range_from, beta_a, beta_n, e_ok, C, DT)
+        again = adds_large_range(again, k_q, do.to(tl.float32), large_range_from, C)
+        i_new = i_ok & ((i >= large_range_from) | (again > 0))
     known2 = (q_S * do.to(tl.float32) * since2) + (decayed * do.to(tl.float32)) + (-(v.to(tl.float32) * decayed2))
     sums2 = summed(known2, C, False, True, DT)  # [i <= j] w
     tl.store(
@@ -1718,13 +1718,13 @@ def backward_unroll_1(
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def backward_unroll_1_others(
-    S_borders, dS_borders, beta_sums, beta_rests, k_p, k_b, k_t, k_h, k_g,
+def backward_unroll_1_slow(
+    S_checkpoints, dS_checkpoints, beta_sums, beta_rests, k_p, k_b, k_t, k_h, k_g,
     v_p, v_b, v_t, v_h, v_g, q_p, q_b, q_t, q_h, q_g, do_p, do_b, do_t, do_h, do_g,
     beta_extents, S__out,
     T, H, chunks, begins, stops, programs,
     D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
-    FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
+    SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
@@ -1735,7 +1735,7 @@ def backward_unroll_1_others(
     e = tile * block_e + tl.arange(0, block_e)
     e_ok = e < E
     group = (tl.program_id(0) // tl.cdiv(E, block_e)) * GROUP
-    if steep(beta_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
+    if large_ranges(beta_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
         return
     k_p_all = k_p
     v_p_all = v_p
@@ -1755,14 +1755,14 @@ def backward_unroll_1_others(
             q_p = q_p_all + b * q_b + h // q_g * q_h
             do_p = do_p_all + b * do_b + h // do_g * do_h
             extent = reach(beta_extents + at, last, C, CHUNK)
-            if not is_flat(extent, DT):
-                steep_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
+            if not has_small_range(extent, DT):
+                large_range_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
                 S = tl.load(
-                    S_borders + (bh * chunks + c) * D * E + d[:, None] * E + e[None, :],
+                    S_checkpoints + (bh * chunks + c) * D * E + d[:, None] * E + e[None, :],
                     mask=d_ok[:, None] & e_ok[None, :], other=0.0,
                 )  # S
                 dS = tl.load(
-                    dS_borders + (bh * chunks + c) * D * E + d[:, None] * E + e[None, :],
+                    dS_checkpoints + (bh * chunks + c) * D * E + d[:, None] * E + e[None, :],
                     mask=d_ok[:, None] & e_ok[None, :], other=0.0,
                 )  # dS
                 S_dS = tl.sum((S.to(tl.float32) * dS.to(tl.float32)), axis=0)  # (S . dS)^T 1
@@ -1819,21 +1819,21 @@ def backward_unroll_1_others(
                 decayed = decayed_sum(
                     q_k, v.to(tl.float32), beta_sums + step * E,
                     beta_rests + step * E if EXACT else None, beta_a, beta_n, beta_a, beta_n, e,
-                    e_ok, last, H * E, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
+                    e_ok, last, H * E, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} m_{i,j,e} (v)_{j,e} [(q) (k)^T]_{i,j}
-                if not FLAT:
-                    steep_from = first_steep(steep_from, beta_a, beta_n, e_ok, C, DT)
-                    i_new = i_ok & ((i >= steep_from) | (again > 0))
+                if not SMALL_RANGE:
+                    large_range_from = first_large_range(large_range_from, beta_a, beta_n, e_ok, C, DT)
+                    i_new = i_ok & ((i >= large_range_from) | (again > 0))
                 k_q = tl.dot(k.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # (k) (q)^T
                 decayed2 = decayed_sum(
                     k_q, do.to(tl.float32), beta_sums + step * E,
                     beta_rests + step * E if EXACT else None, beta_a, beta_n, beta_a, beta_n, e,
-                    e_ok, last, H * E, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
+                    e_ok, last, H * E, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} m_{i,j,e} (do)_{j,e} [(k) (q)^T]_{i,j}
-                if not FLAT:
-                    steep_from = first_steep(steep_from, beta_a, beta_n, e_ok, C, DT)
-                    again = adds_steep(again, k_q, do.to(tl.float32), steep_from, C)
-                    i_new = i_ok & ((i >= steep_from) | (again > 0))
+                if not SMALL_RANGE:
+                    large_range_from = first_large_range(large_range_from, beta_a, beta_n, e_ok, C, DT)
+                    again = adds_large_range(again, k_q, do.to(tl.float32), large_range_from, C)
+                    i_new = i_ok & ((i >= large_range_from) | (again > 0))
                 known2 = (
                     (q_S * do.to(tl.float32) * since2)
                     + (decayed * do.to(tl.float32))
@@ -1857,166 +1857,172 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "ab28da08e405db7b")
-    lay = places(packed, (B, T, H), config.chunk)
-    blocks = places(packed, (B, T, H), config.span)
-    parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
+    config = choose(some.dtype, (D, E), "c8e39b22b8e176e7")
+    layout = chunk_layout(packed, (B, T, H), config.chunk)
+    blocks = chunk_layout(packed, (B, T, H), config.span)
+    segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
     dS_first = dS_starts = whole(final_cotangents.get("S"))
-    S_starts = saved["S starts"] if parts > 1 else S_first
+    S_starts = saved["S starts"] if segments > 1 else S_first
     do = cotangent(cotangents.get("o"), some, (B, T, H, E))
-    beta_sums, beta_rests, beta_extents = cumulate(beta, lay, config.exact)
+    beta_sums, beta_rests, beta_extents = cumulate(beta, layout, config.exact)
     if needs & {"beta", "q"}:
-        matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
+        matrix1 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk), dtype=torch.float32)
         scaled1 = some.new_empty((B, H, T, E))
         scaled2 = some.new_empty((B, H, T, E))
         launch(
-            backward_prepare_1, (lay.programs,),
+            backward_prologue_1, (layout.programs,),
             do, *strides(do, H), v, *strides(v, H), beta_sums, beta_rests, beta_extents, scaled1,
             scaled2, matrix1,
-            *lay.at_once, lay.programs,
-            E=E, part_e=min(config.block, config.padded(E)), FLAT=True, GROUP=GROUP, CHUNK=config.chunk,
-            C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
-            DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=config.registers,
+            *layout.at_once, layout.programs,
+            E=E, tile_e=min(config.block, config.padded(E)), SMALL_RANGE=True, GROUP=GROUP,
+            CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1,
+            maxnreg=config.registers,
         )
         launch(
-            backward_prepare_1_others, (cdiv(lay.programs, GROUP),),
+            backward_prologue_1_slow, (cdiv(layout.programs, GROUP),),
             do, *strides(do, H), v, *strides(v, H), beta_sums, beta_rests, beta_extents, scaled1,
             scaled2, matrix1,
-            *lay.at_once, lay.programs,
-            E=E, part_e=min(config.block, config.padded(E)), FLAT=False, GROUP=GROUP,
-            CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
-            DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=config.registers,
+            *layout.at_once, layout.programs,
+            E=E, tile_e=min(config.block, config.padded(E)), SMALL_RANGE=False, GROUP=GROUP,
+            CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1,
+            maxnreg=config.registers,
         )
     if needs & {"S", "beta", "k", "v"}:
         scaled3 = some.new_empty((B, H, T, E))
         intra1 = some.new_empty((B, H, T, E), dtype=torch.float32)
         launch(
-            backward_prepare_2, (lay.programs,),
+            backward_prologue_2, (layout.programs,),
             scaled3, beta_sums, beta_rests, do, *strides(do, H), intra1, k, *strides(k, H),
             q, *strides(q, H), beta_extents,
-            *lay.at_once, lay.programs,
-            D=D, E=E, block_d=config.padded(D), part_e=min(config.block, config.padded(E)), FLAT=True,
-            GROUP=GROUP, CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
-            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1,
-            maxnreg=config.registers,
+            *layout.at_once, layout.programs,
+            D=D, E=E, block_d=config.padded(D), tile_e=min(config.block, config.padded(E)),
+            SMALL_RANGE=True, GROUP=GROUP, CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels,
+            EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=config.prologue_warps, num_stages=1, maxnreg=config.registers,
         )
         launch(
-            backward_prepare_2_others, (cdiv(lay.programs, GROUP),),
+            backward_prologue_2_slow, (cdiv(layout.programs, GROUP),),
             scaled3, beta_sums, beta_rests, do, *strides(do, H), intra1, k, *strides(k, H),
             q, *strides(q, H), beta_extents,
-            *lay.at_once, lay.programs,
-            D=D, E=E, block_d=config.padded(D), part_e=min(config.block, config.padded(E)), FLAT=False,
-            GROUP=GROUP, CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
-            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1,
-            maxnreg=config.registers,
+            *layout.at_once, layout.programs,
+            D=D, E=E, block_d=config.padded(D), tile_e=min(config.block, config.padded(E)),
+            SMALL_RANGE=False, GROUP=GROUP, CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels,
+            EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=config.prologue_warps, num_stages=1, maxnreg=config.registers,
         )
     if needs & {"S", "beta", "k", "v"}:
-        if parts > 1 or exchange is not None:
-            dS_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
-            walk = config.walk(
+        if segments > 1 or exchange is not None:
+            dS_ends = some.new_empty((B * segments, H, D, E), dtype=torch.float32)
+            sweep = config.sweep(
                 E, config.padded(D) * q.element_size(), 0,
                 scaled3.element_size() + beta_sums.element_size(), elements=True,
             )
             launch(
-                backward_sweep_2, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+                backward_sweep_2, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
                 None, dS_ends, None, intra1, k, *strides(k, H), beta_sums, beta_rests, None, scaled3,
                 q, *strides(q, H),
-                *lay.walked, parts, lay.length(parts), blocks.chunks,
-                D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=False,
-                WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, BLOCK=config.span,
-                C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
-                DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+                *layout.swept, segments, layout.length(segments), blocks.chunks,
+                D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False,
+                WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, BLOCK=config.span,
+                C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+                DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
             )
             if exchange is not None:  # other segments of the sequence are elsewhere
                 dS_coming = exchange.begin(
                     (
                         map_of_all(
-                            "S", dS_first, dS_ends, lay, parts, False,
+                            "S", dS_first, dS_ends, layout, segments, False,
                             decay=(beta_sums, beta_rests), axis=1, exact=config.exact,
                         ),
                     )
                 )
     if needs & {"beta", "q"}:
         dq = some.new_empty((B, T, H, D), dtype=some.dtype)
-        S_borders = some.new_empty((B, H, blocks.chunks, D, E), dtype=some.dtype)
-        walk = config.walk(
+        S_checkpoints = some.new_empty((B, H, blocks.chunks, D, E), dtype=some.dtype)
+        sweep = config.sweep(
             D, config.padded(E) * (scaled1.element_size() + scaled2.element_size()),
             config.chunk * matrix1.element_size(), k.element_size(),
         )
         launch(
-            backward_sweep_1, (lay.sequences * parts * H * cdiv(D, walk.tile),),
-            S_starts, S_borders, scaled1, k, *strides(k, H), matrix1, dq, beta_sums, beta_rests,
+            backward_sweep_1, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
+            S_starts, S_checkpoints, scaled1, k, *strides(k, H), matrix1, dq, beta_sums, beta_rests,
             scaled2,
-            *lay.walked, parts, lay.length(parts), blocks.chunks,
-            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=walk.tile, YIELD=True,
-            WARPS=walk.warps, STAGES=walk.stages, BLOCK=config.span, C=config.chunk,
-            LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+            *layout.swept, segments, layout.length(segments), blocks.chunks,
+            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=sweep.tile, YIELD=True,
+            WARPS=sweep.warps, STAGES=sweep.stages, BLOCK=config.span, C=config.chunk,
+            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
     matrix1 = scaled1 = scaled2 = None
     if needs & {"S", "beta", "k", "v"}:
-        if parts > 1 or exchange is not None:
+        if segments > 1 or exchange is not None:
             if exchange is not None:
                 ((dS_first, dS_starts),) = dS_coming()
             else:
-                dS_starts = chained(dS_first, dS_ends, lay, parts, False, (beta_sums, beta_rests), 1, config.exact)
+                dS_starts = chained(
+                    dS_first, dS_ends, layout, segments, False, (beta_sums, beta_rests), 1, config.exact
+                )
     dS_ends = None
     if needs & {"S", "beta", "k", "v"}:
         dv = some.new_empty((B, T, H, E), dtype=some.dtype)
-        dS_borders = some.new_empty((B, H, blocks.chunks, D, E), dtype=some.dtype)
-        dS_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if needs & {"S"} else None
-        walk = config.walk(
+        dS_checkpoints = some.new_empty((B, H, blocks.chunks, D, E), dtype=some.dtype)
+        dS_last = some.new_empty((layout.sequences, H, D, E), dtype=torch.float32) if needs & {"S"} else None
+        sweep = config.sweep(
             E, config.padded(D) * (k.element_size() + q.element_size()), 0,
             intra1.element_size() + scaled3.element_size() + beta_sums.element_size(),
             elements=True,
         )
         launch(
-            backward_sweep_2, (lay.sequences * parts * H * cdiv(E, walk.tile),),
-            dS_starts, dS_last, dS_borders, intra1, k, *strides(k, H), beta_sums, beta_rests, dv,
+            backward_sweep_2, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
+            dS_starts, dS_last, dS_checkpoints, intra1, k, *strides(k, H), beta_sums, beta_rests, dv,
             scaled3, q, *strides(q, H),
-            *lay.walked, parts, lay.length(parts), blocks.chunks,
-            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=True,
-            WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, BLOCK=config.span,
-            C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
-            DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+            *layout.swept, segments, layout.length(segments), blocks.chunks,
+            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True,
+            WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, BLOCK=config.span,
+            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
     intra1 = None
     if needs & {"beta", "k"}:
-        matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
+        matrix2 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk), dtype=torch.float32)
         scaled4 = some.new_empty((B, H, T, E))
         launch(
-            backward_prepare_3, (lay.programs,),
+            backward_prologue_3, (layout.programs,),
             v, *strides(v, H), do, *strides(do, H), beta_sums, beta_rests, beta_extents, scaled4,
             matrix2,
-            *lay.at_once, lay.programs,
-            E=E, part_e=min(config.block, config.padded(E)), FLAT=True, GROUP=GROUP, CHUNK=config.chunk,
-            C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
-            DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=config.registers,
+            *layout.at_once, layout.programs,
+            E=E, tile_e=min(config.block, config.padded(E)), SMALL_RANGE=True, GROUP=GROUP,
+            CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1,
+            maxnreg=config.registers,
         )
         launch(
-            backward_prepare_3_others, (cdiv(lay.programs, GROUP),),
+            backward_prologue_3_slow, (cdiv(layout.programs, GROUP),),
             v, *strides(v, H), do, *strides(do, H), beta_sums, beta_rests, beta_extents, scaled4,
             matrix2,
-            *lay.at_once, lay.programs,
-            E=E, part_e=min(config.block, config.padded(E)), FLAT=False, GROUP=GROUP,
-            CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
-            DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=config.registers,
+            *layout.at_once, layout.programs,
+            E=E, tile_e=min(config.block, config.padded(E)), SMALL_RANGE=False, GROUP=GROUP,
+            CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1,
+            maxnreg=config.registers,
         )
     if needs & {"beta", "k"}:
         dk = some.new_empty((B, T, H, D), dtype=some.dtype)
-        walk = config.walk(
+        sweep = config.sweep(
             D, config.padded(E) * (scaled4.element_size() + scaled3.element_size()),
             config.chunk * matrix2.element_size(), q.element_size(),
         )
         launch(
-            backward_sweep_3, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+            backward_sweep_3, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
             dS_starts, scaled4, q, *strides(q, H), matrix2, dk, beta_sums, beta_rests, scaled3,
-            *lay.walked, parts, lay.length(parts),
-            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=walk.tile, YIELD=True,
-            WARPS=walk.warps, STAGES=walk.stages, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
-            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2,
-            maxnreg=walk.registers,
+            *layout.swept, segments, layout.length(segments),
+            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=sweep.tile, YIELD=True,
+            WARPS=sweep.warps, STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels,
+            EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps,
+            num_stages=2, maxnreg=sweep.registers,
         )
     matrix2 = scaled3 = scaled4 = None
     gradients, initial = {}, {}
@@ -2024,26 +2030,26 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         S_ = some.new_empty((B, T, H, E), dtype=torch.float32)
         launch(
             backward_unroll_1, (blocks.programs * cdiv(E, min(config.read_tile, config.padded(E))),),
-            S_borders, dS_borders, beta_sums, beta_rests, k, *strides(k, H), v, *strides(v, H),
+            S_checkpoints, dS_checkpoints, beta_sums, beta_rests, k, *strides(k, H), v, *strides(v, H),
             q, *strides(q, H), do, *strides(do, H), beta_extents, S_,
             *blocks.at_once, blocks.programs,
             D=D, E=E, block_d=config.padded(D), block_e=min(config.read_tile, config.padded(E)),
-            FLAT=True, GROUP=GROUP, CHUNK=config.chunk, C=config.span, LEVELS=LEVELS, EVEN=blocks.even,
-            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.read_warps(config.padded(D)),
-            num_stages=1, maxnreg=config.most,
+            SMALL_RANGE=True, GROUP=GROUP, CHUNK=config.chunk, C=config.span, LEVELS=LEVELS,
+            EVEN=blocks.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=config.read_warps(config.padded(D)), num_stages=1, maxnreg=config.most,
         )
         launch(
-            backward_unroll_1_others, (cdiv(blocks.programs, GROUP) * cdiv(E, min(config.read_tile, config.padded(E))),),
-            S_borders, dS_borders, beta_sums, beta_rests, k, *strides(k, H), v, *strides(v, H),
+            backward_unroll_1_slow, (cdiv(blocks.programs, GROUP) * cdiv(E, min(config.read_tile, config.padded(E))),),
+            S_checkpoints, dS_checkpoints, beta_sums, beta_rests, k, *strides(k, H), v, *strides(v, H),
             q, *strides(q, H), do, *strides(do, H), beta_extents, S_,
             *blocks.at_once, blocks.programs,
             D=D, E=E, block_d=config.padded(D), block_e=min(config.read_tile, config.padded(E)),
-            FLAT=False, GROUP=GROUP, CHUNK=config.chunk, C=config.span, LEVELS=LEVELS, EVEN=blocks.even,
-            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.read_warps(config.padded(D)),
-            num_stages=1, maxnreg=config.most,
+            SMALL_RANGE=False, GROUP=GROUP, CHUNK=config.chunk, C=config.span, LEVELS=LEVELS,
+            EVEN=blocks.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=config.read_warps(config.padded(D)), num_stages=1, maxnreg=config.most,
         )
-        S_pairing = S_
-    S_ = S_borders = beta_extents = beta_rests = beta_sums = dS_borders = None
+        S_state_adjoint = S_
+    S_ = S_checkpoints = beta_extents = beta_rests = beta_sums = dS_checkpoints = None
     if "q" in needs:
         gradients["q"] = dq.to(given["q"].dtype)
     dq = None
@@ -2054,7 +2060,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         gradients["v"] = dv.to(given["v"].dtype)
     dv = None
     if "beta" in needs:
-        gradients["beta"] = spread(S_pairing, (B, T, H, E), some).to(given["beta"].dtype)
+        gradients["beta"] = spread(S_state_adjoint, (B, T, H, E), some).to(given["beta"].dtype)
     if "S" in needs:
         initial["S"] = dS_last
     dS_last = None
@@ -2084,10 +2090,10 @@ def step_kernel(
     next_S_stride0, next_S_stride1, o_stride0, o_stride1,
     heads, q_group, k_group, v_group, beta_group,
     size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
-    parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
+    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
 ):
     """Each program: one batch entry and head and a tile of e, one step."""
-    place = tl.program_id(0) // parts
+    place = tl.program_id(0) // programs
     if flat:  # more batch entries than a grid is high
         batch = tl.cast(place // heads, tl.int64)
         head = tl.cast(place % heads, tl.int64)
@@ -2114,7 +2120,7 @@ def step_kernel(
     wide_d = tl.cast(at_d, tl.int64)
     in_d = at_d < size_d
     for turn in tl.static_range(turns):
-        tile = tl.program_id(0) % parts * turns + turn
+        tile = tl.program_id(0) % programs * turns + turn
         first = tile == 0
         at_e = tile * block_e + tl.arange(0, block_e)
         wide_e = tl.cast(at_e, tl.int64)
@@ -2148,11 +2154,11 @@ def steps_kernel(
     kept_S_stride0, kept_S_stride1, kept_S_stride2, kept_S_stride3,
     o_stride0, o_stride1, o_stride2, heads, q_group, k_group, v_group, beta_group, steps,
     size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
-    parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
+    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
     yields: tl.constexpr, keeps: tl.constexpr, ends: tl.constexpr,
 ):
     """Each program: one sequence and head and a tile of e, one step after the other, with the state in registers."""
-    place = tl.program_id(0) // parts
+    place = tl.program_id(0) // programs
     if flat:  # more batch entries than a grid is high
         batch = tl.cast(place // heads, tl.int64)
         head = tl.cast(place % heads, tl.int64)
@@ -2183,7 +2189,7 @@ def steps_kernel(
     wide_d = tl.cast(at_d, tl.int64)
     in_d = at_d < size_d
     for turn in tl.static_range(turns):
-        tile = tl.program_id(0) % parts * turns + turn
+        tile = tl.program_id(0) % programs * turns + turn
         first = tile == 0
         at_e = tile * block_e + tl.arange(0, block_e)
         wide_e = tl.cast(at_e, tl.int64)
@@ -2192,22 +2198,22 @@ def steps_kernel(
         in_d_e = in_d[:, None] & in_e[None, :]
         S = tl.load(S_at + at_d[:, None] * S_stride2 + at_e[None, :] * S_stride3, mask=in_d_e, other=0.0)
         now = tl.cast(0, tl.int64)
-        q_ahead = tl.load(q_at + now * q_stride1 + wide_d * q_stride3, mask=in_d, other=0.0)
-        k_ahead = tl.load(k_at + now * k_stride1 + wide_d * k_stride3, mask=in_d, other=0.0)
-        v_ahead = tl.load(v_at + now * v_stride1 + wide_e * v_stride3, mask=in_e, other=0.0)
-        beta_ahead = tl.load(beta_at + now * beta_stride1 + wide_e * beta_stride3, mask=in_e, other=0.0)
+        q_prefetched = tl.load(q_at + now * q_stride1 + wide_d * q_stride3, mask=in_d, other=0.0)
+        k_prefetched = tl.load(k_at + now * k_stride1 + wide_d * k_stride3, mask=in_d, other=0.0)
+        v_prefetched = tl.load(v_at + now * v_stride1 + wide_e * v_stride3, mask=in_e, other=0.0)
+        beta_prefetched = tl.load(beta_at + now * beta_stride1 + wide_e * beta_stride3, mask=in_e, other=0.0)
         S = S.to(tl.float32)
         for offset in range(count):
             now = tl.cast(offset, tl.int64)
             then = tl.minimum(now + 1, count - 1)
-            q = q_ahead.to(tl.float32)
-            q_ahead = tl.load(q_at + then * q_stride1 + wide_d * q_stride3, mask=in_d, other=0.0)
-            k = k_ahead.to(tl.float32)
-            k_ahead = tl.load(k_at + then * k_stride1 + wide_d * k_stride3, mask=in_d, other=0.0)
-            v = v_ahead.to(tl.float32)
-            v_ahead = tl.load(v_at + then * v_stride1 + wide_e * v_stride3, mask=in_e, other=0.0)
-            beta = tl.exp(beta_ahead.to(tl.float32))
-            beta_ahead = tl.load(beta_at + then * beta_stride1 + wide_e * beta_stride3, mask=in_e, other=0.0)
+            q = q_prefetched.to(tl.float32)
+            q_prefetched = tl.load(q_at + then * q_stride1 + wide_d * q_stride3, mask=in_d, other=0.0)
+            k = k_prefetched.to(tl.float32)
+            k_prefetched = tl.load(k_at + then * k_stride1 + wide_d * k_stride3, mask=in_d, other=0.0)
+            v = v_prefetched.to(tl.float32)
+            v_prefetched = tl.load(v_at + then * v_stride1 + wide_e * v_stride3, mask=in_e, other=0.0)
+            beta = tl.exp(beta_prefetched.to(tl.float32))
+            beta_prefetched = tl.load(beta_at + then * beta_stride1 + wide_e * beta_stride3, mask=in_e, other=0.0)
             t1 = beta[None, :] * S + k[:, None] * v[None, :]
             t2 = tl.sum(q[:, None] * t1, axis=0)
             if yields:

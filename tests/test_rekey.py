@@ -1,36 +1,63 @@
-"""Tables of configurations go on holding for kernels whose variables alone are called otherwise."""
+"""Tables of configurations go on holding for kernels where nothing but names has changed."""
+
+import re
+
+import pytest
 
 from benchmarks import rekey
+from chunkform.runtime.launch import fingerprint
 
-KERNEL = '''@triton.jit(do_not_specialize=["T"])
-def kernel(x_p, T, C: tl.constexpr):
-    """{doc}"""
-    {a} = tl.load(x_p)
-    {b} = {a} + C
-    tl.store(x_p, {kept})
+KERNELS_ASK = '''
+import triton
+from chunkform.runtime.chunk_kernels.kernels import order
+from chunkform.runtime.launch.launch import choose
 
 
-def triton_forward(x):
-    config = choose("{key}")
-    kernel[(1,)](x)
+@triton.jit(do_not_specialize=["parts"])
+def kernel(x, parts, C: tl.constexpr):
+    """One."""
+    p = tl.load(x)
+    p2 = p + C
+    tl.store(x, tl.where(order(C, True, min(parts, 3)), p2, 0.0))
+
+
+def forward(x):
+    config = choose(x.dtype, (8,), "0123456789abcdef")
+    kernel[(1,)](x, 2, C=config.chunk)
 '''
 
 
-def test_names_of_variables_are_none_of_what_kernels_say():
-    def moved(**names):
-        texts = [
-            KERNEL.format(a="p", b="p2", kept="p2", doc="One.", key="0" * 16),
-            KERNEL.format(key="1" * 16, **names),
-        ]
-        return rekey.unnamed(texts[0]).replace("0" * 16, "1" * 16).replace("One.", names["doc"]) == rekey.unnamed(
-            texts[1]
-        )
+@pytest.mark.parametrize(
+    ("old", "new", "same"),
+    [
+        (r"\bparts\b", "segments", True),
+        (r"\bkernel\b", "sweep", True),
+        (r"\bx\b", "given", True),
+        (r"\bmin\b", "max", False),
+        (r"p2, 0\.0", "p2, 2.0", False),
+        ("One", "Two", True),
+        (r"\bp2\b", "w", True),
+        (r"p2, 0", "p, 0", False),  # another variable is stored
+        (r"\bp2?\b", "w", False),  # two variables have become one
+        (r"order\(C, True", "order(parts, True", False),
+        (r'\["parts"\]', '["x"]', False),
+        (r"\border\b", "diagonal", False),
+    ],
+)
+def test_choices_go_on_where_only_names_have_changed(old, new, same):
+    now, key = re.sub(old, new, KERNELS_ASK), "0123456789abcdef"
+    assert now != KERNELS_ASK
+    assert (rekey.unnamed(KERNELS_ASK, key, own := fingerprint._runtime()) == rekey.unnamed(now, key, own)) == same
 
-    assert moved(a="k_S", b="w", kept="w", doc="One.")
-    assert not moved(a="k_S", b="w", kept="k_S", doc="One."), "another variable is stored"
-    assert not moved(a="w", b="w", kept="w", doc="One."), "two variables have become one"
 
+def test_choices_go_on_where_only_names_of_functions_that_kernels_call_have_changed():
+    def key(*changes: tuple[str, str]) -> str:
+        known = fingerprint._runtime()
+        text = {p: known.read(p) for p in known.paths.values()}
+        for old, new in changes:
+            text = {p: re.sub(old, new, x) for p, x in text.items()}
+        source = KERNELS_ASK if len(changes) < 2 else re.sub(*changes[0], KERNELS_ASK)
+        return rekey.unnamed(source, "0123456789abcdef", fingerprint.Runtime(text.__getitem__, text))
 
-def test_what_is_no_variable_keeps_its_name():
-    text = rekey.unnamed(KERNEL.format(a="p", b="p2", kept="p2", doc="One.", key="0" * 16))
-    assert "tl.load(v0)" in text and "triton_forward(x)" in text and "kernel[1,](x)" in text
+    renamed = (r"\border\b", "seen_by"), (r"\bDIAGONAL\b", "OWN_STEP")
+    assert key() == key(*renamed) != key((r"return after >= 0 if", "return after > 0 if"))

@@ -164,12 +164,12 @@ verified.add.__defaults__ = (verified.RECORD,)
 SAID = """CALLED {"calls": [], "launched": []}
 ========= COMPUTE-SANITIZER
 ========= Invalid __global__ read of size 4 bytes
-=========     at forward_prepare_1+0x2f0 in file.py:654
+=========     at forward_prologue_1+0x2f0 in file.py:654
 =========     by thread (0,0,0) in block (0,0,0)
 =========     Access at 0x0 is out of bounds
 =========
 ========= Invalid __global__ read of size 4 bytes
-=========     at forward_prepare_1+0x2f0 in file.py:654
+=========     at forward_prologue_1+0x2f0 in file.py:654
 =========     by thread (1,0,0) in block (0,0,0)
 ========= ERROR SUMMARY: 2 errors
 """
@@ -177,6 +177,6 @@ SAID = """CALLED {"calls": [], "launched": []}
 
 def test_what_the_memory_checker_says_is_told_once():
     assert memcheck.errors_in(SAID) == [
-        "Invalid __global__ read of size 4 bytes at forward_prepare_1+.. in file.py:654"
+        "Invalid __global__ read of size 4 bytes at forward_prologue_1+.. in file.py:654"
     ]
     assert memcheck.errors_in("========= ERROR SUMMARY: 0 errors\n") == []

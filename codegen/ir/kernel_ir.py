@@ -16,7 +16,7 @@ from .code import Code, Load, Name, code, loads_in, names_in, rebuilt, walk_code
 class Let:
     """names = value, or += or *=, as `sign` has it. `fallback`: what it is where an argument that it loads isn't given. `broken`:
     the arguments of the call that makes it are on a line of their own. `constant`: the kernel is compiled for each value.
-    `ahead`: what it loads in a loop is loaded a round before, and held under this name."""
+    `prefetch`: what it loads in a loop is loaded a round before, and held under this name."""
 
     names: tuple[str, ...]
     value: Code
@@ -25,7 +25,7 @@ class Let:
     fallback: Code | None = None
     broken: bool = False
     constant: bool = False
-    ahead: str = ""
+    prefetch: str = ""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class If:
 
 
 @dataclass(frozen=True)
-class Ahead:
+class Prefetch:
     """Where the first round of a loop is, and where the next one is: `first` and `next` say what stands for which names there,
     once the statements of `before` and of `each` have run, before the loop and in each round."""
 
@@ -59,14 +59,14 @@ class Ahead:
 
 @dataclass(frozen=True)
 class For:
-    """for name in over: `over` is a call of range, tl.range or tl.static_range. `ahead`: where its first round is, and each next
-    one, for which statements may load a round before. `together`: so many rounds are to be taken at once, `when` that holds where
-    there is a condition."""
+    """for name in over: `over` is a call of range, tl.range or tl.static_range. `prefetch`: where its first round is, and each
+    next one, for which statements may load a round before. `together`: so many rounds are to be taken at once, `when` that holds
+    where there is a condition."""
 
     name: str
     over: Code
     body: Body
-    ahead: Ahead | None = None
+    prefetch: Prefetch | None = None
     note: str = ""
     together: int = 1
     when: Code | None = None

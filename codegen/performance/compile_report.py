@@ -173,7 +173,9 @@ def launches_of(
     found: dict[str, KernelLaunch] = {}
 
     def record(kernel: Any, grid: Any, args: Any, options: Any) -> None:
-        key = " ".join([kernel.fn.__name__, *(str(options.get(n, "")) for n in ("FLAT", "YIELD", "READ", "PIECE"))])
+        key = " ".join(
+            [kernel.fn.__name__, *(str(options.get(n, "")) for n in ("SMALL_RANGE", "YIELD", "READ", "TAIL"))]
+        )
         found.setdefault(key, KernelLaunch(kernel, args, options))
 
     def empty(lead: tuple[int, ...], axes: tuple[str, ...], wide: bool = False) -> Any:
@@ -216,15 +218,15 @@ def _with_roles(module: Any, given: Any, states: Any, constants: Any, backward: 
 @contextmanager
 def replaced_launches(module: Any, record: Any, parts: int = 2) -> Iterator[None]:
     """Where a kernel would be launched, `record` is called instead; a module's functions cut sequences into `parts`."""
-    before = getattr(module, "parts_for", None)
+    before = getattr(module, "segments_for", None)
     if before is not None:
-        module.parts_for = lambda *_: parts
+        module.segments_for = lambda *_: parts
     try:
         with noting(record):
             yield
     finally:
         if before is not None:
-            module.parts_for = before
+            module.segments_for = before
 
 
 def _held(c: Compiled, launched: KernelLaunch) -> int:
@@ -247,9 +249,9 @@ def report_row(
     settings: dict[str, Any] = {n: options.pop(n, None) for n in SETTINGS}
     settings = {n: x for n, x in settings.items() if x is not None}
     words = [f"C={options['C']}"] if "C" in options else []
-    words += [f"{n}={options[n]}" for n in ("FLAT", "YIELD", "PIECE") if n in options]
+    words += [f"{n}={options[n]}" for n in ("SMALL_RANGE", "YIELD", "TAIL") if n in options]
     words += [f"stages={options['STAGES']}"] if is_gluon(launched.kernel) else []
-    words += [f"{n.removeprefix('block_')}={x}" for n, x in options.items() if n.startswith(("block_", "part_"))]
+    words += [f"{n.removeprefix('block_')}={x}" for n, x in options.items() if n.startswith(("block_", "tile_"))]
     config = " ".join(
         [*words, *(f"{n.removeprefix('num_')}={x}" for n, x in settings.items() if n != "enable_fp_fusion")]
     )

@@ -43,11 +43,11 @@ from ..recurrence.triton.plan_passes.hoist import Opened, opened
 from ..recurrence.triton.plan_passes.roles import at_row
 from ..recurrence.triton.print.axis_names import axis_name, block_name, size_name
 from .graph import Operation
-from .solve_kernels import Part, Square, borders_kernel, solves_kernel, sums_kernel
+from .solve_kernels import Part, Square, checkpoints_kernel, solves_kernel, sums_kernel
 from .solve_launchers import Solve, matrix_launcher, solve_launcher, sums_launcher
 
 MODULES = {
-    "chunkform.runtime.chunk_kernels.kernels": "FLOOR LOG2E power",
+    "chunkform.runtime.chunk_kernels.kernels": "LEAST_LOG2 LOG2E power",
     "chunkform.runtime.launch.launch": "DTYPES cdiv launch padded steps whole",
     "chunkform.runtime.solves.solves": "conjugate_gradients",
     "chunkform.runtime.chunk_kernels.split_precision": "INTERPRETED narrowed widened",
@@ -68,11 +68,11 @@ OWN = frozenset(  # what the kernels' skeleton calls its own
         "state",
         "first",
         "last_out",
-        "borders_out",
+        "checkpoints_out",
         "x_out",
         "fine_out",
         "residual_out",
-        "borders_p",
+        "checkpoints_p",
         "right_p",
         "right_b",
         "right_t",
@@ -121,7 +121,7 @@ RESERVED = OWN | frozenset(
         "before",
         "count",
         "solves",
-        "borders",
+        "checkpoints",
         "matrix",
         "CONVERGED",
         "conjugate_step",
@@ -201,7 +201,7 @@ class _Chunk(Tiles):
             own = Name(f"{name}_own")
             self.head += [
                 let(own.id, number.to("tl.float32") * "LOG2E"),
-                let(own.id, call("tl.maximum", own, "FLOOR")),
+                let(own.id, call("tl.maximum", own, "LEAST_LOG2")),
                 let(f"{name}_a", call("tl.cumsum", own, axis=0)),
                 let(f"{name}_a_before", Name(f"{name}_a") - own),
                 let(f"{name}_a_end", call("tl.sum", own, axis=0)),
@@ -414,7 +414,7 @@ class _Solve:
             self.fine,
             lambda part: tuple(map(self.passed, part.arguments)),
         )
-        texts = [_kernel_text(borders_kernel(kept, s.name, swept, full, tile))]
+        texts = [_kernel_text(checkpoints_kernel(kept, s.name, swept, full, tile))]
         texts.append(_kernel_text(solves_kernel(solved, solving, place)))
         functions = [matrix_launcher(solve, kept), solve_launcher(solve, solved)]
         texts += [launch_text(finished_function(f)).rstrip() for f in functions]

@@ -67,14 +67,14 @@ class Square:
         return Name(self.size) * self.size
 
 
-def borders_kernel(part: Part, state: str, square: Square, full: str, tile: str) -> KernelFunction:
+def checkpoints_kernel(part: Part, state: str, square: Square, full: str, tile: str) -> KernelFunction:
     """A sweep over chunks. `full` and `tile`: the places along the axis that a program has all of, and along the other."""
     tiles = call("tl.cdiv", square.size, "block_tile")
     inside = Name(f"{full}_ok").along(0, 2) & Name(f"{tile}_ok").along(1, 2)
     at = call("tl.arange", 0, "block_tile")
     own = plus("first", times("bh", square.size, square.size), "place")
     kept = plus(
-        "borders_out",
+        "checkpoints_out",
         times(plus(times("bh", "chunks"), "c"), square.size, square.size),
         "place",
     )
@@ -83,12 +83,12 @@ def borders_kernel(part: Part, state: str, square: Square, full: str, tile: str)
         let("t0", times(call("tl.cast", "c", "tl.int64"), "C")),
         let("last", call("tl.minimum", Name("T") - "t0", "C").to("tl.int32") - 1),
         let("i_ok", Name("i") <= "last"),
-        Store(kept, CastLike(Name("state"), Name("borders_out")), Name("inside")),
+        Store(kept, CastLike(Name("state"), Name("checkpoints_out")), Name("inside")),
         *part.steps,
     )
     return _kernel(
-        "borders",
-        (("first", "last_out", "borders_out"),),
+        "checkpoints",
+        (("first", "last_out", "checkpoints_out"),),
         part,
         (square.size, square.block, "block_tile", "C", "DT", "EXACT"),
         f"An inter-chunk sweep, which keeps {state} as it stands before each chunk.",
@@ -121,7 +121,7 @@ def solves_kernel(part: Part, square: Square, dim: str) -> KernelFunction:
     kept, width = f"{dim}_kept", Name("H") * square.size
     along = Name(dim).along(1, 2)
     there = Name(f"{dim}_ok").along(0, 2) & Name(f"{dim}_ok").along(1, 2)
-    state = plus("borders_p", times(PROGRAM.to("tl.int64"), square.size, square.size), "place")
+    state = plus("checkpoints_p", times(PROGRAM.to("tl.int64"), square.size, square.size), "place")
     right = Load(
         plus("right_p", times(Name("i").along(0, 2), "right_t"), along),
         Name("inside"),
@@ -146,7 +146,7 @@ def solves_kernel(part: Part, square: Square, dim: str) -> KernelFunction:
         "x_out",
         "fine_out",
         "residual_out",
-        "borders_p",
+        "checkpoints_p",
         "tolerance",
     )
     return _kernel(

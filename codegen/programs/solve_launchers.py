@@ -89,7 +89,7 @@ def matrix_launcher(s: Solve, part: Part) -> Function:
             Alloc("last", Expr(f"B, H, {size}, {size}")),
             Alloc("before", Expr(f"B, H, cdiv(T, config.chunk), {size}, {size}"), None),
             Launch(
-                "borders",
+                "checkpoints",
                 Expr(f"B * H * cdiv({size}, config.tile)"),
                 (*outs, *s.passed(part)),
                 (Expr("T"), Expr("H")),

@@ -63,16 +63,16 @@ _TORCH = {
     "chunkform.runtime.torch_form.decays": (
         "apart_mask decay_all decay_in decay_mask decay_out channel_apply channel_product triangular_inverse order_mask"
     ),
-    "chunkform.runtime.torch_form.coupled_states": "Mix",
+    "chunkform.runtime.torch_form.coupled_states": "TransitionMatrices",
     "chunkform.runtime.torch_form.segment_maps": "LONG_CHUNK Segment map_of_segment over_chunks",
     "chunkform.runtime.torch_form.chunks": (
-        "CHANNEL_CHUNK CHUNK call_of chunks_of dtype_of expanded from_chunks from_heads from_steps in_parts in_segments "
+        "CHANNEL_CHUNK CHUNK call_of chunks_of dtype_of expanded from_chunks from_heads from_steps from_boundaries in_segments "
         "or_zeros per_head steps_first steps_or_zeros to_chunks"
     ),
 }
 _SCANS = {
     "chunkform.runtime.launch.varlen": "backward_by_length forward_by_length",
-    "chunkform.runtime.torch_form.scans": "LONG backward_in_parts entering forward_in_parts scan_maps",
+    "chunkform.runtime.torch_form.scans": "LONG backward_in_segments entering forward_in_segments scan_maps",
     "chunkform.runtime.torch_form.chunks": (
         "call_of dtype_of expanded from_heads from_steps or_zeros per_head steps_first steps_or_zeros"
     ),
@@ -203,7 +203,7 @@ def triton_saved(c: Compiled, count: int = 1) -> dict[str, tuple[tuple[str, ...]
     found = {n: (("B", f"{times}T", "H", *dims[3:]), "input") for n, (dims, _) in torch_saved(c).items()}
     for s in c.step.states:
         if s.name in schedule_of(c).given:
-            found[f"{s.name} borders"] = ("B", "H", f"{times}T blocks", *(dim_of(a) for a in s.axes)), "input"
+            found[f"{s.name} checkpoints"] = ("B", "H", f"{times}T blocks", *(dim_of(a) for a in s.axes)), "input"
     return found
 
 

@@ -36,7 +36,9 @@ from .triton.plan_passes.value_placement import Store, fuse
 
 WIDE = 4  # bytes of a float32
 WIDTH = 64
-STARTS = frozenset("cumulate cumulate_beside suffix_sum block_pairing".split())  # functions that start a kernel each
+STARTS = frozenset(
+    "cumulate cumulate_beside suffix_sum block_state_adjoint".split()
+)  # functions that start a kernel each
 
 
 @dataclass(frozen=True)

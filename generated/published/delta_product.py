@@ -106,9 +106,9 @@ from chunkform.runtime.op.version import written_for
 
 written_for("0.1", __file__)
 
-from chunkform.runtime.chunk_kernels.chunk_layout import parts_for, places
+from chunkform.runtime.chunk_kernels.chunk_layout import chunk_layout, segments_for
 from chunkform.runtime.chunk_kernels.head_major import by_head
-from chunkform.runtime.chunk_kernels.kernels import chained_matrix, chunk_of, inverse, part_of, place_of
+from chunkform.runtime.chunk_kernels.kernels import chained_matrix, chunk_of, inverse, place_of, segment_of
 from chunkform.runtime.chunk_kernels.reductions import total
 from chunkform.runtime.chunk_kernels.segment_maps import map_of_all
 from chunkform.runtime.chunk_kernels.substeps import of_substep, packed_in
@@ -399,10 +399,10 @@ def _forward_states_1_composed(later, earlier):
     return (a0, (later[1] + a1))
 
 
-def _forward_states_1_applied(parts, states):
+def _forward_states_1_applied(maps, states):
     """The states that leave a segment, from those that enter it."""
-    a0 = parts[0] @ states[0]
-    return ((a0 + parts[1]),)
+    a0 = maps[0] @ states[0]
+    return ((a0 + maps[1]),)
 
 
 def torch_forward_states(given, states, constants, exchange):
@@ -474,10 +474,10 @@ def _backward_states_1_composed(later, earlier):
     return (a0, (later[1] + a1))
 
 
-def _backward_states_1_applied(parts, states):
+def _backward_states_1_applied(maps, states):
     """The states that leave a segment, from those that enter it."""
-    a0 = parts[0] @ states[0]
-    return ((a0 + parts[1]),)
+    a0 = maps[0] @ states[0]
+    return ((a0 + maps[1]),)
 
 
 def torch_backward_states(given, states, constants, saved, cotangents, final_cotangents, exchange):
@@ -507,7 +507,7 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def forward_prepare_1(
+def forward_prologue_1(
     matrix1, k_p, k_b, k_t, k_h, k_g, b__by_head, matrix2, q1_p, q1_b, q1_t, q1_h, q1_g,
     T, H, chunks, begins, stops, programs,
     D: tl.constexpr, block_d: tl.constexpr, CHUNK: tl.constexpr, STAGES: tl.constexpr,
@@ -546,11 +546,11 @@ def forward_prepare_1(
         )  # ([i >= j] . (q1 k^T)) diag(b)
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def forward_sweep_1(
     S_first, S_last, S_linear, k_p, k_b, k_t, k_h, k_g, v_p, v_b, v_t, v_h, v_g, matrix1,
     q1_p, q1_b, q1_t, q1_h, q1_g, matrix2, write1_out, o1_out, b__by_head,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
     C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
@@ -563,7 +563,7 @@ def forward_sweep_1(
     tile = tl.program_id(0) % tiles
     sh = (tl.program_id(0) // tiles).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -652,9 +652,9 @@ def forward_sweep_1(
     for n_d in tl.static_range((D + block_d - 1) // block_d):
         if YIELD:
             if S_last is not None:
-                if part == parts - 1:
+                if segment == segments - 1:
                     tl.store(
-                        S_last + (sh // H // parts * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
+                        S_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
                         S[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         elif S_last is not None:
@@ -679,67 +679,69 @@ def substep_forward(given, states, constants, packed=None, exchange=None, needs_
     H = max(k.shape[2], v.shape[2], b_.shape[2], q1.shape[2], 0)
     D = k.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "930928f9615c9fb2")
-    lay = places(packed, (B, T, H), config.chunk)
-    parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
+    config = choose(some.dtype, (D, E), "6bb625effde3c072")
+    layout = chunk_layout(packed, (B, T, H), config.chunk)
+    segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
     S_starts = S_first
     b__by_head = by_head(b_, H)
-    matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
-    matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+    matrix1 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
+    matrix2 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
     launch(
-        forward_prepare_1, (config.queues(lay.programs),),
+        forward_prologue_1, (config.queues(layout.programs),),
         matrix1, k, *strides(k, H), b__by_head, matrix2, q1, *strides(q1, H),
-        *lay.at_once, lay.programs,
+        *layout.at_once, layout.programs,
         D=D, block_d=config.padded(D), CHUNK=config.chunk,
         STAGES=config.queued(config.padded(D) * (k.element_size() + q1.element_size()), config.chunk),
-        C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
-        DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=255,
+        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
     )
-    if parts > 1 or exchange is not None:
-        S_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
-        S_linear = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
-        walk = config.walk(
+    if segments > 1 or exchange is not None:
+        S_ends = some.new_empty((B * segments, H, D, E), dtype=torch.float32)
+        S_linear = some.new_empty((B * segments, H, D, D), dtype=torch.float32)
+        sweep = config.sweep(
             E, config.padded(D) * k.element_size(),
             config.chunk * matrix1.element_size() + b__by_head.element_size(), v.element_size(),
             elements=True, programs=config.crowd(config.padded(D)),
         )
-        for _, ends, linear in by_launch(S_ends, S_linear, walk.programs):
+        for _, ends, linear in by_launch(S_ends, S_linear, sweep.programs):
             launch(
-                forward_sweep_1, (lay.sequences * parts * H * (cdiv(E, walk.tile) * (ends is not None) + cdiv(D, walk.tile) * (linear is not None)),),
+                forward_sweep_1, (layout.sequences * segments * H * (cdiv(E, sweep.tile) * (ends is not None) + cdiv(D, sweep.tile) * (linear is not None)),),
                 None, ends, linear, k, *strides(k, H), v, *strides(v, H), matrix1, q1, *strides(q1, H),
                 matrix2, None, None, b__by_head,
-                *lay.walked, parts, lay.length(parts),
-                D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=False,
-                WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
-                LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-                num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+                *layout.swept, segments, layout.length(segments),
+                D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False,
+                WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
+                LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+                num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
             )
         if exchange is not None:  # other segments of the sequence are elsewhere
-            S_coming = exchange.begin((map_of_all("S", S_first, S_ends, lay, parts, True, linear=S_linear, axis=0),))
-    if parts > 1 or exchange is not None:
+            S_coming = exchange.begin(
+                (map_of_all("S", S_first, S_ends, layout, segments, True, linear=S_linear, axis=0),)
+            )
+    if segments > 1 or exchange is not None:
         if exchange is not None:
             ((S_first, S_starts),) = S_coming()
         else:
-            S_starts = chained_matrix(S_first, S_ends, S_linear, lay, parts, True, along=0)
+            S_starts = chained_matrix(S_first, S_ends, S_linear, layout, segments, True, along=0)
     S_ends = None
     write1 = some.new_empty((B, T, H, E), dtype=some.dtype) if needs_backward else None
     o1 = some.new_empty((B, T, H, E), dtype=some.dtype)
-    S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if finals else None
-    walk = config.walk(
+    S_last = some.new_empty((layout.sequences, H, D, E), dtype=torch.float32) if finals else None
+    sweep = config.sweep(
         E, config.padded(D) * (k.element_size() + q1.element_size()),
         config.chunk * (matrix1.element_size() + matrix2.element_size()) + b__by_head.element_size(),
         v.element_size(), elements=True,
     )
     launch(
-        forward_sweep_1, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+        forward_sweep_1, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
         S_starts, S_last, None, k, *strides(k, H), v, *strides(v, H), matrix1, q1, *strides(q1, H),
         matrix2, write1, o1, b__by_head,
-        *lay.walked, parts, lay.length(parts),
-        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=True,
-        WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
-        LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-        num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+        *layout.swept, segments, layout.length(segments),
+        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True,
+        WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
+        LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
     )
     matrix1 = matrix2 = None
     saved = {}
@@ -748,16 +750,16 @@ def substep_forward(given, states, constants, packed=None, exchange=None, needs_
     if needs_backward:
         saved |= {"0c5684b44a": write1}
     write1 = None
-    if parts > 1:
+    if segments > 1:
         saved |= {"S starts": S_starts}
-    if parts > 1 or exchange is not None:
+    if segments > 1 or exchange is not None:
         saved |= {"S linear": S_linear}
     S_linear = None
     return {"o1": o1}, {"S": S_last}, saved
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def backward_prepare_1(
+def backward_prologue_1(
     matrix2, q1_p, q1_b, q1_t, q1_h, q1_g, k_p, k_b, k_t, k_h, k_g, matrix1, b__by_head,
     matrix3, do1_p, do1_b, do1_t, do1_h, do1_g,
     write1_p, write1_b, write1_t, write1_h, write1_g,
@@ -815,12 +817,12 @@ def backward_prepare_1(
         )  # ([i >= j] . (do1 write1^T)) diag(b)
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_1(
     dS_first, dS_last, k_p, k_b, k_t, k_h, k_g, do1_p, do1_b, do1_t, do1_h, do1_g, matrix2,
     matrix1, b__by_head, write1_p, write1_b, write1_t, write1_h, write1_g, dv_out, db_0_out,
     q1_p, q1_b, q1_t, q1_h, q1_g,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
     C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
@@ -830,7 +832,7 @@ def backward_sweep_1(
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
     sh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -925,9 +927,9 @@ def backward_sweep_1(
     for n_d in tl.static_range((D + block_d - 1) // block_d):
         if YIELD:
             if dS_last is not None:
-                if part == 0:
+                if segment == 0:
                     tl.store(
-                        dS_last + (sh // H // parts * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
+                        dS_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
                         dS[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         else:
@@ -938,7 +940,7 @@ def backward_sweep_1(
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def backward_prepare_2(
+def backward_prologue_2(
     matrix4, b__by_head, dv_p, dv_b, dv_t, dv_h, dv_g,
     write1_p, write1_b, write1_t, write1_h, write1_g,
     T, H, chunks, begins, stops, programs,
@@ -976,12 +978,12 @@ def backward_prepare_2(
         )  # ([i > j] . (dv write1^T)) diag(b)
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_2(
     dS_first, k_p, k_b, k_t, k_h, k_g, matrix4,
     write1_p, write1_b, write1_t, write1_h, write1_g, b__by_head, q1_p, q1_b, q1_t, q1_h, q1_g,
     matrix3, dk_1_out, dv_p, dv_b, dv_t, dv_h, dv_g, do1_p, do1_b, do1_t, do1_h, do1_g,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
@@ -990,7 +992,7 @@ def backward_sweep_2(
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
     sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -1063,12 +1065,12 @@ def backward_sweep_2(
             )  # dk
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_3(
     S_first, S_last, do1_p, do1_b, do1_t, do1_h, do1_g, k_p, k_b, k_t, k_h, k_g, matrix3,
     dv_p, dv_b, dv_t, dv_h, dv_g, matrix4, dk_1_p, dk_1_b, dk_1_t, dk_1_h, dk_1_g, dk_out,
     dq1_out, b__by_head, write1_p, write1_b, write1_t, write1_h, write1_g,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
     READ: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
@@ -1078,7 +1080,7 @@ def backward_sweep_3(
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
     sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -1184,115 +1186,115 @@ def substep_backward(given, states, constants, saved, cotangents, final_cotangen
     H = max(k.shape[2], v.shape[2], b_.shape[2], q1.shape[2], 0)
     D = k.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "930928f9615c9fb2")
-    lay = places(packed, (B, T, H), config.chunk)
-    parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
+    config = choose(some.dtype, (D, E), "6bb625effde3c072")
+    layout = chunk_layout(packed, (B, T, H), config.chunk)
+    segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
     dS_first = dS_starts = whole(final_cotangents.get("S"))
-    S_starts = saved["S starts"] if parts > 1 else S_first
+    S_starts = saved["S starts"] if segments > 1 else S_first
     write1 = saved["0c5684b44a"]
     do1 = cotangent(cotangents.get("o1"), some, (B, T, H, E))
     if "b__by_head" in saved:
         b__by_head = saved["b__by_head"]
     else:
         b__by_head = by_head(b_, H)
-    matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
-    matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
-    matrix3 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+    matrix2 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
+    matrix1 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
+    matrix3 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
     launch(
-        backward_prepare_1, (config.queues(lay.programs),),
+        backward_prologue_1, (config.queues(layout.programs),),
         matrix2, q1, *strides(q1, H), k, *strides(k, H), matrix1, b__by_head, matrix3,
         do1, *strides(do1, H), write1, *strides(write1, H),
-        *lay.at_once, lay.programs,
+        *layout.at_once, layout.programs,
         D=D, E=E, block_d=config.padded(D), block_e=config.padded(E), CHUNK=config.chunk,
         STAGES=config.queued(config.padded(D) * (q1.element_size() + k.element_size()) + config.padded(E) * (do1.element_size() + write1.element_size()), config.chunk),
-        C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
-        DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=255,
+        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
     )
-    if parts > 1 or exchange is not None:
-        dS_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
+    if segments > 1 or exchange is not None:
+        dS_ends = some.new_empty((B * segments, H, D, E), dtype=torch.float32)
         dS_linear = saved["S linear"].mT
-        walk = config.walk(
+        sweep = config.sweep(
             E, config.padded(D) * (k.element_size() + q1.element_size()),
             config.chunk * (matrix2.element_size() + matrix1.element_size()) + b__by_head.element_size(),
             do1.element_size(), elements=True,
         )
         launch(
-            backward_sweep_1, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+            backward_sweep_1, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
             None, dS_ends, k, *strides(k, H), do1, *strides(do1, H), matrix2, matrix1, b__by_head,
             write1, *strides(write1, H), None, None, q1, *strides(q1, H),
-            *lay.walked, parts, lay.length(parts),
-            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=False,
-            WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
-            LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+            *layout.swept, segments, layout.length(segments),
+            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False,
+            WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
+            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
         if exchange is not None:  # other segments of the sequence are elsewhere
             dS_coming = exchange.begin(
-                (map_of_all("S", dS_first, dS_ends, lay, parts, False, linear=dS_linear, axis=0),)
+                (map_of_all("S", dS_first, dS_ends, layout, segments, False, linear=dS_linear, axis=0),)
             )
-    if parts > 1 or exchange is not None:
+    if segments > 1 or exchange is not None:
         if exchange is not None:
             ((dS_first, dS_starts),) = dS_coming()
         else:
-            dS_starts = chained_matrix(dS_first, dS_ends, dS_linear, lay, parts, False, along=0)
+            dS_starts = chained_matrix(dS_first, dS_ends, dS_linear, layout, segments, False, along=0)
     dS_ends = None
     dv = some.new_empty((B, T, H, E), dtype=some.dtype)
     db_0 = some.new_empty((B, H, cdiv(E, min(config.tile, config.padded(E))) * config.warps, T), dtype=torch.float32)
-    dS_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if needs & {"S"} else None
-    walk = config.walk(
+    dS_last = some.new_empty((layout.sequences, H, D, E), dtype=torch.float32) if needs & {"S"} else None
+    sweep = config.sweep(
         E, config.padded(D) * (k.element_size() + q1.element_size()),
         config.chunk * (matrix2.element_size() + matrix1.element_size()) + b__by_head.element_size(),
         do1.element_size() + write1.element_size(), elements=True,
     )
     launch(
-        backward_sweep_1, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+        backward_sweep_1, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
         dS_starts, dS_last, k, *strides(k, H), do1, *strides(do1, H), matrix2, matrix1, b__by_head,
         write1, *strides(write1, H), dv, db_0, q1, *strides(q1, H),
-        *lay.walked, parts, lay.length(parts),
-        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=True,
-        WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
-        LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-        num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+        *layout.swept, segments, layout.length(segments),
+        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True,
+        WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
+        LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
     )
     matrix1 = matrix2 = None
     if needs & {"k", "q1"}:
-        matrix4 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+        matrix4 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
         launch(
-            backward_prepare_2, (config.queues(lay.programs),),
+            backward_prologue_2, (config.queues(layout.programs),),
             matrix4, b__by_head, dv, *strides(dv, H), write1, *strides(write1, H),
-            *lay.at_once, lay.programs,
+            *layout.at_once, layout.programs,
             E=E, block_e=config.padded(E), CHUNK=config.chunk,
             STAGES=config.queued(config.padded(E) * (dv.element_size() + write1.element_size()), config.chunk),
-            C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
-            DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=255,
+            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
         )
     if needs & {"k", "q1"}:
         dk_1 = some.new_empty((B, T, H, D), dtype=some.dtype)
-        walk = config.walk(
+        sweep = config.sweep(
             D, config.padded(E) * (write1.element_size() + dv.element_size() + do1.element_size()),
             config.chunk * (matrix4.element_size() + matrix3.element_size()) + b__by_head.element_size(),
             k.element_size() + q1.element_size(),
         )
         launch(
-            backward_sweep_2, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+            backward_sweep_2, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
             dS_starts, k, *strides(k, H), matrix4, write1, *strides(write1, H), b__by_head,
             q1, *strides(q1, H), matrix3, dk_1, dv, *strides(dv, H), do1, *strides(do1, H),
-            *lay.walked, parts, lay.length(parts),
-            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=walk.tile, YIELD=True,
-            WARPS=walk.warps, STAGES=walk.stages, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
-            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2,
-            maxnreg=walk.registers,
+            *layout.swept, segments, layout.length(segments),
+            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=sweep.tile, YIELD=True,
+            WARPS=sweep.warps, STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels,
+            EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps,
+            num_stages=2, maxnreg=sweep.registers,
         )
     if needs & {"k", "q1"}:
         dk = dk_1  # in place
         dq1 = some.new_empty((B, T, H, D), dtype=some.dtype)
         S_last = (
-            some.new_empty((lay.sequences * parts, H, D, E), dtype=torch.float32)
-            if dS_first is not None or parts > 1 or exchange is not None
+            some.new_empty((layout.sequences * segments, H, D, E), dtype=torch.float32)
+            if dS_first is not None or segments > 1 or exchange is not None
             else None
         )
-        for read, keeps, walk in config.by_read(
+        for read, keeps, sweep in config.by_read(
             D,
             (
                 config.padded(E) * (do1.element_size() + dv.element_size() + write1.element_size()),
@@ -1311,15 +1313,15 @@ def substep_backward(given, states, constants, saved, cotangents, final_cotangen
             elements=True, wanted=(bool(needs & {"q1"}), bool(needs & {"k"})),
         ):
             launch(
-                backward_sweep_3, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+                backward_sweep_3, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
                 S_starts, S_last if keeps else None, do1, *strides(do1, H), k, *strides(k, H), matrix3,
                 dv, *strides(dv, H), matrix4, dk_1, *strides(dk_1, H), dk, dq1, b__by_head,
                 write1, *strides(write1, H),
-                *lay.walked, parts, lay.length(parts),
-                E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=walk.tile, YIELD=True,
-                WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, READ=read, C=config.chunk,
-                LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-                num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+                *layout.swept, segments, layout.length(segments),
+                E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=sweep.tile, YIELD=True,
+                WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, READ=read, C=config.chunk,
+                LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+                num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
             )
     S_last = dk_1 = matrix3 = matrix4 = None
     gradients, initial = {}, {}
@@ -1341,7 +1343,7 @@ def substep_backward(given, states, constants, saved, cotangents, final_cotangen
 
 
 @triton.jit(do_not_specialize=["T", "count"])
-def substep_streams_rows(
+def substep_streams_per_step(
     k1_p, k1_b, k1_t, k1_h, k1_g, k2_p, k2_b, k2_t, k2_h, k2_g, v1_p, v1_b, v1_t, v1_h, v1_g,
     v2_p, v2_b, v2_t, v2_h, v2_g, beta1_p, beta1_b, beta1_t, beta1_h, beta1_g,
     beta2_p, beta2_b, beta2_t, beta2_h, beta2_g, q_p, q_b, q_t, q_h, q_g, k_0_out, k_1_out,
@@ -1410,7 +1412,7 @@ def substep_streams_rows(
 
 
 @triton.jit(do_not_specialize=["T", "count"])
-def substep_outputs_rows(
+def substep_outputs_per_step(
     o1_last__p, o1_last__b, o1_last__t, o1_last__h, o1_last__g, o_made_out,
     T, H, count,
     E: tl.constexpr, block_e: tl.constexpr, ROWS: tl.constexpr,
@@ -1432,7 +1434,7 @@ def substep_outputs_rows(
 
 
 @triton.jit(do_not_specialize=["T", "count"])
-def substep_o1_rows(
+def substep_o1_per_step(
     do_p, do_b, do_t, do_h, do_g, do1_spaced_0_out, do1_spaced_1_out,
     T, H, count,
     E: tl.constexpr, block_e: tl.constexpr, ROWS: tl.constexpr,
@@ -1461,7 +1463,7 @@ def substep_o1_rows(
 
 
 @triton.jit(do_not_specialize=["T", "count"])
-def substep_gradients_rows(
+def substep_gradients_per_step(
     dq1_1_p, dq1_1_b, dq1_1_t, dq1_1_h, dq1_1_g, dk_0_p, dk_0_b, dk_0_t, dk_0_h, dk_0_g,
     dk_1_p, dk_1_b, dk_1_t, dk_1_h, dk_1_g, dv_0_p, dv_0_b, dv_0_t, dv_0_h, dv_0_g,
     dv_1_p, dv_1_b, dv_1_t, dv_1_h, dv_1_g, db_0_p, db_0_b, db_0_t, db_0_h, db_0_g,
@@ -1549,13 +1551,13 @@ def substep_streams(given):
     H = max(q.shape[2], k1.shape[2], k2.shape[2], v1.shape[2], v2.shape[2], beta1.shape[2], beta2.shape[2], 0)
     D = q.shape[-1]
     E = v1.shape[-1]
-    config = choose(some.dtype, (D, E), "930928f9615c9fb2")
+    config = choose(some.dtype, (D, E), "6bb625effde3c072")
     k = some.new_empty((B, 2 * T, H, D), dtype=some.dtype)
     v = some.new_empty((B, 2 * T, H, E), dtype=some.dtype)
     b_ = some.new_empty((B, 2 * T, H), dtype=torch.float32)
     q1 = some.new_empty((B, 2 * T, H, D), dtype=some.dtype)
     launch(
-        substep_streams_rows, (cdiv(B * T, config.rows(config.padded(D), config.padded(E))) * H,),
+        substep_streams_per_step, (cdiv(B * T, config.rows(config.padded(D), config.padded(E))) * H,),
         k1, *strides(k1, H), k2, *strides(k2, H), v1, *strides(v1, H), v2, *strides(v2, H),
         beta1, *strides(beta1, H), beta2, *strides(beta2, H), q, *strides(q, H), k, k, v, v, b_, b_,
         q1, q1,
@@ -1580,7 +1582,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k1.shape[2], k2.shape[2], v1.shape[2], v2.shape[2], beta1.shape[2], beta2.shape[2], 0)
     D = q.shape[-1]
     E = v1.shape[-1]
-    config = choose(some.dtype, (D, E), "930928f9615c9fb2")
+    config = choose(some.dtype, (D, E), "6bb625effde3c072")
     outputs, finals, saved = substep_forward(
         substep_streams(given), states, constants, packed_in(packed, 2), exchange=exchange,
         needs_backward=needs_backward, finals=finals,
@@ -1588,7 +1590,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     o1_last_ = of_substep(outputs["o1"], 1, 2)
     o_made = some.new_empty((B, T, H, E), dtype=some.dtype)
     launch(
-        substep_outputs_rows, (cdiv(B * T, config.rows(config.padded(E))) * H,),
+        substep_outputs_per_step, (cdiv(B * T, config.rows(config.padded(E))) * H,),
         o1_last_, *strides(o1_last_, H), o_made,
         T, H, B * T,
         E=E, block_e=config.padded(E), ROWS=config.rows(config.padded(E)), num_warps=4,
@@ -1610,7 +1612,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k1.shape[2], k2.shape[2], v1.shape[2], v2.shape[2], beta1.shape[2], beta2.shape[2], 0)
     D = q.shape[-1]
     E = v1.shape[-1]
-    config = choose(some.dtype, (D, E), "930928f9615c9fb2")
+    config = choose(some.dtype, (D, E), "6bb625effde3c072")
     wanted = frozenset(
         x
         for x, users in {"S": {"S"}, "q1": {"q"}, "k": {"k1", "k2"}, "v": {"v1", "v2"}, "b": {"beta1", "beta2"}}.items()
@@ -1621,7 +1623,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         do = steps(cotangents["o"])
         incoming["o1"] = do1_spaced = some.new_empty((B, 2 * T, H, E), dtype=some.dtype)
         launch(
-            substep_o1_rows, (cdiv(B * T, config.rows(config.padded(E))) * H,),
+            substep_o1_per_step, (cdiv(B * T, config.rows(config.padded(E))) * H,),
             do, *strides(do, H), do1_spaced, do1_spaced,
             T, H, B * T,
             E=E, block_e=config.padded(E), ROWS=config.rows(config.padded(E)), num_warps=4,
@@ -1645,7 +1647,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     gradient_of_beta1 = some.new_empty((B, T, H), dtype=torch.float32) if "beta1" in needs else None
     gradient_of_beta2 = some.new_empty((B, T, H), dtype=torch.float32) if "beta2" in needs else None
     launch(
-        substep_gradients_rows, (cdiv(B * T, config.rows(config.padded(D), config.padded(E))) * H,),
+        substep_gradients_per_step, (cdiv(B * T, config.rows(config.padded(D), config.padded(E))) * H,),
         *((dq1_1, *strides(dq1_1, H)) if "q" in needs else (None, 0, 0, 0, 1)),
         *((dk_0, *strides(dk_0, H)) if "k1" in needs else (None, 0, 0, 0, 1)),
         *((dk_1, *strides(dk_1, H)) if "k2" in needs else (None, 0, 0, 0, 1)),
@@ -1709,10 +1711,10 @@ def step_kernel(
     o_stride0, o_stride1,
     heads, q_group, k1_group, k2_group, v1_group, v2_group, beta1_group, beta2_group,
     size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
-    parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
+    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
 ):
     """Each program: one batch entry and head and a tile of e, one step."""
-    place = tl.program_id(0) // parts
+    place = tl.program_id(0) // programs
     if flat:  # more batch entries than a grid is high
         batch = tl.cast(place // heads, tl.int64)
         head = tl.cast(place % heads, tl.int64)
@@ -1742,7 +1744,7 @@ def step_kernel(
     wide_d = tl.cast(at_d, tl.int64)
     in_d = at_d < size_d
     for turn in tl.static_range(turns):
-        tile = tl.program_id(0) % parts * turns + turn
+        tile = tl.program_id(0) % programs * turns + turn
         first = tile == 0
         at_e = tile * block_e + tl.arange(0, block_e)
         wide_e = tl.cast(at_e, tl.int64)
@@ -1788,11 +1790,11 @@ def steps_kernel(
     o_stride0, o_stride1, o_stride2,
     heads, q_group, k1_group, k2_group, v1_group, v2_group, beta1_group, beta2_group, steps,
     size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
-    parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
+    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
     yields: tl.constexpr, keeps: tl.constexpr, ends: tl.constexpr,
 ):
     """Each program: one sequence and head and a tile of e, one step after the other, with the state in registers."""
-    place = tl.program_id(0) // parts
+    place = tl.program_id(0) // programs
     if flat:  # more batch entries than a grid is high
         batch = tl.cast(place // heads, tl.int64)
         head = tl.cast(place % heads, tl.int64)
@@ -1826,7 +1828,7 @@ def steps_kernel(
     wide_d = tl.cast(at_d, tl.int64)
     in_d = at_d < size_d
     for turn in tl.static_range(turns):
-        tile = tl.program_id(0) % parts * turns + turn
+        tile = tl.program_id(0) % programs * turns + turn
         first = tile == 0
         at_e = tile * block_e + tl.arange(0, block_e)
         wide_e = tl.cast(at_e, tl.int64)
@@ -1835,31 +1837,31 @@ def steps_kernel(
         in_d_e = in_d[:, None] & in_e[None, :]
         S = tl.load(S_at + at_d[:, None] * S_stride2 + at_e[None, :] * S_stride3, mask=in_d_e, other=0.0)
         now = tl.cast(0, tl.int64)
-        q_ahead = tl.load(q_at + now * q_stride1 + wide_d * q_stride3, mask=in_d, other=0.0)
-        k1_ahead = tl.load(k1_at + now * k1_stride1 + wide_d * k1_stride3, mask=in_d, other=0.0)
-        k2_ahead = tl.load(k2_at + now * k2_stride1 + wide_d * k2_stride3, mask=in_d, other=0.0)
-        v1_ahead = tl.load(v1_at + now * v1_stride1 + wide_e * v1_stride3, mask=in_e, other=0.0)
-        v2_ahead = tl.load(v2_at + now * v2_stride1 + wide_e * v2_stride3, mask=in_e, other=0.0)
-        beta1_ahead = tl.load(beta1_at + now * beta1_stride1)
-        beta2_ahead = tl.load(beta2_at + now * beta2_stride1)
+        q_prefetched = tl.load(q_at + now * q_stride1 + wide_d * q_stride3, mask=in_d, other=0.0)
+        k1_prefetched = tl.load(k1_at + now * k1_stride1 + wide_d * k1_stride3, mask=in_d, other=0.0)
+        k2_prefetched = tl.load(k2_at + now * k2_stride1 + wide_d * k2_stride3, mask=in_d, other=0.0)
+        v1_prefetched = tl.load(v1_at + now * v1_stride1 + wide_e * v1_stride3, mask=in_e, other=0.0)
+        v2_prefetched = tl.load(v2_at + now * v2_stride1 + wide_e * v2_stride3, mask=in_e, other=0.0)
+        beta1_prefetched = tl.load(beta1_at + now * beta1_stride1)
+        beta2_prefetched = tl.load(beta2_at + now * beta2_stride1)
         S = S.to(tl.float32)
         for offset in range(count):
             now = tl.cast(offset, tl.int64)
             then = tl.minimum(now + 1, count - 1)
-            q = q_ahead.to(tl.float32)
-            q_ahead = tl.load(q_at + then * q_stride1 + wide_d * q_stride3, mask=in_d, other=0.0)
-            k1 = k1_ahead.to(tl.float32)
-            k1_ahead = tl.load(k1_at + then * k1_stride1 + wide_d * k1_stride3, mask=in_d, other=0.0)
-            k2 = k2_ahead.to(tl.float32)
-            k2_ahead = tl.load(k2_at + then * k2_stride1 + wide_d * k2_stride3, mask=in_d, other=0.0)
-            v1 = v1_ahead.to(tl.float32)
-            v1_ahead = tl.load(v1_at + then * v1_stride1 + wide_e * v1_stride3, mask=in_e, other=0.0)
-            v2 = v2_ahead.to(tl.float32)
-            v2_ahead = tl.load(v2_at + then * v2_stride1 + wide_e * v2_stride3, mask=in_e, other=0.0)
-            beta1 = beta1_ahead.to(tl.float32)
-            beta1_ahead = tl.load(beta1_at + then * beta1_stride1)
-            beta2 = beta2_ahead.to(tl.float32)
-            beta2_ahead = tl.load(beta2_at + then * beta2_stride1)
+            q = q_prefetched.to(tl.float32)
+            q_prefetched = tl.load(q_at + then * q_stride1 + wide_d * q_stride3, mask=in_d, other=0.0)
+            k1 = k1_prefetched.to(tl.float32)
+            k1_prefetched = tl.load(k1_at + then * k1_stride1 + wide_d * k1_stride3, mask=in_d, other=0.0)
+            k2 = k2_prefetched.to(tl.float32)
+            k2_prefetched = tl.load(k2_at + then * k2_stride1 + wide_d * k2_stride3, mask=in_d, other=0.0)
+            v1 = v1_prefetched.to(tl.float32)
+            v1_prefetched = tl.load(v1_at + then * v1_stride1 + wide_e * v1_stride3, mask=in_e, other=0.0)
+            v2 = v2_prefetched.to(tl.float32)
+            v2_prefetched = tl.load(v2_at + then * v2_stride1 + wide_e * v2_stride3, mask=in_e, other=0.0)
+            beta1 = beta1_prefetched.to(tl.float32)
+            beta1_prefetched = tl.load(beta1_at + then * beta1_stride1)
+            beta2 = beta2_prefetched.to(tl.float32)
+            beta2_prefetched = tl.load(beta2_at + then * beta2_stride1)
             S_k1 = tl.sum(k1[:, None] * S, axis=0)
             t1 = (beta1 * k1)[:, None] * (v1 - S_k1)[None, :]
             half = S + t1

@@ -93,13 +93,14 @@ from chunkform.runtime.op.version import written_for
 
 written_for("0.1", __file__)
 
-from chunkform.runtime.chunk_kernels.chunk_layout import GROUP, LEVELS, parts_for, places
+from chunkform.runtime.chunk_kernels.chunk_layout import GROUP, LEVELS, chunk_layout, segments_for
 from chunkform.runtime.chunk_kernels.kernels import (
-    adds_steep, chained_matrix, chunk_of, cumulate, decayed_product, decayed_sum, first_steep,
-    inverse, is_flat, over_block, part_of, place_of, reach, span, steep, summed,
+    adds_large_range, chained_matrix, chunk_of, cumulate, decayed_product, decayed_sum,
+    first_large_range, has_small_range, inverse, large_ranges, over_block, place_of, reach,
+    segment_of, span, summed,
 )
 from chunkform.runtime.chunk_kernels.segment_maps import map_of_all
-from chunkform.runtime.chunk_kernels.segment_tails import LATE, is_zero, join_pieces, late_pieces
+from chunkform.runtime.chunk_kernels.segment_tails import TAIL_STEPS, is_zero, join_tails, tails_of
 from chunkform.runtime.chunk_kernels.split_precision import rounded_and_rest
 from chunkform.runtime.launch.launch import (
     DTYPES, by_launch, cdiv, choose, cotangent, launch, spread, steps, strides, whole,
@@ -109,8 +110,8 @@ from chunkform.runtime.op.decode import Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK, call_of, chunks_of, dtype_of, from_chunks, from_steps, in_parts, in_segments, or_zeros,
-    steps_first, steps_or_zeros,
+    CHUNK, call_of, chunks_of, dtype_of, from_boundaries, from_chunks, from_steps, in_segments,
+    or_zeros, steps_first, steps_or_zeros,
 )
 from chunkform.runtime.torch_form.decays import (
     apart_mask, channel_apply, channel_product, decay_all, decay_in, decay_out, order_mask,
@@ -338,7 +339,7 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     # (55) da: S_{t-1} p_t
     dq, da, S_0, S_end = in_segments(_backward_sweep_3, (k, log_w, v, b, w, do, p), (S_first,), lead, 1, CHUNK)
     # paired_S: w_t . ((S_{t-1} . dS_t) 1)
-    (paired_S,) = in_parts(_backward_state_adjoint_4, (log_w, k, v, p, a, b, do, w, q), (S_0, dS_C), lead, CHUNK)
+    (paired_S,) = from_boundaries(_backward_state_adjoint_4, (log_w, k, v, p, a, b, do, w, q), (S_0, dS_C), lead, CHUNK)
     gradients = {}
     gradients["q"] = from_steps(dq, lead, 1, given["q"].dtype)
     gradients["k"] = from_steps(dk, lead, 1, given["k"].dtype)
@@ -379,10 +380,10 @@ def _forward_states_1_composed(later, earlier):
     return (a0, (later[1] + a1))
 
 
-def _forward_states_1_applied(parts, states):
+def _forward_states_1_applied(maps, states):
     """The states that leave a segment, from those that enter it."""
-    a0 = parts[0] @ states[0]
-    return ((a0 + parts[1]),)
+    a0 = maps[0] @ states[0]
+    return ((a0 + maps[1]),)
 
 
 def torch_forward_states(given, states, constants, exchange):
@@ -438,10 +439,10 @@ def _backward_states_1_composed(later, earlier):
     return (a0, (later[1] + a1))
 
 
-def _backward_states_1_applied(parts, states):
+def _backward_states_1_applied(maps, states):
     """The states that leave a segment, from those that enter it."""
-    a0 = parts[0] @ states[0]
-    return ((a0 + parts[1]),)
+    a0 = maps[0] @ states[0]
+    return ((a0 + maps[1]),)
 
 
 def torch_backward_states(given, states, constants, saved, cotangents, final_cotangents, exchange):
@@ -468,12 +469,12 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def forward_prepare_1(
+def forward_prologue_1(
     a_p, a_b, a_t, a_h, a_g, k_p, k_b, k_t, k_h, k_g, w_sums, w_rests, w_extents,
     q_p, q_b, q_t, q_h, q_g, b__p, b__b, b__t, b__h, b__g, scaled1_p, scaled2_p, scaled3_p,
     scaled4_p, matrix2, matrix1, matrix3, matrix4,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, part_d: tl.constexpr, FLAT: tl.constexpr, GROUP: tl.constexpr,
+    D: tl.constexpr, tile_d: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr,
     CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
@@ -493,14 +494,14 @@ def forward_prepare_1(
     q_p += b * q_b + h // q_g * q_h
     b__p += b * b__b + h // b__g * b__h
     i_new = i_ok
-    if not FLAT:
-        steep_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
+    if not SMALL_RANGE:
+        large_range_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
     products = tl.zeros([C, C], tl.float32)
     products2 = tl.zeros([C, C], tl.float32)
     products3 = tl.zeros([C, C], tl.float32)
     products4 = tl.zeros([C, C], tl.float32)
-    for d_start in range(0, D, part_d):
-        d = d_start + tl.arange(0, part_d)
+    for d_start in range(0, D, tile_d):
+        d = d_start + tl.arange(0, tile_d)
         d_ok = d < D
         a = tl.load(a_p + t0 * a_t + i[:, None] * a_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
@@ -541,40 +542,40 @@ def forward_prepare_1(
         products = decayed_product(
             products, a.to(tl.float32), k.to(tl.float32), w_sums + step * D,
             w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d, d_ok, last,
-            H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
+            H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
         )
-        if not FLAT:
-            steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
-            i_new = i_ok & ((i >= steep_from) | (again > 0))
+        if not SMALL_RANGE:
+            large_range_from = first_large_range(large_range_from, w_a_before, w_n_before, d_ok, C, DT)
+            i_new = i_ok & ((i >= large_range_from) | (again > 0))
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         b_ = tl.load(b__p + t0 * b__t + i[:, None] * b__t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         # sum_{d} b_{j,d} q_{i,d} m_{i,j,d}
         products2 = decayed_product(
             products2, q.to(tl.float32), b_.to(tl.float32), w_sums + step * D,
             w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last, H * D, C,
-            CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
+            CHUNK, LEVELS, True, True, SMALL_RANGE, EXACT, DT,
         )
-        if not FLAT:
-            steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
-            i_new = i_ok & ((i >= steep_from) | (again > 0))
+        if not SMALL_RANGE:
+            large_range_from = first_large_range(large_range_from, w_a, w_n, d_ok, C, DT)
+            i_new = i_ok & ((i >= large_range_from) | (again > 0))
         # sum_{d} k_{j,d} q_{i,d} m_{i,j,d}
         products3 = decayed_product(
             products3, q.to(tl.float32), k.to(tl.float32), w_sums + step * D,
             w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last, H * D, C,
-            CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
+            CHUNK, LEVELS, True, True, SMALL_RANGE, EXACT, DT,
         )
-        if not FLAT:
-            steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
-            i_new = i_ok & ((i >= steep_from) | (again > 0))
+        if not SMALL_RANGE:
+            large_range_from = first_large_range(large_range_from, w_a, w_n, d_ok, C, DT)
+            i_new = i_ok & ((i >= large_range_from) | (again > 0))
         # sum_{d} b_{j,d} a_{i,d} m_{i,j,d}
         products4 = decayed_product(
             products4, a.to(tl.float32), b_.to(tl.float32), w_sums + step * D,
             w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d, d_ok, last,
-            H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
+            H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
         )
-        if not FLAT:
-            steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
-            i_new = i_ok & ((i >= steep_from) | (again > 0))
+        if not SMALL_RANGE:
+            large_range_from = first_large_range(large_range_from, w_a_before, w_n_before, d_ok, C, DT)
+            i_new = i_ok & ((i >= large_range_from) | (again > 0))
         since = span(w_a_before, w_n_before, 0.0, 0)
         tl.store(
             scaled1_p + at * D + i[:, None] * D + d[None, :], (since * a.to(tl.float32)),
@@ -608,37 +609,37 @@ def forward_prepare_1(
         )  # k . until
     tl.store(
         matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products,
-        mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
+        mask=None if SMALL_RANGE else (i >= large_range_from)[:, None] & (i >= 0)[None, :],
     )  # products
     solved = inverse(products4, C, LEVELS, DT)  # (I - T)^-1
     tl.store(
         matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], solved,
-        mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
+        mask=None if SMALL_RANGE else (i >= large_range_from)[:, None] & (i >= 0)[None, :],
     )  # solved
     tl.store(
         matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products2,
-        mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
+        mask=None if SMALL_RANGE else (i >= large_range_from)[:, None] & (i >= 0)[None, :],
     )  # products2
     tl.store(
         matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products3,
-        mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
+        mask=None if SMALL_RANGE else (i >= large_range_from)[:, None] & (i >= 0)[None, :],
     )  # products3
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def forward_prepare_1_others(
+def forward_prologue_1_slow(
     a_p, a_b, a_t, a_h, a_g, k_p, k_b, k_t, k_h, k_g, w_sums, w_rests, w_extents,
     q_p, q_b, q_t, q_h, q_g, b__p, b__b, b__t, b__h, b__g, scaled1_p, scaled2_p, scaled3_p,
     scaled4_p, matrix2, matrix1, matrix3, matrix4,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, part_d: tl.constexpr, FLAT: tl.constexpr, GROUP: tl.constexpr,
+    D: tl.constexpr, tile_d: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr,
     CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     i = tl.arange(0, C)
     group = tl.program_id(0) * GROUP
-    if steep(w_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
+    if large_ranges(w_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
         return
     a_p_all = a_p
     k_p_all = k_p
@@ -658,14 +659,14 @@ def forward_prepare_1_others(
             q_p = q_p_all + b * q_b + h // q_g * q_h
             b__p = b__p_all + b * b__b + h // b__g * b__h
             extent = reach(w_extents + at, last, C, CHUNK)
-            if not is_flat(extent, DT):
-                steep_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
+            if not has_small_range(extent, DT):
+                large_range_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
                 products = tl.zeros([C, C], tl.float32)
                 products2 = tl.zeros([C, C], tl.float32)
                 products3 = tl.zeros([C, C], tl.float32)
                 products4 = tl.zeros([C, C], tl.float32)
-                for d_start in range(0, D, part_d):
-                    d = d_start + tl.arange(0, part_d)
+                for d_start in range(0, D, tile_d):
+                    d = d_start + tl.arange(0, tile_d)
                     d_ok = d < D
                     a = tl.load(
                         a_p + t0 * a_t + i[:, None] * a_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
@@ -716,11 +717,11 @@ def forward_prepare_1_others(
                     products = decayed_product(
                         products, a.to(tl.float32), k.to(tl.float32), w_sums + step * D,
                         w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d,
-                        d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
+                        d_ok, last, H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
                     )
-                    if not FLAT:
-                        steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
-                        i_new = i_ok & ((i >= steep_from) | (again > 0))
+                    if not SMALL_RANGE:
+                        large_range_from = first_large_range(large_range_from, w_a_before, w_n_before, d_ok, C, DT)
+                        i_new = i_ok & ((i >= large_range_from) | (again > 0))
                     q = tl.load(
                         q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
                     )
@@ -731,29 +732,29 @@ def forward_prepare_1_others(
                     products2 = decayed_product(
                         products2, q.to(tl.float32), b_.to(tl.float32), w_sums + step * D,
                         w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last,
-                        H * D, C, CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
+                        H * D, C, CHUNK, LEVELS, True, True, SMALL_RANGE, EXACT, DT,
                     )
-                    if not FLAT:
-                        steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
-                        i_new = i_ok & ((i >= steep_from) | (again > 0))
+                    if not SMALL_RANGE:
+                        large_range_from = first_large_range(large_range_from, w_a, w_n, d_ok, C, DT)
+                        i_new = i_ok & ((i >= large_range_from) | (again > 0))
                     # sum_{d} k_{j,d} q_{i,d} m_{i,j,d}
                     products3 = decayed_product(
                         products3, q.to(tl.float32), k.to(tl.float32), w_sums + step * D,
                         w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last,
-                        H * D, C, CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
+                        H * D, C, CHUNK, LEVELS, True, True, SMALL_RANGE, EXACT, DT,
                     )
-                    if not FLAT:
-                        steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
-                        i_new = i_ok & ((i >= steep_from) | (again > 0))
+                    if not SMALL_RANGE:
+                        large_range_from = first_large_range(large_range_from, w_a, w_n, d_ok, C, DT)
+                        i_new = i_ok & ((i >= large_range_from) | (again > 0))
                     # sum_{d} b_{j,d} a_{i,d} m_{i,j,d}
                     products4 = decayed_product(
                         products4, a.to(tl.float32), b_.to(tl.float32), w_sums + step * D,
                         w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d,
-                        d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
+                        d_ok, last, H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
                     )
-                    if not FLAT:
-                        steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
-                        i_new = i_ok & ((i >= steep_from) | (again > 0))
+                    if not SMALL_RANGE:
+                        large_range_from = first_large_range(large_range_from, w_a_before, w_n_before, d_ok, C, DT)
+                        i_new = i_ok & ((i >= large_range_from) | (again > 0))
                     since = span(w_a_before, w_n_before, 0.0, 0)
                     tl.store(
                         scaled1_p + at * D + i[:, None] * D + d[None, :],
@@ -787,31 +788,31 @@ def forward_prepare_1_others(
                     )  # k . until
                 tl.store(
                     matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products,
-                    mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
+                    mask=None if SMALL_RANGE else (i >= large_range_from)[:, None] & (i >= 0)[None, :],
                 )  # products
                 solved = inverse(products4, C, LEVELS, DT)  # (I - T)^-1
                 tl.store(
                     matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], solved,
-                    mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
+                    mask=None if SMALL_RANGE else (i >= large_range_from)[:, None] & (i >= 0)[None, :],
                 )  # solved
                 tl.store(
                     matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products2,
-                    mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
+                    mask=None if SMALL_RANGE else (i >= large_range_from)[:, None] & (i >= 0)[None, :],
                 )  # products2
                 tl.store(
                     matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products3,
-                    mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
+                    mask=None if SMALL_RANGE else (i >= large_range_from)[:, None] & (i >= 0)[None, :],
                 )  # products3
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def forward_sweep_1(
-    S_first, S_last, S_linear, S_late, S_late_map, S_live, S_borders, scaled1_p,
+    S_first, S_last, S_linear, S_tail, S_tail_map, S_live, S_checkpoints, scaled1_p,
     v_p, v_b, v_t, v_h, v_g, matrix2, matrix1, scaled2_p, matrix3, matrix4, write1_out, o_out,
     w_sums, w_rests, scaled3_p, scaled4_p,
-    T, H, chunks, starts, parts, length, blocks,
+    T, H, chunks, starts, segments, length, blocks,
     D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
-    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PIECE: tl.constexpr,
+    YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, TAIL: tl.constexpr,
     BLOCK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
@@ -822,7 +823,7 @@ def forward_sweep_1(
     tile = tl.program_id(0) % tiles
     sh = (tl.program_id(0) // tiles).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -850,9 +851,9 @@ def forward_sweep_1(
         S = S + (S_slice,)
         d = d + (d_slice,)
         d_ok = d_ok + (d_ok_slice,)
-    if PIECE > 0:
-        edge = tl.maximum(count - LATE // C, 0)
-        if PIECE == 1:
+    if TAIL > 0:
+        edge = tl.maximum(count - TAIL_STEPS // C, 0)
+        if TAIL == 1:
             begin, first, count = begin + edge * C, first + edge, count - edge
             live = 0
         else:
@@ -881,10 +882,10 @@ def forward_sweep_1(
                 if EXACT
                 else tl.full([1], 0, tl.int32)
             )
-            if S_borders is not None:
+            if S_checkpoints is not None:
                 if n % (BLOCK // C) == 0:
                     tl.store(
-                        S_borders
+                        S_checkpoints
                         + (bh * blocks + first_block + n // (BLOCK // C)) * D * E
                         + d[n_d][None, :] * E
                         + e[:, None], S[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
@@ -955,9 +956,9 @@ def forward_sweep_1(
     for n_d in tl.static_range((D + block_d - 1) // block_d):
         if YIELD:
             if S_last is not None:
-                if part == parts - 1:
+                if segment == segments - 1:
                     tl.store(
-                        S_last + (sh // H // parts * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
+                        S_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
                         S[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         elif S_last is not None:
@@ -969,17 +970,17 @@ def forward_sweep_1(
                 S_linear + sh * D * D + d[n_d][None, :] * D + column[:, None], S[n_d],
                 mask=column_ok[:, None] & d_ok[n_d][None, :],
             )
-        if PIECE == 1 and S_last is not None:
+        if TAIL == 1 and S_last is not None:
             tl.store(
-                S_late + sh * D * E + d[n_d][None, :] * E + e[:, None], S[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None]
+                S_tail + sh * D * E + d[n_d][None, :] * E + e[:, None], S[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None]
             )
-        if PIECE == 1 and S_linear is not None:
+        if TAIL == 1 and S_linear is not None:
             tl.store(
-                S_late_map + sh * D * D + d[n_d][None, :] * D + column[:, None], S[n_d],
+                S_tail_map + sh * D * D + d[n_d][None, :] * D + column[:, None], S[n_d],
                 mask=column_ok[:, None] & d_ok[n_d][None, :],
             )
             live = tl.maximum(live, tl.max(tl.where(S[n_d] != 0.0, 1, 0)))
-    if PIECE == 1 and S_linear is not None:
+    if TAIL == 1 and S_linear is not None:
         if tile >= (0 if S_last is None else tl.cdiv(E, block_e)):
             tl.store(
                 S_live + sh * ((D + block_e - 1) // block_e) + tile - (0 if S_last is None else tl.cdiv(E, block_e)),
@@ -1000,77 +1001,81 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], a.shape[2], b_.shape[2], v.shape[2], w.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "8f4c114ce84c496e")
-    lay = places(packed, (B, T, H), config.chunk)
-    blocks = places(packed, (B, T, H), BLOCK)
-    parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
+    config = choose(some.dtype, (D, E), "d307cc61672ec51e")
+    layout = chunk_layout(packed, (B, T, H), config.chunk)
+    blocks = chunk_layout(packed, (B, T, H), BLOCK)
+    segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
     S_starts = S_first
-    w_sums, w_rests, w_extents = cumulate(w, lay, config.exact)
-    matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
-    matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
-    matrix3 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
-    matrix4 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
+    w_sums, w_rests, w_extents = cumulate(w, layout, config.exact)
+    matrix2 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk), dtype=torch.float32)
+    matrix1 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
+    matrix3 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk), dtype=torch.float32)
+    matrix4 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk), dtype=torch.float32)
     scaled1 = some.new_empty((B, H, T, D))
     scaled2 = some.new_empty((B, H, T, D))
     scaled3 = some.new_empty((B, H, T, D))
     scaled4 = some.new_empty((B, H, T, D))
     launch(
-        forward_prepare_1, (lay.programs,),
+        forward_prologue_1, (layout.programs,),
         a, *strides(a, H), k, *strides(k, H), w_sums, w_rests, w_extents, q, *strides(q, H),
         b_, *strides(b_, H), scaled1, scaled2, scaled3, scaled4, matrix2, matrix1, matrix3, matrix4,
-        *lay.at_once, lay.programs,
-        D=D, part_d=min(config.block, config.padded(D)), FLAT=True, GROUP=GROUP, CHUNK=config.chunk,
-        C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
-        DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=config.most,
+        *layout.at_once, layout.programs,
+        D=D, tile_d=min(config.block, config.padded(D)), SMALL_RANGE=True, GROUP=GROUP,
+        CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1,
+        maxnreg=config.most,
     )
     launch(
-        forward_prepare_1_others, (cdiv(lay.programs, GROUP),),
+        forward_prologue_1_slow, (cdiv(layout.programs, GROUP),),
         a, *strides(a, H), k, *strides(k, H), w_sums, w_rests, w_extents, q, *strides(q, H),
         b_, *strides(b_, H), scaled1, scaled2, scaled3, scaled4, matrix2, matrix1, matrix3, matrix4,
-        *lay.at_once, lay.programs,
-        D=D, part_d=min(config.block, config.padded(D)), FLAT=False, GROUP=GROUP,
-        CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
-        DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=config.most,
+        *layout.at_once, layout.programs,
+        D=D, tile_d=min(config.block, config.padded(D)), SMALL_RANGE=False, GROUP=GROUP,
+        CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1,
+        maxnreg=config.most,
     )
     w_extents = None
-    if parts > 1 or exchange is not None:
-        S_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
-        S_linear = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
-        walk = config.walk(
+    if segments > 1 or exchange is not None:
+        S_ends = some.new_empty((B * segments, H, D, E), dtype=torch.float32)
+        S_linear = some.new_empty((B * segments, H, D, D), dtype=torch.float32)
+        sweep = config.sweep(
             E,
             config.padded(D) * (scaled1.element_size() + scaled3.element_size() + scaled4.element_size()),
             config.chunk * (matrix2.element_size() + matrix1.element_size()), v.element_size(),
             programs=config.crowd(config.padded(D), slim=False),
         )
-        late = late_pieces(S_ends, S_linear, lay.length(parts), walk.tile)
-        for piece, ends, linear in by_launch(S_ends, S_linear, walk.programs, late):
+        tails = tails_of(S_ends, S_linear, layout.length(segments), sweep.tile)
+        for tail, ends, linear in by_launch(S_ends, S_linear, sweep.programs, tails):
             launch(
-                forward_sweep_1, (lay.sequences * parts * H * (cdiv(E, walk.tile) * (ends is not None) + cdiv(D, walk.tile) * (linear is not None)),),
-                None, ends, linear, late and late.ends, late and late.linear, late and late.live, None,
-                scaled1, v, *strides(v, H), matrix2, matrix1, scaled2, matrix3, matrix4, None, None, w_sums,
-                w_rests, scaled3, scaled4,
-                *lay.walked, parts, lay.length(parts), blocks.chunks,
-                D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=False,
-                WARPS=walk.warps, STAGES=walk.stages, PIECE=piece, BLOCK=BLOCK, C=config.chunk,
-                LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-                num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+                forward_sweep_1, (layout.sequences * segments * H * (cdiv(E, sweep.tile) * (ends is not None) + cdiv(D, sweep.tile) * (linear is not None)),),
+                None, ends, linear, tails and tails.ends, tails and tails.linear, tails and tails.live,
+                None, scaled1, v, *strides(v, H), matrix2, matrix1, scaled2, matrix3, matrix4, None, None,
+                w_sums, w_rests, scaled3, scaled4,
+                *layout.swept, segments, layout.length(segments), blocks.chunks,
+                D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False,
+                WARPS=sweep.warps, STAGES=sweep.stages, TAIL=tail, BLOCK=BLOCK, C=config.chunk,
+                LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+                num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
             )
-        join_pieces(late, S_ends, S_linear, 0)
-        late = None
+        join_tails(tails, S_ends, S_linear, 0)
+        tails = None
         if exchange is not None:  # other segments of the sequence are elsewhere
-            S_coming = exchange.begin((map_of_all("S", S_first, S_ends, lay, parts, True, linear=S_linear, axis=0),))
-    if parts > 1 or exchange is not None:
+            S_coming = exchange.begin(
+                (map_of_all("S", S_first, S_ends, layout, segments, True, linear=S_linear, axis=0),)
+            )
+    if segments > 1 or exchange is not None:
         if exchange is not None:
             ((S_first, S_starts),) = S_coming()
         else:
-            S_starts = chained_matrix(S_first, S_ends, S_linear, lay, parts, True, along=0)
+            S_starts = chained_matrix(S_first, S_ends, S_linear, layout, segments, True, along=0)
     S_ends = None
     write1 = some.new_empty((B, T, H, E), dtype=some.dtype) if needs_backward else None
     o = some.new_empty((B, T, H, E), dtype=some.dtype)
-    S_borders = some.new_empty((B, H, blocks.chunks, D, E), dtype=some.dtype) if needs_backward else None
-    S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if finals else None
-    walk = config.walk(
+    S_checkpoints = some.new_empty((B, H, blocks.chunks, D, E), dtype=some.dtype) if needs_backward else None
+    S_last = some.new_empty((layout.sequences, H, D, E), dtype=torch.float32) if finals else None
+    sweep = config.sweep(
         E,
         config.padded(D)
         * (scaled1.element_size() + scaled2.element_size() + scaled3.element_size() + scaled4.element_size()),
@@ -1079,33 +1084,33 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         v.element_size(),
     )
     launch(
-        forward_sweep_1, (lay.sequences * parts * H * cdiv(E, walk.tile),),
-        S_starts, S_last, None, None, None, None, S_borders, scaled1, v, *strides(v, H), matrix2,
-        matrix1, scaled2, matrix3, matrix4, write1, o, w_sums, w_rests, scaled3, scaled4,
-        *lay.walked, parts, lay.length(parts), blocks.chunks,
-        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=True,
-        WARPS=walk.warps, STAGES=walk.stages, PIECE=0, BLOCK=BLOCK, C=config.chunk,
-        LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-        num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+        forward_sweep_1, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
+        S_starts, S_last, None, None, None, None, S_checkpoints, scaled1, v, *strides(v, H),
+        matrix2, matrix1, scaled2, matrix3, matrix4, write1, o, w_sums, w_rests, scaled3, scaled4,
+        *layout.swept, segments, layout.length(segments), blocks.chunks,
+        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True,
+        WARPS=sweep.warps, STAGES=sweep.stages, TAIL=0, BLOCK=BLOCK, C=config.chunk,
+        LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
     )
     matrix1 = matrix2 = matrix3 = matrix4 = scaled1 = scaled2 = scaled3 = scaled4 = w_rests = w_sums = None
     saved = {}
     if needs_backward:
-        saved |= {"747e42a85b": write1, "S borders": S_borders}
-    S_borders = write1 = None
-    if parts > 1 or exchange is not None:
+        saved |= {"747e42a85b": write1, "S checkpoints": S_checkpoints}
+    S_checkpoints = write1 = None
+    if segments > 1 or exchange is not None:
         saved |= {"S linear": S_linear}
     S_linear = None
     return {"o": o}, {"S": S_last}, saved
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def backward_prepare_1(
+def backward_prologue_1(
     b__p, b__b, b__t, b__h, b__g, q_p, q_b, q_t, q_h, q_g, w_sums, w_rests, w_extents,
     k_p, k_b, k_t, k_h, k_g, a_p, a_b, a_t, a_h, a_g, scaled1_p, scaled2_p, scaled3_p,
     scaled4_p, matrix2, matrix1, matrix4, matrix3,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, part_d: tl.constexpr, FLAT: tl.constexpr, GROUP: tl.constexpr,
+    D: tl.constexpr, tile_d: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr,
     CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
@@ -1125,14 +1130,14 @@ def backward_prepare_1(
     k_p += b * k_b + h // k_g * k_h
     a_p += b * a_b + h // a_g * a_h
     i_new = i_ok
-    if not FLAT:
-        steep_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
+    if not SMALL_RANGE:
+        large_range_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
     products = tl.zeros([C, C], tl.float32)
     products2 = tl.zeros([C, C], tl.float32)
     products3 = tl.zeros([C, C], tl.float32)
     products4 = tl.zeros([C, C], tl.float32)
-    for d_start in range(0, D, part_d):
-        d = d_start + tl.arange(0, part_d)
+    for d_start in range(0, D, tile_d):
+        d = d_start + tl.arange(0, tile_d)
         d_ok = d < D
         b_ = tl.load(b__p + t0 * b__t + i[:, None] * b__t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
@@ -1153,21 +1158,21 @@ def backward_prepare_1(
         products = decayed_product(
             products, b_.to(tl.float32), q.to(tl.float32), w_sums + step * D,
             w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last, H * D, C,
-            CHUNK, LEVELS, False, True, FLAT, EXACT, DT,
+            CHUNK, LEVELS, False, True, SMALL_RANGE, EXACT, DT,
         )
-        if not FLAT:
-            steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
-            i_new = i_ok & ((i >= steep_from) | (again > 0))
+        if not SMALL_RANGE:
+            large_range_from = first_large_range(large_range_from, w_a, w_n, d_ok, C, DT)
+            i_new = i_ok & ((i >= large_range_from) | (again > 0))
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         # sum_{d} q_{j,d} k_{i,d} m_{i,j,d}
         products2 = decayed_product(
             products2, k.to(tl.float32), q.to(tl.float32), w_sums + step * D,
             w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last, H * D, C,
-            CHUNK, LEVELS, False, True, FLAT, EXACT, DT,
+            CHUNK, LEVELS, False, True, SMALL_RANGE, EXACT, DT,
         )
-        if not FLAT:
-            steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
-            i_new = i_ok & ((i >= steep_from) | (again > 0))
+        if not SMALL_RANGE:
+            large_range_from = first_large_range(large_range_from, w_a, w_n, d_ok, C, DT)
+            i_new = i_ok & ((i >= large_range_from) | (again > 0))
         a = tl.load(a_p + t0 * a_t + i[:, None] * a_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         # sum_{d} a_{j,d} k_{i,d} m_{i,j,d}
         w_a_before = over_block(
@@ -1193,20 +1198,20 @@ def backward_prepare_1(
         products3 = decayed_product(
             products3, k.to(tl.float32), a.to(tl.float32), w_sums + step * D,
             w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d, d_ok, last,
-            H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
+            H * D, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
         )
-        if not FLAT:
-            steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
-            i_new = i_ok & ((i >= steep_from) | (again > 0))
+        if not SMALL_RANGE:
+            large_range_from = first_large_range(large_range_from, w_a_before, w_n_before, d_ok, C, DT)
+            i_new = i_ok & ((i >= large_range_from) | (again > 0))
         # sum_{d} a_{j,d} b_{i,d} m_{i,j,d}
         products4 = decayed_product(
             products4, b_.to(tl.float32), a.to(tl.float32), w_sums + step * D,
             w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d, d_ok, last,
-            H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
+            H * D, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
         )
-        if not FLAT:
-            steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
-            i_new = i_ok & ((i >= steep_from) | (again > 0))
+        if not SMALL_RANGE:
+            large_range_from = first_large_range(large_range_from, w_a_before, w_n_before, d_ok, C, DT)
+            i_new = i_ok & ((i >= large_range_from) | (again > 0))
         w_a_end = over_block(
             tl.load(w_sums + step * D + last * (H * D) + d, mask=d_ok, other=0), w_sums + step * D,
             (last), d, d_ok, last, H * D, C, CHUNK,
@@ -1240,37 +1245,37 @@ def backward_prepare_1(
         )  # a . until
     tl.store(
         matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products,
-        mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
+        mask=None if SMALL_RANGE else (i >= large_range_from)[None, :] & (i >= 0)[:, None],
     )  # products
     solved = inverse(products4, C, LEVELS, DT)  # (I - T)^-1
     tl.store(
         matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], solved,
-        mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
+        mask=None if SMALL_RANGE else (i >= large_range_from)[None, :] & (i >= 0)[:, None],
     )  # solved
     tl.store(
         matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products2,
-        mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
+        mask=None if SMALL_RANGE else (i >= large_range_from)[None, :] & (i >= 0)[:, None],
     )  # products2
     tl.store(
         matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products3,
-        mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
+        mask=None if SMALL_RANGE else (i >= large_range_from)[None, :] & (i >= 0)[:, None],
     )  # products3
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def backward_prepare_1_others(
+def backward_prologue_1_slow(
     b__p, b__b, b__t, b__h, b__g, q_p, q_b, q_t, q_h, q_g, w_sums, w_rests, w_extents,
     k_p, k_b, k_t, k_h, k_g, a_p, a_b, a_t, a_h, a_g, scaled1_p, scaled2_p, scaled3_p,
     scaled4_p, matrix2, matrix1, matrix4, matrix3,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, part_d: tl.constexpr, FLAT: tl.constexpr, GROUP: tl.constexpr,
+    D: tl.constexpr, tile_d: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr,
     CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     i = tl.arange(0, C)
     group = tl.program_id(0) * GROUP
-    if steep(w_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
+    if large_ranges(w_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
         return
     b__p_all = b__p
     q_p_all = q_p
@@ -1290,14 +1295,14 @@ def backward_prepare_1_others(
             k_p = k_p_all + b * k_b + h // k_g * k_h
             a_p = a_p_all + b * a_b + h // a_g * a_h
             extent = reach(w_extents + at, last, C, CHUNK)
-            if not is_flat(extent, DT):
-                steep_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
+            if not has_small_range(extent, DT):
+                large_range_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
                 products = tl.zeros([C, C], tl.float32)
                 products2 = tl.zeros([C, C], tl.float32)
                 products3 = tl.zeros([C, C], tl.float32)
                 products4 = tl.zeros([C, C], tl.float32)
-                for d_start in range(0, D, part_d):
-                    d = d_start + tl.arange(0, part_d)
+                for d_start in range(0, D, tile_d):
+                    d = d_start + tl.arange(0, tile_d)
                     d_ok = d < D
                     b_ = tl.load(
                         b__p + t0 * b__t + i[:, None] * b__t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
@@ -1328,11 +1333,11 @@ def backward_prepare_1_others(
                     products = decayed_product(
                         products, b_.to(tl.float32), q.to(tl.float32), w_sums + step * D,
                         w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last,
-                        H * D, C, CHUNK, LEVELS, False, True, FLAT, EXACT, DT,
+                        H * D, C, CHUNK, LEVELS, False, True, SMALL_RANGE, EXACT, DT,
                     )
-                    if not FLAT:
-                        steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
-                        i_new = i_ok & ((i >= steep_from) | (again > 0))
+                    if not SMALL_RANGE:
+                        large_range_from = first_large_range(large_range_from, w_a, w_n, d_ok, C, DT)
+                        i_new = i_ok & ((i >= large_range_from) | (again > 0))
                     k = tl.load(
                         k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
                     )
@@ -1340,11 +1345,11 @@ def backward_prepare_1_others(
                     products2 = decayed_product(
                         products2, k.to(tl.float32), q.to(tl.float32), w_sums + step * D,
                         w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last,
-                        H * D, C, CHUNK, LEVELS, False, True, FLAT, EXACT, DT,
+                        H * D, C, CHUNK, LEVELS, False, True, SMALL_RANGE, EXACT, DT,
                     )
-                    if not FLAT:
-                        steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
-                        i_new = i_ok & ((i >= steep_from) | (again > 0))
+                    if not SMALL_RANGE:
+                        large_range_from = first_large_range(large_range_from, w_a, w_n, d_ok, C, DT)
+                        i_new = i_ok & ((i >= large_range_from) | (again > 0))
                     a = tl.load(
                         a_p + t0 * a_t + i[:, None] * a_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
                     )
@@ -1372,20 +1377,20 @@ def backward_prepare_1_others(
                     products3 = decayed_product(
                         products3, k.to(tl.float32), a.to(tl.float32), w_sums + step * D,
                         w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d,
-                        d_ok, last, H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
+                        d_ok, last, H * D, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
                     )
-                    if not FLAT:
-                        steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
-                        i_new = i_ok & ((i >= steep_from) | (again > 0))
+                    if not SMALL_RANGE:
+                        large_range_from = first_large_range(large_range_from, w_a_before, w_n_before, d_ok, C, DT)
+                        i_new = i_ok & ((i >= large_range_from) | (again > 0))
                     # sum_{d} a_{j,d} b_{i,d} m_{i,j,d}
                     products4 = decayed_product(
                         products4, b_.to(tl.float32), a.to(tl.float32), w_sums + step * D,
                         w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d,
-                        d_ok, last, H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
+                        d_ok, last, H * D, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
                     )
-                    if not FLAT:
-                        steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
-                        i_new = i_ok & ((i >= steep_from) | (again > 0))
+                    if not SMALL_RANGE:
+                        large_range_from = first_large_range(large_range_from, w_a_before, w_n_before, d_ok, C, DT)
+                        i_new = i_ok & ((i >= large_range_from) | (again > 0))
                     w_a_end = over_block(
                         tl.load(w_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
                         w_sums + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
@@ -1419,28 +1424,29 @@ def backward_prepare_1_others(
                     )  # a . until
                 tl.store(
                     matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products,
-                    mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
+                    mask=None if SMALL_RANGE else (i >= large_range_from)[None, :] & (i >= 0)[:, None],
                 )  # products
                 solved = inverse(products4, C, LEVELS, DT)  # (I - T)^-1
                 tl.store(
                     matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], solved,
-                    mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
+                    mask=None if SMALL_RANGE else (i >= large_range_from)[None, :] & (i >= 0)[:, None],
                 )  # solved
                 tl.store(
                     matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products2,
-                    mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
+                    mask=None if SMALL_RANGE else (i >= large_range_from)[None, :] & (i >= 0)[:, None],
                 )  # products2
                 tl.store(
                     matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products3,
-                    mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
+                    mask=None if SMALL_RANGE else (i >= large_range_from)[None, :] & (i >= 0)[:, None],
                 )  # products3
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_1(
-    dS_first, dS_last, dS_borders, scaled1_p, do_p, do_b, do_t, do_h, do_g, matrix2, matrix1,
-    scaled2_p, matrix3, matrix4, write2_out, dv_out, w_sums, w_rests, scaled3_p, scaled4_p,
-    T, H, chunks, starts, parts, length, blocks,
+    dS_first, dS_last, dS_checkpoints, scaled1_p, do_p, do_b, do_t, do_h, do_g, matrix2,
+    matrix1, scaled2_p, matrix3, matrix4, write2_out, dv_out, w_sums, w_rests, scaled3_p,
+    scaled4_p,
+    T, H, chunks, starts, segments, length, blocks,
     D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, BLOCK: tl.constexpr,
     C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
@@ -1450,7 +1456,7 @@ def backward_sweep_1(
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
     sh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -1494,10 +1500,10 @@ def backward_sweep_1(
                 if EXACT
                 else tl.full([1], 0, tl.int32)
             )
-            if dS_borders is not None:
+            if dS_checkpoints is not None:
                 if (n == 0) | ((count - n) % (BLOCK // C) == 0):
                     tl.store(
-                        dS_borders
+                        dS_checkpoints
                         + (bh * blocks + first_block + (count - 1 - n) // (BLOCK // C)) * D * E
                         + d[n_d][None, :] * E
                         + e[:, None], dS[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
@@ -1567,9 +1573,9 @@ def backward_sweep_1(
     for n_d in tl.static_range((D + block_d - 1) // block_d):
         if YIELD:
             if dS_last is not None:
-                if part == 0:
+                if segment == 0:
                     tl.store(
-                        dS_last + (sh // H // parts * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
+                        dS_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
                         dS[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         else:
@@ -1581,14 +1587,14 @@ def backward_sweep_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_read_1(
-    dS_borders, write1_p, write1_b, write1_t, write1_h, write1_g,
+    dS_checkpoints, write1_p, write1_b, write1_t, write1_h, write1_g,
     write2_p, write2_b, write2_t, write2_h, write2_g, a_p, a_b, a_t, a_h, a_g, w_sums, w_rests,
     w_extents, do_p, do_b, do_t, do_h, do_g, q_p, q_b, q_t, q_h, q_g, v_p, v_b, v_t, v_h, v_g,
-    dk_out, db_out, S_borders, b__p, b__b, b__t, b__h, b__g, k_p, k_b, k_t, k_h, k_g, dq_out,
-    da_out,
+    dk_out, db_out, S_checkpoints, b__p, b__b, b__t, b__h, b__g, k_p, k_b, k_t, k_h, k_g,
+    dq_out, da_out,
     T, H, chunks, begins, stops, programs,
     E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
-    FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
+    SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """Intra-chunk outputs from checkpointed states, of all intervals at once."""
@@ -1616,10 +1622,10 @@ def backward_read_1(
     b__p += b * b__b + h // b__g * b__h
     k_p += b * k_b + h // k_g * k_h
     i_new = i_ok
-    if not FLAT:
-        steep_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
+    if not SMALL_RANGE:
+        large_range_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
     dS = tl.load(
-        dS_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
+        dS_checkpoints + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
         mask=d_ok[None, :] & e_ok[:, None], other=0.0,
     )  # dS
     write1 = tl.load(
@@ -1666,24 +1672,24 @@ def backward_read_1(
     decayed = decayed_sum(
         reads, a.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None,
         w_a_before, w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False,
-        FLAT, EXACT, DT,
+        SMALL_RANGE, EXACT, DT,
     )  # sum_{j} a_{j,d} [write1 write2^T]_{i,j} m_{i,j,d}
-    if not FLAT:
-        steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
-        again = adds_steep(again, reads, a.to(tl.float32), steep_from, C)
-        i_new = i_ok & ((i >= steep_from) | (again > 0))
+    if not SMALL_RANGE:
+        large_range_from = first_large_range(large_range_from, w_a_before, w_n_before, d_ok, C, DT)
+        again = adds_large_range(again, reads, a.to(tl.float32), large_range_from, C)
+        i_new = i_ok & ((i >= large_range_from) | (again > 0))
     do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
     write1_do = tl.dot(write1.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # write1 do^T
     reads2 = write1_do
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     decayed2 = decayed_sum(
         reads2, q.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a,
-        w_n, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, True, FLAT, EXACT, DT,
+        w_n, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, True, SMALL_RANGE, EXACT, DT,
     )  # sum_{j} q_{j,d} [write1 do^T]_{i,j} m_{i,j,d}
-    if not FLAT:
-        steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
-        again = adds_steep(again, reads2, q.to(tl.float32), steep_from, C)
-        i_new = i_ok & ((i >= steep_from) | (again > 0))
+    if not SMALL_RANGE:
+        large_range_from = first_large_range(large_range_from, w_a, w_n, d_ok, C, DT)
+        again = adds_large_range(again, reads2, q.to(tl.float32), large_range_from, C)
+        i_new = i_ok & ((i >= large_range_from) | (again > 0))
     w_a_end = over_block(
         tl.load(w_sums + step * D + last * (H * D) + d, mask=d_ok, other=0), w_sums + step * D,
         (last), d, d_ok, last, H * D, C, CHUNK,
@@ -1705,23 +1711,23 @@ def backward_read_1(
     reads3 = v_do
     decayed3 = decayed_sum(
         reads3, q.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a,
-        w_n, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, True, FLAT, EXACT, DT,
+        w_n, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, True, SMALL_RANGE, EXACT, DT,
     )  # sum_{j} q_{j,d} [v do^T]_{i,j} m_{i,j,d}
-    if not FLAT:
-        steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
-        again = adds_steep(again, reads3, q.to(tl.float32), steep_from, C)
-        i_new = i_ok & ((i >= steep_from) | (again > 0))
+    if not SMALL_RANGE:
+        large_range_from = first_large_range(large_range_from, w_a, w_n, d_ok, C, DT)
+        again = adds_large_range(again, reads3, q.to(tl.float32), large_range_from, C)
+        i_new = i_ok & ((i >= large_range_from) | (again > 0))
     v_write2 = tl.dot(v.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # v write2^T
     reads4 = v_write2
     decayed4 = decayed_sum(
         reads4, a.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None,
         w_a_before, w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False,
-        FLAT, EXACT, DT,
+        SMALL_RANGE, EXACT, DT,
     )  # sum_{j} a_{j,d} [v write2^T]_{i,j} m_{i,j,d}
-    if not FLAT:
-        steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
-        again = adds_steep(again, reads4, a.to(tl.float32), steep_from, C)
-        i_new = i_ok & ((i >= steep_from) | (again > 0))
+    if not SMALL_RANGE:
+        large_range_from = first_large_range(large_range_from, w_a_before, w_n_before, d_ok, C, DT)
+        again = adds_large_range(again, reads4, a.to(tl.float32), large_range_from, C)
+        i_new = i_ok & ((i >= large_range_from) | (again > 0))
     v_dS = tl.dot(v.to(DT), dS.to(DT), input_precision="tf32x3")  # v dS^T
     apart2 = decayed3 + (v_dS * since) + decayed4
     dk = (decayed3 + decayed4) + (v_dS * since)  # (49) (v dS^T) . since + intra2
@@ -1730,7 +1736,7 @@ def backward_read_1(
     db2 = db  # (46) db
     tl.store(db_out + step * D + i[:, None] * (H * D) + d[None, :], db, mask=i_new[:, None] & d_ok[None, :])  # (46) db
     S = tl.load(
-        S_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
+        S_checkpoints + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
         mask=d_ok[None, :] & e_ok[:, None], other=0.0,
     )  # S
     do_write1 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do write1^T
@@ -1738,21 +1744,21 @@ def backward_read_1(
     b_ = tl.load(b__p + t0 * b__t + i[:, None] * b__t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     decayed5 = decayed_sum(
         reads5, b_.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a,
-        w_n, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
+        w_n, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, True, SMALL_RANGE, EXACT, DT,
     )  # sum_{j} b_{j,d} [do write1^T]_{i,j} m_{i,j,d}
-    if not FLAT:
-        steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
-        i_new = i_ok & ((i >= steep_from) | (again > 0))
+    if not SMALL_RANGE:
+        large_range_from = first_large_range(large_range_from, w_a, w_n, d_ok, C, DT)
+        i_new = i_ok & ((i >= large_range_from) | (again > 0))
     do_v = tl.dot(do.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # do v^T
     reads6 = do_v
     k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     decayed6 = decayed_sum(
         reads6, k.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a,
-        w_n, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
+        w_n, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, True, SMALL_RANGE, EXACT, DT,
     )  # sum_{j} k_{j,d} [do v^T]_{i,j} m_{i,j,d}
-    if not FLAT:
-        steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
-        i_new = i_ok & ((i >= steep_from) | (again > 0))
+    if not SMALL_RANGE:
+        large_range_from = first_large_range(large_range_from, w_a, w_n, d_ok, C, DT)
+        i_new = i_ok & ((i >= large_range_from) | (again > 0))
     since2 = span(w_a, w_n, 0.0, 0)
     do_S = tl.dot(do.to(DT), S.to(DT), input_precision="tf32x3")  # do S^T
     apart3 = decayed5 + decayed6 + (since2 * do_S)
@@ -1761,22 +1767,22 @@ def backward_read_1(
     reads7 = write2_write1
     decayed7 = decayed_sum(
         reads7, b_.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None,
-        w_a_before, w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT,
-        EXACT, DT,
+        w_a_before, w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False,
+        SMALL_RANGE, EXACT, DT,
     )  # sum_{j} b_{j,d} [write2 write1^T]_{i,j} m_{i,j,d}
-    if not FLAT:
-        steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
-        i_new = i_ok & ((i >= steep_from) | (again > 0))
+    if not SMALL_RANGE:
+        large_range_from = first_large_range(large_range_from, w_a_before, w_n_before, d_ok, C, DT)
+        i_new = i_ok & ((i >= large_range_from) | (again > 0))
     write2_v = tl.dot(write2.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # write2 v^T
     reads8 = write2_v
     decayed8 = decayed_sum(
         reads8, k.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None,
-        w_a_before, w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT,
-        EXACT, DT,
+        w_a_before, w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False,
+        SMALL_RANGE, EXACT, DT,
     )  # sum_{j} k_{j,d} [write2 v^T]_{i,j} m_{i,j,d}
-    if not FLAT:
-        steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
-        i_new = i_ok & ((i >= steep_from) | (again > 0))
+    if not SMALL_RANGE:
+        large_range_from = first_large_range(large_range_from, w_a_before, w_n_before, d_ok, C, DT)
+        i_new = i_ok & ((i >= large_range_from) | (again > 0))
     write2_S = tl.dot(write2.to(DT), S.to(DT), input_precision="tf32x3")  # write2 S^T
     since3 = span(w_a_before, w_n_before, 0.0, 0)
     apart4 = (write2_S * since3) + decayed7 + decayed8
@@ -1788,15 +1794,15 @@ def backward_read_1(
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def backward_read_1_others(
-    dS_borders, write1_p, write1_b, write1_t, write1_h, write1_g,
+def backward_read_1_slow(
+    dS_checkpoints, write1_p, write1_b, write1_t, write1_h, write1_g,
     write2_p, write2_b, write2_t, write2_h, write2_g, a_p, a_b, a_t, a_h, a_g, w_sums, w_rests,
     w_extents, do_p, do_b, do_t, do_h, do_g, q_p, q_b, q_t, q_h, q_g, v_p, v_b, v_t, v_h, v_g,
-    dk_out, db_out, S_borders, b__p, b__b, b__t, b__h, b__g, k_p, k_b, k_t, k_h, k_g, dq_out,
-    da_out,
+    dk_out, db_out, S_checkpoints, b__p, b__b, b__t, b__h, b__g, k_p, k_b, k_t, k_h, k_g,
+    dq_out, da_out,
     T, H, chunks, begins, stops, programs,
     E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
-    FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
+    SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
@@ -1807,7 +1813,7 @@ def backward_read_1_others(
     d = tile * block_d + tl.arange(0, block_d)
     d_ok = d < D
     group = (tl.program_id(0) // tl.cdiv(D, block_d)) * GROUP
-    if steep(w_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
+    if large_ranges(w_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
         return
     write1_p_all = write1_p
     write2_p_all = write2_p
@@ -1835,10 +1841,10 @@ def backward_read_1_others(
             b__p = b__p_all + b * b__b + h // b__g * b__h
             k_p = k_p_all + b * k_b + h // k_g * k_h
             extent = reach(w_extents + at, last, C, CHUNK)
-            if not is_flat(extent, DT):
-                steep_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
+            if not has_small_range(extent, DT):
+                large_range_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
                 dS = tl.load(
-                    dS_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
+                    dS_checkpoints + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
                     mask=d_ok[None, :] & e_ok[:, None], other=0.0,
                 )  # dS
                 write1 = tl.load(
@@ -1895,12 +1901,12 @@ def backward_read_1_others(
                 decayed = decayed_sum(
                     reads, a.to(tl.float32), w_sums + step * D,
                     w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d,
-                    d_ok, last, H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
+                    d_ok, last, H * D, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} a_{j,d} [write1 write2^T]_{i,j} m_{i,j,d}
-                if not FLAT:
-                    steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
-                    again = adds_steep(again, reads, a.to(tl.float32), steep_from, C)
-                    i_new = i_ok & ((i >= steep_from) | (again > 0))
+                if not SMALL_RANGE:
+                    large_range_from = first_large_range(large_range_from, w_a_before, w_n_before, d_ok, C, DT)
+                    again = adds_large_range(again, reads, a.to(tl.float32), large_range_from, C)
+                    i_new = i_ok & ((i >= large_range_from) | (again > 0))
                 do = tl.load(
                     do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
                 )
@@ -1912,12 +1918,12 @@ def backward_read_1_others(
                 decayed2 = decayed_sum(
                     reads2, q.to(tl.float32), w_sums + step * D,
                     w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last, H * D,
-                    C, CHUNK, LEVELS, False, True, FLAT, EXACT, DT,
+                    C, CHUNK, LEVELS, False, True, SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} q_{j,d} [write1 do^T]_{i,j} m_{i,j,d}
-                if not FLAT:
-                    steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
-                    again = adds_steep(again, reads2, q.to(tl.float32), steep_from, C)
-                    i_new = i_ok & ((i >= steep_from) | (again > 0))
+                if not SMALL_RANGE:
+                    large_range_from = first_large_range(large_range_from, w_a, w_n, d_ok, C, DT)
+                    again = adds_large_range(again, reads2, q.to(tl.float32), large_range_from, C)
+                    i_new = i_ok & ((i >= large_range_from) | (again > 0))
                 w_a_end = over_block(
                     tl.load(w_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
                     w_sums + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
@@ -1942,23 +1948,23 @@ def backward_read_1_others(
                 decayed3 = decayed_sum(
                     reads3, q.to(tl.float32), w_sums + step * D,
                     w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last, H * D,
-                    C, CHUNK, LEVELS, False, True, FLAT, EXACT, DT,
+                    C, CHUNK, LEVELS, False, True, SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} q_{j,d} [v do^T]_{i,j} m_{i,j,d}
-                if not FLAT:
-                    steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
-                    again = adds_steep(again, reads3, q.to(tl.float32), steep_from, C)
-                    i_new = i_ok & ((i >= steep_from) | (again > 0))
+                if not SMALL_RANGE:
+                    large_range_from = first_large_range(large_range_from, w_a, w_n, d_ok, C, DT)
+                    again = adds_large_range(again, reads3, q.to(tl.float32), large_range_from, C)
+                    i_new = i_ok & ((i >= large_range_from) | (again > 0))
                 v_write2 = tl.dot(v.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # v write2^T
                 reads4 = v_write2
                 decayed4 = decayed_sum(
                     reads4, a.to(tl.float32), w_sums + step * D,
                     w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d,
-                    d_ok, last, H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
+                    d_ok, last, H * D, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} a_{j,d} [v write2^T]_{i,j} m_{i,j,d}
-                if not FLAT:
-                    steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
-                    again = adds_steep(again, reads4, a.to(tl.float32), steep_from, C)
-                    i_new = i_ok & ((i >= steep_from) | (again > 0))
+                if not SMALL_RANGE:
+                    large_range_from = first_large_range(large_range_from, w_a_before, w_n_before, d_ok, C, DT)
+                    again = adds_large_range(again, reads4, a.to(tl.float32), large_range_from, C)
+                    i_new = i_ok & ((i >= large_range_from) | (again > 0))
                 v_dS = tl.dot(v.to(DT), dS.to(DT), input_precision="tf32x3")  # v dS^T
                 apart2 = decayed3 + (v_dS * since) + decayed4
                 dk = (decayed3 + decayed4) + (v_dS * since)  # (49) (v dS^T) . since + intra2
@@ -1971,7 +1977,7 @@ def backward_read_1_others(
                     db_out + step * D + i[:, None] * (H * D) + d[None, :], db, mask=i_new[:, None] & d_ok[None, :]
                 )  # (46) db
                 S = tl.load(
-                    S_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
+                    S_checkpoints + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
                     mask=d_ok[None, :] & e_ok[:, None], other=0.0,
                 )  # S
                 do_write1 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do write1^T
@@ -1982,11 +1988,11 @@ def backward_read_1_others(
                 decayed5 = decayed_sum(
                     reads5, b_.to(tl.float32), w_sums + step * D,
                     w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last, H * D,
-                    C, CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
+                    C, CHUNK, LEVELS, True, True, SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} b_{j,d} [do write1^T]_{i,j} m_{i,j,d}
-                if not FLAT:
-                    steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
-                    i_new = i_ok & ((i >= steep_from) | (again > 0))
+                if not SMALL_RANGE:
+                    large_range_from = first_large_range(large_range_from, w_a, w_n, d_ok, C, DT)
+                    i_new = i_ok & ((i >= large_range_from) | (again > 0))
                 do_v = tl.dot(do.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # do v^T
                 reads6 = do_v
                 k = tl.load(
@@ -1995,11 +2001,11 @@ def backward_read_1_others(
                 decayed6 = decayed_sum(
                     reads6, k.to(tl.float32), w_sums + step * D,
                     w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last, H * D,
-                    C, CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
+                    C, CHUNK, LEVELS, True, True, SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} k_{j,d} [do v^T]_{i,j} m_{i,j,d}
-                if not FLAT:
-                    steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
-                    i_new = i_ok & ((i >= steep_from) | (again > 0))
+                if not SMALL_RANGE:
+                    large_range_from = first_large_range(large_range_from, w_a, w_n, d_ok, C, DT)
+                    i_new = i_ok & ((i >= large_range_from) | (again > 0))
                 since2 = span(w_a, w_n, 0.0, 0)
                 do_S = tl.dot(do.to(DT), S.to(DT), input_precision="tf32x3")  # do S^T
                 apart3 = decayed5 + decayed6 + (since2 * do_S)
@@ -2011,21 +2017,21 @@ def backward_read_1_others(
                 decayed7 = decayed_sum(
                     reads7, b_.to(tl.float32), w_sums + step * D,
                     w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d,
-                    d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
+                    d_ok, last, H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} b_{j,d} [write2 write1^T]_{i,j} m_{i,j,d}
-                if not FLAT:
-                    steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
-                    i_new = i_ok & ((i >= steep_from) | (again > 0))
+                if not SMALL_RANGE:
+                    large_range_from = first_large_range(large_range_from, w_a_before, w_n_before, d_ok, C, DT)
+                    i_new = i_ok & ((i >= large_range_from) | (again > 0))
                 write2_v = tl.dot(write2.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # write2 v^T
                 reads8 = write2_v
                 decayed8 = decayed_sum(
                     reads8, k.to(tl.float32), w_sums + step * D,
                     w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d,
-                    d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
+                    d_ok, last, H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} k_{j,d} [write2 v^T]_{i,j} m_{i,j,d}
-                if not FLAT:
-                    steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
-                    i_new = i_ok & ((i >= steep_from) | (again > 0))
+                if not SMALL_RANGE:
+                    large_range_from = first_large_range(large_range_from, w_a_before, w_n_before, d_ok, C, DT)
+                    i_new = i_ok & ((i >= large_range_from) | (again > 0))
                 write2_S = tl.dot(write2.to(DT), S.to(DT), input_precision="tf32x3")  # write2 S^T
                 since3 = span(w_a_before, w_n_before, 0.0, 0)
                 apart4 = (write2_S * since3) + decayed7 + decayed8
@@ -2042,13 +2048,14 @@ def backward_read_1_others(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_unroll_1(
-    S_borders, dS_borders, w_sums, w_rests, k_p, k_b, k_t, k_h, k_g, v_p, v_b, v_t, v_h, v_g,
-    write2_p, write2_b, write2_t, write2_h, write2_g, a_p, a_b, a_t, a_h, a_g, w_extents,
-    b__p, b__b, b__t, b__h, b__g, write1_p, write1_b, write1_t, write1_h, write1_g,
-    do_p, do_b, do_t, do_h, do_g, q_p, q_b, q_t, q_h, q_g, S__out,
+    S_checkpoints, dS_checkpoints, w_sums, w_rests, k_p, k_b, k_t, k_h, k_g,
+    v_p, v_b, v_t, v_h, v_g, write2_p, write2_b, write2_t, write2_h, write2_g,
+    a_p, a_b, a_t, a_h, a_g, w_extents, b__p, b__b, b__t, b__h, b__g,
+    write1_p, write1_b, write1_t, write1_h, write1_g, do_p, do_b, do_t, do_h, do_g,
+    q_p, q_b, q_t, q_h, q_g, S__out,
     T, H, chunks, begins, stops, programs,
     D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
-    FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
+    SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """State-adjoint products at each step, of all intervals at once."""
@@ -2076,8 +2083,8 @@ def backward_unroll_1(
     do_p += b * do_b + h // do_g * do_h
     q_p += b * q_b + h // q_g * q_h
     i_new = i_ok
-    if not FLAT:
-        steep_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
+    if not SMALL_RANGE:
+        large_range_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
     w_a_end = over_block(
         tl.load(w_sums + step * D + last * (H * D) + d, mask=d_ok, other=0), w_sums + step * D,
         (last), d, d_ok, last, H * D, C, CHUNK,
@@ -2092,11 +2099,11 @@ def backward_unroll_1(
     )
     kept = span(w_a_end, w_n_end, 0.0, 0)
     S = tl.load(
-        S_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
+        S_checkpoints + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
         mask=d_ok[None, :] & e_ok[:, None], other=0.0,
     )  # S
     dS = tl.load(
-        dS_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
+        dS_checkpoints + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
         mask=d_ok[None, :] & e_ok[:, None], other=0.0,
     )  # dS
     S_dS = tl.sum((S.to(tl.float32) * dS.to(tl.float32)), axis=0)  # (S . dS) 1
@@ -2142,14 +2149,14 @@ def backward_unroll_1(
     decayed = decayed_sum(
         (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * v_write2), a.to(tl.float32),
         w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n,
-        d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
+        d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
     )  # sum_{j} [i <= j - 2]_{i,j} (a)_{j,d} m_{i,j,d} [(v) (write2)^T]_{i,j}
-    if not FLAT:
-        steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
-        again = adds_steep(
-            again, (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * v_write2), a.to(tl.float32), steep_from, C
+    if not SMALL_RANGE:
+        large_range_from = first_large_range(large_range_from, w_a_before, w_n_before, d_ok, C, DT)
+        again = adds_large_range(
+            again, (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * v_write2), a.to(tl.float32), large_range_from, C
         )
-        i_new = i_ok & ((i >= steep_from) | (again > 0))
+        i_new = i_ok & ((i >= large_range_from) | (again > 0))
     b_ = tl.load(b__p + t0 * b__t + i[:, None] * b__t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     write1 = tl.load(
         write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
@@ -2159,51 +2166,52 @@ def backward_unroll_1(
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     decayed2 = decayed_sum(
         write1_do, q.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a,
-        w_n, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
+        w_n, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
     )  # sum_{j} m_{i,j,d} (q)_{j,d} [(write1) (do)^T]_{i,j}
-    if not FLAT:
-        steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
-        again = adds_steep(again, write1_do, q.to(tl.float32), steep_from, C)
-        i_new = i_ok & ((i >= steep_from) | (again > 0))
+    if not SMALL_RANGE:
+        large_range_from = first_large_range(large_range_from, w_a, w_n, d_ok, C, DT)
+        again = adds_large_range(again, write1_do, q.to(tl.float32), large_range_from, C)
+        i_new = i_ok & ((i >= large_range_from) | (again > 0))
     write1_write2 = tl.dot(write1.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # (write1) (write2)^T
     decayed3 = decayed_sum(
         (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * write1_write2), a.to(tl.float32),
         w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n,
-        d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
+        d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
     )  # sum_{j} [i <= j - 2]_{i,j} (a)_{j,d} m_{i,j,d} [(write1) (write2)^T]_{i,j}
-    if not FLAT:
-        steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
-        again = adds_steep(
-            again, (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * write1_write2), a.to(tl.float32), steep_from, C
+    if not SMALL_RANGE:
+        large_range_from = first_large_range(large_range_from, w_a_before, w_n_before, d_ok, C, DT)
+        again = adds_large_range(
+            again, (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * write1_write2),
+            a.to(tl.float32), large_range_from, C,
         )
-        i_new = i_ok & ((i >= steep_from) | (again > 0))
+        i_new = i_ok & ((i >= large_range_from) | (again > 0))
     since = span(w_a, w_n, 0.0, 0)
     do_S = tl.dot(do.to(DT), S.to(DT), input_precision="tf32x3")  # (do) S^T
     v_do = tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # (v) (do)^T
     decayed4 = decayed_sum(
         v_do, q.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a, w_n,
-        w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
+        w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
     )  # sum_{j} m_{i,j,d} (q)_{j,d} [(v) (do)^T]_{i,j}
-    if not FLAT:
-        steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
-        again = adds_steep(again, v_do, q.to(tl.float32), steep_from, C)
-        i_new = i_ok & ((i >= steep_from) | (again > 0))
+    if not SMALL_RANGE:
+        large_range_from = first_large_range(large_range_from, w_a, w_n, d_ok, C, DT)
+        again = adds_large_range(again, v_do, q.to(tl.float32), large_range_from, C)
+        i_new = i_ok & ((i >= large_range_from) | (again > 0))
     do_write1 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # (do) (write1)^T
     decayed5 = decayed_sum(
         do_write1, b_.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a,
-        w_n, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
+        w_n, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
     )  # sum_{j} (b)_{j,d} m_{i,j,d} [(do) (write1)^T]_{i,j}
-    if not FLAT:
-        steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
-        i_new = i_ok & ((i >= steep_from) | (again > 0))
+    if not SMALL_RANGE:
+        large_range_from = first_large_range(large_range_from, w_a, w_n, d_ok, C, DT)
+        i_new = i_ok & ((i >= large_range_from) | (again > 0))
     do_v = tl.dot(do.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # (do) (v)^T
     decayed6 = decayed_sum(
         do_v, k.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None, w_a, w_n,
-        w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
+        w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
     )  # sum_{j} m_{i,j,d} (k)_{j,d} [(do) (v)^T]_{i,j}
-    if not FLAT:
-        steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
-        i_new = i_ok & ((i >= steep_from) | (again > 0))
+    if not SMALL_RANGE:
+        large_range_from = first_large_range(large_range_from, w_a, w_n, d_ok, C, DT)
+        i_new = i_ok & ((i >= large_range_from) | (again > 0))
     known = (
         (-(k.to(tl.float32) * decayed))
         + (-(b_.to(tl.float32) * decayed2))
@@ -2218,20 +2226,20 @@ def backward_unroll_1(
     decayed7 = decayed_sum(
         (write2_v * tl.where(i[:, None] >= i[None, :] + 2, 1.0, 0.0)), k.to(tl.float32),
         w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n,
-        d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
+        d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
     )  # sum_{j} [i >= j + 2]_{i,j} (k)_{j,d} m_{i,j,d} [(write2) (v)^T]_{i,j}
-    if not FLAT:
-        steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
-        i_new = i_ok & ((i >= steep_from) | (again > 0))
+    if not SMALL_RANGE:
+        large_range_from = first_large_range(large_range_from, w_a_before, w_n_before, d_ok, C, DT)
+        i_new = i_ok & ((i >= large_range_from) | (again > 0))
     write2_write1 = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # (write2) (write1)^T
     decayed8 = decayed_sum(
         (tl.where(i[:, None] >= i[None, :] + 2, 1.0, 0.0) * write2_write1), b_.to(tl.float32),
         w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n,
-        d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
+        d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
     )  # sum_{j} [i >= j + 2]_{i,j} (b)_{j,d} m_{i,j,d} [(write2) (write1)^T]_{i,j}
-    if not FLAT:
-        steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
-        i_new = i_ok & ((i >= steep_from) | (again > 0))
+    if not SMALL_RANGE:
+        large_range_from = first_large_range(large_range_from, w_a_before, w_n_before, d_ok, C, DT)
+        i_new = i_ok & ((i >= large_range_from) | (again > 0))
     write2_S = tl.dot(write2.to(DT), S.to(DT), input_precision="tf32x3")  # (write2) S^T
     since2 = span(w_a_before, w_n_before, 0.0, 0)
     known2 = (decayed7 * a.to(tl.float32)) + (decayed8 * a.to(tl.float32)) + (write2_S * since2 * a.to(tl.float32))
@@ -2248,14 +2256,15 @@ def backward_unroll_1(
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def backward_unroll_1_others(
-    S_borders, dS_borders, w_sums, w_rests, k_p, k_b, k_t, k_h, k_g, v_p, v_b, v_t, v_h, v_g,
-    write2_p, write2_b, write2_t, write2_h, write2_g, a_p, a_b, a_t, a_h, a_g, w_extents,
-    b__p, b__b, b__t, b__h, b__g, write1_p, write1_b, write1_t, write1_h, write1_g,
-    do_p, do_b, do_t, do_h, do_g, q_p, q_b, q_t, q_h, q_g, S__out,
+def backward_unroll_1_slow(
+    S_checkpoints, dS_checkpoints, w_sums, w_rests, k_p, k_b, k_t, k_h, k_g,
+    v_p, v_b, v_t, v_h, v_g, write2_p, write2_b, write2_t, write2_h, write2_g,
+    a_p, a_b, a_t, a_h, a_g, w_extents, b__p, b__b, b__t, b__h, b__g,
+    write1_p, write1_b, write1_t, write1_h, write1_g, do_p, do_b, do_t, do_h, do_g,
+    q_p, q_b, q_t, q_h, q_g, S__out,
     T, H, chunks, begins, stops, programs,
     D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
-    FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
+    SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
@@ -2266,7 +2275,7 @@ def backward_unroll_1_others(
     e = tl.arange(0, block_e)
     e_ok = e < E
     group = (tl.program_id(0) // tl.cdiv(D, block_d)) * GROUP
-    if steep(w_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
+    if large_ranges(w_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
         return
     k_p_all = k_p
     v_p_all = v_p
@@ -2294,8 +2303,8 @@ def backward_unroll_1_others(
             do_p = do_p_all + b * do_b + h // do_g * do_h
             q_p = q_p_all + b * q_b + h // q_g * q_h
             extent = reach(w_extents + at, last, C, CHUNK)
-            if not is_flat(extent, DT):
-                steep_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
+            if not has_small_range(extent, DT):
+                large_range_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
                 w_a_end = over_block(
                     tl.load(w_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
                     w_sums + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
@@ -2310,11 +2319,11 @@ def backward_unroll_1_others(
                 )
                 kept = span(w_a_end, w_n_end, 0.0, 0)
                 S = tl.load(
-                    S_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
+                    S_checkpoints + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
                     mask=d_ok[None, :] & e_ok[:, None], other=0.0,
                 )  # S
                 dS = tl.load(
-                    dS_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
+                    dS_checkpoints + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
                     mask=d_ok[None, :] & e_ok[:, None], other=0.0,
                 )  # dS
                 S_dS = tl.sum((S.to(tl.float32) * dS.to(tl.float32)), axis=0)  # (S . dS) 1
@@ -2372,15 +2381,15 @@ def backward_unroll_1_others(
                     (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * v_write2), a.to(tl.float32),
                     w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before,
                     w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False,
-                    FLAT, EXACT, DT,
+                    SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} [i <= j - 2]_{i,j} (a)_{j,d} m_{i,j,d} [(v) (write2)^T]_{i,j}
-                if not FLAT:
-                    steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
-                    again = adds_steep(
+                if not SMALL_RANGE:
+                    large_range_from = first_large_range(large_range_from, w_a_before, w_n_before, d_ok, C, DT)
+                    again = adds_large_range(
                         again, (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * v_write2),
-                        a.to(tl.float32), steep_from, C,
+                        a.to(tl.float32), large_range_from, C,
                     )
-                    i_new = i_ok & ((i >= steep_from) | (again > 0))
+                    i_new = i_ok & ((i >= large_range_from) | (again > 0))
                 b_ = tl.load(
                     b__p + t0 * b__t + i[:, None] * b__t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
                 )
@@ -2398,12 +2407,12 @@ def backward_unroll_1_others(
                 decayed2 = decayed_sum(
                     write1_do, q.to(tl.float32), w_sums + step * D,
                     w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last, H * D,
-                    C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
+                    C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} m_{i,j,d} (q)_{j,d} [(write1) (do)^T]_{i,j}
-                if not FLAT:
-                    steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
-                    again = adds_steep(again, write1_do, q.to(tl.float32), steep_from, C)
-                    i_new = i_ok & ((i >= steep_from) | (again > 0))
+                if not SMALL_RANGE:
+                    large_range_from = first_large_range(large_range_from, w_a, w_n, d_ok, C, DT)
+                    again = adds_large_range(again, write1_do, q.to(tl.float32), large_range_from, C)
+                    i_new = i_ok & ((i >= large_range_from) | (again > 0))
                 write1_write2 = tl.dot(
                     write1.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3"
                 )  # (write1) (write2)^T
@@ -2411,45 +2420,45 @@ def backward_unroll_1_others(
                     (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * write1_write2),
                     a.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None,
                     w_a_before, w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False,
-                    False, FLAT, EXACT, DT,
+                    False, SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} [i <= j - 2]_{i,j} (a)_{j,d} m_{i,j,d} [(write1) (write2)^T]_{i,j}
-                if not FLAT:
-                    steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
-                    again = adds_steep(
+                if not SMALL_RANGE:
+                    large_range_from = first_large_range(large_range_from, w_a_before, w_n_before, d_ok, C, DT)
+                    again = adds_large_range(
                         again, (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * write1_write2),
-                        a.to(tl.float32), steep_from, C,
+                        a.to(tl.float32), large_range_from, C,
                     )
-                    i_new = i_ok & ((i >= steep_from) | (again > 0))
+                    i_new = i_ok & ((i >= large_range_from) | (again > 0))
                 since = span(w_a, w_n, 0.0, 0)
                 do_S = tl.dot(do.to(DT), S.to(DT), input_precision="tf32x3")  # (do) S^T
                 v_do = tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # (v) (do)^T
                 decayed4 = decayed_sum(
                     v_do, q.to(tl.float32), w_sums + step * D,
                     w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last, H * D,
-                    C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
+                    C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} m_{i,j,d} (q)_{j,d} [(v) (do)^T]_{i,j}
-                if not FLAT:
-                    steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
-                    again = adds_steep(again, v_do, q.to(tl.float32), steep_from, C)
-                    i_new = i_ok & ((i >= steep_from) | (again > 0))
+                if not SMALL_RANGE:
+                    large_range_from = first_large_range(large_range_from, w_a, w_n, d_ok, C, DT)
+                    again = adds_large_range(again, v_do, q.to(tl.float32), large_range_from, C)
+                    i_new = i_ok & ((i >= large_range_from) | (again > 0))
                 do_write1 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # (do) (write1)^T
                 decayed5 = decayed_sum(
                     do_write1, b_.to(tl.float32), w_sums + step * D,
                     w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last, H * D,
-                    C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
+                    C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} (b)_{j,d} m_{i,j,d} [(do) (write1)^T]_{i,j}
-                if not FLAT:
-                    steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
-                    i_new = i_ok & ((i >= steep_from) | (again > 0))
+                if not SMALL_RANGE:
+                    large_range_from = first_large_range(large_range_from, w_a, w_n, d_ok, C, DT)
+                    i_new = i_ok & ((i >= large_range_from) | (again > 0))
                 do_v = tl.dot(do.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # (do) (v)^T
                 decayed6 = decayed_sum(
                     do_v, k.to(tl.float32), w_sums + step * D,
                     w_rests + step * D if EXACT else None, w_a, w_n, w_a, w_n, d, d_ok, last, H * D,
-                    C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
+                    C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} m_{i,j,d} (k)_{j,d} [(do) (v)^T]_{i,j}
-                if not FLAT:
-                    steep_from = first_steep(steep_from, w_a, w_n, d_ok, C, DT)
-                    i_new = i_ok & ((i >= steep_from) | (again > 0))
+                if not SMALL_RANGE:
+                    large_range_from = first_large_range(large_range_from, w_a, w_n, d_ok, C, DT)
+                    i_new = i_ok & ((i >= large_range_from) | (again > 0))
                 known = (
                     (-(k.to(tl.float32) * decayed))
                     + (-(b_.to(tl.float32) * decayed2))
@@ -2464,12 +2473,12 @@ def backward_unroll_1_others(
                 decayed7 = decayed_sum(
                     (write2_v * tl.where(i[:, None] >= i[None, :] + 2, 1.0, 0.0)), k.to(tl.float32),
                     w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before,
-                    w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT,
-                    EXACT, DT,
+                    w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False,
+                    SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} [i >= j + 2]_{i,j} (k)_{j,d} m_{i,j,d} [(write2) (v)^T]_{i,j}
-                if not FLAT:
-                    steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
-                    i_new = i_ok & ((i >= steep_from) | (again > 0))
+                if not SMALL_RANGE:
+                    large_range_from = first_large_range(large_range_from, w_a_before, w_n_before, d_ok, C, DT)
+                    i_new = i_ok & ((i >= large_range_from) | (again > 0))
                 write2_write1 = tl.dot(
                     write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3"
                 )  # (write2) (write1)^T
@@ -2477,11 +2486,11 @@ def backward_unroll_1_others(
                     (tl.where(i[:, None] >= i[None, :] + 2, 1.0, 0.0) * write2_write1),
                     b_.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None,
                     w_a_before, w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True,
-                    False, FLAT, EXACT, DT,
+                    False, SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} [i >= j + 2]_{i,j} (b)_{j,d} m_{i,j,d} [(write2) (write1)^T]_{i,j}
-                if not FLAT:
-                    steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
-                    i_new = i_ok & ((i >= steep_from) | (again > 0))
+                if not SMALL_RANGE:
+                    large_range_from = first_large_range(large_range_from, w_a_before, w_n_before, d_ok, C, DT)
+                    i_new = i_ok & ((i >= large_range_from) | (again > 0))
                 write2_S = tl.dot(write2.to(DT), S.to(DT), input_precision="tf32x3")  # (write2) S^T
                 since2 = span(w_a_before, w_n_before, 0.0, 0)
                 known2 = (
@@ -2515,75 +2524,77 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], a.shape[2], b_.shape[2], v.shape[2], w.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "8f4c114ce84c496e")
-    lay = places(packed, (B, T, H), config.chunk)
-    blocks = places(packed, (B, T, H), BLOCK)
-    parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
+    config = choose(some.dtype, (D, E), "d307cc61672ec51e")
+    layout = chunk_layout(packed, (B, T, H), config.chunk)
+    blocks = chunk_layout(packed, (B, T, H), BLOCK)
+    segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
     dS_first = dS_starts = whole(final_cotangents.get("S"))
-    S_borders = saved["S borders"]
+    S_checkpoints = saved["S checkpoints"]
     write1 = saved["747e42a85b"]
     do = cotangent(cotangents.get("o"), some, (B, T, H, E))
-    w_sums, w_rests, w_extents = cumulate(w, lay, config.exact)
-    matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
-    matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
-    matrix4 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
-    matrix3 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
+    w_sums, w_rests, w_extents = cumulate(w, layout, config.exact)
+    matrix2 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk), dtype=torch.float32)
+    matrix1 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
+    matrix4 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk), dtype=torch.float32)
+    matrix3 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk), dtype=torch.float32)
     scaled1 = some.new_empty((B, H, T, D))
     scaled2 = some.new_empty((B, H, T, D))
     scaled3 = some.new_empty((B, H, T, D))
     scaled4 = some.new_empty((B, H, T, D))
     launch(
-        backward_prepare_1, (lay.programs,),
+        backward_prologue_1, (layout.programs,),
         b_, *strides(b_, H), q, *strides(q, H), w_sums, w_rests, w_extents, k, *strides(k, H),
         a, *strides(a, H), scaled1, scaled2, scaled3, scaled4, matrix2, matrix1, matrix4, matrix3,
-        *lay.at_once, lay.programs,
-        D=D, part_d=min(config.block, config.padded(D)), FLAT=True, GROUP=GROUP, CHUNK=config.chunk,
-        C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
-        DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=config.most,
+        *layout.at_once, layout.programs,
+        D=D, tile_d=min(config.block, config.padded(D)), SMALL_RANGE=True, GROUP=GROUP,
+        CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1,
+        maxnreg=config.most,
     )
     launch(
-        backward_prepare_1_others, (cdiv(lay.programs, GROUP),),
+        backward_prologue_1_slow, (cdiv(layout.programs, GROUP),),
         b_, *strides(b_, H), q, *strides(q, H), w_sums, w_rests, w_extents, k, *strides(k, H),
         a, *strides(a, H), scaled1, scaled2, scaled3, scaled4, matrix2, matrix1, matrix4, matrix3,
-        *lay.at_once, lay.programs,
-        D=D, part_d=min(config.block, config.padded(D)), FLAT=False, GROUP=GROUP,
-        CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
-        DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=config.most,
+        *layout.at_once, layout.programs,
+        D=D, tile_d=min(config.block, config.padded(D)), SMALL_RANGE=False, GROUP=GROUP,
+        CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1,
+        maxnreg=config.most,
     )
-    if parts > 1 or exchange is not None:
-        dS_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
+    if segments > 1 or exchange is not None:
+        dS_ends = some.new_empty((B * segments, H, D, E), dtype=torch.float32)
         dS_linear = saved["S linear"].mT
-        walk = config.walk(
+        sweep = config.sweep(
             E,
             config.padded(D) * (scaled1.element_size() + scaled3.element_size() + scaled4.element_size()),
             config.chunk * (matrix2.element_size() + matrix1.element_size()), do.element_size(),
         )
         launch(
-            backward_sweep_1, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+            backward_sweep_1, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
             None, dS_ends, None, scaled1, do, *strides(do, H), matrix2, matrix1, scaled2, matrix3,
             matrix4, None, None, w_sums, w_rests, scaled3, scaled4,
-            *lay.walked, parts, lay.length(parts), blocks.chunks,
-            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=False,
-            WARPS=walk.warps, STAGES=walk.stages, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels,
-            EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps,
-            num_stages=2, maxnreg=walk.registers,
+            *layout.swept, segments, layout.length(segments), blocks.chunks,
+            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False,
+            WARPS=sweep.warps, STAGES=sweep.stages, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels,
+            EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps,
+            num_stages=2, maxnreg=sweep.registers,
         )
         if exchange is not None:  # other segments of the sequence are elsewhere
             dS_coming = exchange.begin(
-                (map_of_all("S", dS_first, dS_ends, lay, parts, False, linear=dS_linear, axis=0),)
+                (map_of_all("S", dS_first, dS_ends, layout, segments, False, linear=dS_linear, axis=0),)
             )
-    if parts > 1 or exchange is not None:
+    if segments > 1 or exchange is not None:
         if exchange is not None:
             ((dS_first, dS_starts),) = dS_coming()
         else:
-            dS_starts = chained_matrix(dS_first, dS_ends, dS_linear, lay, parts, False, along=0)
+            dS_starts = chained_matrix(dS_first, dS_ends, dS_linear, layout, segments, False, along=0)
     dS_ends = None
     write2 = some.new_empty((B, T, H, E), dtype=some.dtype)
     dv = some.new_empty((B, T, H, E), dtype=some.dtype)
-    dS_borders = some.new_empty((B, H, blocks.chunks, D, E), dtype=some.dtype)
-    dS_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if needs & {"S"} else None
-    walk = config.walk(
+    dS_checkpoints = some.new_empty((B, H, blocks.chunks, D, E), dtype=some.dtype)
+    dS_last = some.new_empty((layout.sequences, H, D, E), dtype=torch.float32) if needs & {"S"} else None
+    sweep = config.sweep(
         E,
         config.padded(D)
         * (scaled1.element_size() + scaled2.element_size() + scaled3.element_size() + scaled4.element_size()),
@@ -2592,14 +2603,14 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         do.element_size(),
     )
     launch(
-        backward_sweep_1, (lay.sequences * parts * H * cdiv(E, walk.tile),),
-        dS_starts, dS_last, dS_borders, scaled1, do, *strides(do, H), matrix2, matrix1, scaled2,
+        backward_sweep_1, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
+        dS_starts, dS_last, dS_checkpoints, scaled1, do, *strides(do, H), matrix2, matrix1, scaled2,
         matrix3, matrix4, write2, dv, w_sums, w_rests, scaled3, scaled4,
-        *lay.walked, parts, lay.length(parts), blocks.chunks,
-        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=True,
-        WARPS=walk.warps, STAGES=walk.stages, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels,
-        EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps,
-        num_stages=2, maxnreg=walk.registers,
+        *layout.swept, segments, layout.length(segments), blocks.chunks,
+        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True,
+        WARPS=sweep.warps, STAGES=sweep.stages, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels,
+        EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps,
+        num_stages=2, maxnreg=sweep.registers,
     )
     matrix1 = matrix2 = matrix3 = matrix4 = scaled1 = scaled2 = scaled3 = scaled4 = None
     if needs & {"a", "b", "k", "q", "w"}:
@@ -2609,24 +2620,24 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         da = some.new_empty((B, T, H, D), dtype=some.dtype)
         launch(
             backward_read_1, (blocks.programs * cdiv(D, min(config.read_tile, config.padded(D))),),
-            dS_borders, write1, *strides(write1, H), write2, *strides(write2, H), a, *strides(a, H),
+            dS_checkpoints, write1, *strides(write1, H), write2, *strides(write2, H), a, *strides(a, H),
             w_sums, w_rests, w_extents, do, *strides(do, H), q, *strides(q, H), v, *strides(v, H), dk,
-            db, S_borders, b_, *strides(b_, H), k, *strides(k, H), dq, da,
+            db, S_checkpoints, b_, *strides(b_, H), k, *strides(k, H), dq, da,
             *blocks.at_once, blocks.programs,
             E=E, D=D, block_e=config.padded(E), block_d=min(config.read_tile, config.padded(D)),
-            FLAT=True, GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even,
+            SMALL_RANGE=True, GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even,
             EXACT=config.exact, DT=DTYPES[some.dtype],
             num_warps=config.read_warps(config.padded(E), many=True), num_stages=1, maxnreg=config.most,
         )
         launch(
-            backward_read_1_others, (cdiv(blocks.programs, GROUP) * cdiv(D, min(config.read_tile, config.padded(D))),),
-            dS_borders, write1, *strides(write1, H), write2, *strides(write2, H), a, *strides(a, H),
+            backward_read_1_slow, (cdiv(blocks.programs, GROUP) * cdiv(D, min(config.read_tile, config.padded(D))),),
+            dS_checkpoints, write1, *strides(write1, H), write2, *strides(write2, H), a, *strides(a, H),
             w_sums, w_rests, w_extents, do, *strides(do, H), q, *strides(q, H), v, *strides(v, H), dk,
-            db, S_borders, b_, *strides(b_, H), k, *strides(k, H), dq, da,
+            db, S_checkpoints, b_, *strides(b_, H), k, *strides(k, H), dq, da,
             *blocks.at_once, blocks.programs,
             E=E, D=D, block_e=config.padded(E), block_d=min(config.read_tile, config.padded(D)),
-            FLAT=False, GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even,
-            EXACT=config.exact, DT=DTYPES[some.dtype],
+            SMALL_RANGE=False, GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS,
+            EVEN=blocks.even, EXACT=config.exact, DT=DTYPES[some.dtype],
             num_warps=config.read_warps(config.padded(E), many=True), num_stages=1, maxnreg=config.most,
         )
     gradients, initial = {}, {}
@@ -2634,28 +2645,28 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         S_ = some.new_empty((B, T, H, D), dtype=torch.float32)
         launch(
             backward_unroll_1, (blocks.programs * cdiv(D, min(config.read_tile, config.padded(D))),),
-            S_borders, dS_borders, w_sums, w_rests, k, *strides(k, H), v, *strides(v, H),
+            S_checkpoints, dS_checkpoints, w_sums, w_rests, k, *strides(k, H), v, *strides(v, H),
             write2, *strides(write2, H), a, *strides(a, H), w_extents, b_, *strides(b_, H),
             write1, *strides(write1, H), do, *strides(do, H), q, *strides(q, H), S_,
             *blocks.at_once, blocks.programs,
             D=D, E=E, block_d=min(config.read_tile, config.padded(D)), block_e=config.padded(E),
-            FLAT=True, GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even,
+            SMALL_RANGE=True, GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even,
             EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.read_warps(config.padded(E)),
             num_stages=1, maxnreg=config.most,
         )
         launch(
-            backward_unroll_1_others, (cdiv(blocks.programs, GROUP) * cdiv(D, min(config.read_tile, config.padded(D))),),
-            S_borders, dS_borders, w_sums, w_rests, k, *strides(k, H), v, *strides(v, H),
+            backward_unroll_1_slow, (cdiv(blocks.programs, GROUP) * cdiv(D, min(config.read_tile, config.padded(D))),),
+            S_checkpoints, dS_checkpoints, w_sums, w_rests, k, *strides(k, H), v, *strides(v, H),
             write2, *strides(write2, H), a, *strides(a, H), w_extents, b_, *strides(b_, H),
             write1, *strides(write1, H), do, *strides(do, H), q, *strides(q, H), S_,
             *blocks.at_once, blocks.programs,
             D=D, E=E, block_d=min(config.read_tile, config.padded(D)), block_e=config.padded(E),
-            FLAT=False, GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even,
-            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.read_warps(config.padded(E)),
-            num_stages=1, maxnreg=config.most,
+            SMALL_RANGE=False, GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS,
+            EVEN=blocks.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=config.read_warps(config.padded(E)), num_stages=1, maxnreg=config.most,
         )
-        S_pairing = S_
-    S_ = dS_borders = w_extents = w_rests = w_sums = write2 = None
+        S_state_adjoint = S_
+    S_ = dS_checkpoints = w_extents = w_rests = w_sums = write2 = None
     if "q" in needs:
         gradients["q"] = dq.to(given["q"].dtype)
     dq = None
@@ -2672,7 +2683,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         gradients["v"] = dv.to(given["v"].dtype)
     dv = None
     if "w" in needs:
-        gradients["w"] = spread(S_pairing, (B, T, H, D), some).to(given["w"].dtype)
+        gradients["w"] = spread(S_state_adjoint, (B, T, H, D), some).to(given["w"].dtype)
     if "S" in needs:
         initial["S"] = dS_last
     dS_last = None
@@ -2706,10 +2717,10 @@ def step_kernel(
     next_S_stride0, next_S_stride1, o_stride0, o_stride1,
     heads, q_group, k_group, a_group, b_group, v_group, w_group,
     size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
-    parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
+    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
 ):
     """Each program: one batch entry and head and a tile of e, one step."""
-    place = tl.program_id(0) // parts
+    place = tl.program_id(0) // programs
     if flat:  # more batch entries than a grid is high
         batch = tl.cast(place // heads, tl.int64)
         head = tl.cast(place % heads, tl.int64)
@@ -2738,7 +2749,7 @@ def step_kernel(
     wide_d = tl.cast(at_d, tl.int64)
     in_d = at_d < size_d
     for turn in tl.static_range(turns):
-        tile = tl.program_id(0) % parts * turns + turn
+        tile = tl.program_id(0) % programs * turns + turn
         first = tile == 0
         at_e = tile * block_e + tl.arange(0, block_e)
         wide_e = tl.cast(at_e, tl.int64)
@@ -2778,11 +2789,11 @@ def steps_kernel(
     o_stride0, o_stride1, o_stride2,
     heads, q_group, k_group, a_group, b_group, v_group, w_group, steps,
     size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
-    parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
+    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
     yields: tl.constexpr, keeps: tl.constexpr, ends: tl.constexpr,
 ):
     """Each program: one sequence and head and a tile of e, one step after the other, with the state in registers."""
-    place = tl.program_id(0) // parts
+    place = tl.program_id(0) // programs
     if flat:  # more batch entries than a grid is high
         batch = tl.cast(place // heads, tl.int64)
         head = tl.cast(place % heads, tl.int64)
@@ -2815,7 +2826,7 @@ def steps_kernel(
     wide_d = tl.cast(at_d, tl.int64)
     in_d = at_d < size_d
     for turn in tl.static_range(turns):
-        tile = tl.program_id(0) % parts * turns + turn
+        tile = tl.program_id(0) % programs * turns + turn
         first = tile == 0
         at_e = tile * block_e + tl.arange(0, block_e)
         wide_e = tl.cast(at_e, tl.int64)
@@ -2824,28 +2835,28 @@ def steps_kernel(
         in_d_e = in_d[:, None] & in_e[None, :]
         S = tl.load(S_at + at_d[:, None] * S_stride2 + at_e[None, :] * S_stride3, mask=in_d_e, other=0.0)
         now = tl.cast(0, tl.int64)
-        q_ahead = tl.load(q_at + now * q_stride1 + wide_d * q_stride3, mask=in_d, other=0.0)
-        k_ahead = tl.load(k_at + now * k_stride1 + wide_d * k_stride3, mask=in_d, other=0.0)
-        a_ahead = tl.load(a_at + now * a_stride1 + wide_d * a_stride3, mask=in_d, other=0.0)
-        b_ahead = tl.load(b_at + now * b_stride1 + wide_d * b_stride3, mask=in_d, other=0.0)
-        v_ahead = tl.load(v_at + now * v_stride1 + wide_e * v_stride3, mask=in_e, other=0.0)
-        w_ahead = tl.load(w_at + now * w_stride1 + wide_d * w_stride3, mask=in_d, other=0.0)
+        q_prefetched = tl.load(q_at + now * q_stride1 + wide_d * q_stride3, mask=in_d, other=0.0)
+        k_prefetched = tl.load(k_at + now * k_stride1 + wide_d * k_stride3, mask=in_d, other=0.0)
+        a_prefetched = tl.load(a_at + now * a_stride1 + wide_d * a_stride3, mask=in_d, other=0.0)
+        b_prefetched = tl.load(b_at + now * b_stride1 + wide_d * b_stride3, mask=in_d, other=0.0)
+        v_prefetched = tl.load(v_at + now * v_stride1 + wide_e * v_stride3, mask=in_e, other=0.0)
+        w_prefetched = tl.load(w_at + now * w_stride1 + wide_d * w_stride3, mask=in_d, other=0.0)
         S = S.to(tl.float32)
         for offset in range(count):
             now = tl.cast(offset, tl.int64)
             then = tl.minimum(now + 1, count - 1)
-            q = q_ahead.to(tl.float32)
-            q_ahead = tl.load(q_at + then * q_stride1 + wide_d * q_stride3, mask=in_d, other=0.0)
-            k = k_ahead.to(tl.float32)
-            k_ahead = tl.load(k_at + then * k_stride1 + wide_d * k_stride3, mask=in_d, other=0.0)
-            a = a_ahead.to(tl.float32)
-            a_ahead = tl.load(a_at + then * a_stride1 + wide_d * a_stride3, mask=in_d, other=0.0)
-            b = b_ahead.to(tl.float32)
-            b_ahead = tl.load(b_at + then * b_stride1 + wide_d * b_stride3, mask=in_d, other=0.0)
-            v = v_ahead.to(tl.float32)
-            v_ahead = tl.load(v_at + then * v_stride1 + wide_e * v_stride3, mask=in_e, other=0.0)
-            w = tl.exp(w_ahead.to(tl.float32))
-            w_ahead = tl.load(w_at + then * w_stride1 + wide_d * w_stride3, mask=in_d, other=0.0)
+            q = q_prefetched.to(tl.float32)
+            q_prefetched = tl.load(q_at + then * q_stride1 + wide_d * q_stride3, mask=in_d, other=0.0)
+            k = k_prefetched.to(tl.float32)
+            k_prefetched = tl.load(k_at + then * k_stride1 + wide_d * k_stride3, mask=in_d, other=0.0)
+            a = a_prefetched.to(tl.float32)
+            a_prefetched = tl.load(a_at + then * a_stride1 + wide_d * a_stride3, mask=in_d, other=0.0)
+            b = b_prefetched.to(tl.float32)
+            b_prefetched = tl.load(b_at + then * b_stride1 + wide_d * b_stride3, mask=in_d, other=0.0)
+            v = v_prefetched.to(tl.float32)
+            v_prefetched = tl.load(v_at + then * v_stride1 + wide_e * v_stride3, mask=in_e, other=0.0)
+            w = tl.exp(w_prefetched.to(tl.float32))
+            w_prefetched = tl.load(w_at + then * w_stride1 + wide_d * w_stride3, mask=in_d, other=0.0)
             S_a = tl.sum(a[:, None] * S, axis=0)
             t1 = w[:, None] * S + k[:, None] * v[None, :] + b[:, None] * S_a[None, :]
             t2 = tl.sum(q[:, None] * t1, axis=0)
@@ -2892,7 +2903,7 @@ OP = Op(
             frozenset(("packed", "groups", "inference", "finals", "replays", "exchange")),
             saved={
                 "747e42a85b": (("B", "T", "H", "e"), "input"),
-                "S borders": (("B", "H", "T blocks", "d", "e"), "input"),
+                "S checkpoints": (("B", "H", "T blocks", "d", "e"), "input"),
             },
             saved_packed=True,
         ),

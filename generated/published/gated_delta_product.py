@@ -146,13 +146,14 @@ from chunkform.runtime.op.version import written_for
 
 written_for("0.1", __file__)
 
-from chunkform.runtime.chunk_kernels.chunk_layout import parts_for, places
+from chunkform.runtime.chunk_kernels.chunk_layout import chunk_layout, segments_for
 from chunkform.runtime.chunk_kernels.kernels import (
-    border_sums, chained_matrix, chunk_of, cumulate_beside, inverse, part_of, place_of, power, span,
+    boundary_sums, chained_matrix, chunk_of, cumulate_beside, inverse, place_of, power, segment_of,
+    span,
 )
 from chunkform.runtime.chunk_kernels.reductions import pair, total
 from chunkform.runtime.chunk_kernels.segment_maps import map_of_all
-from chunkform.runtime.chunk_kernels.segment_tails import LATE, is_zero, join_pieces, late_pieces
+from chunkform.runtime.chunk_kernels.segment_tails import TAIL_STEPS, is_zero, join_tails, tails_of
 from chunkform.runtime.chunk_kernels.split_precision import rounded_and_rest, rounded_to
 from chunkform.runtime.chunk_kernels.substeps import of_substep, packed_in
 from chunkform.runtime.launch.launch import (
@@ -163,8 +164,8 @@ from chunkform.runtime.op.decode import Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK, call_of, chunks_of, dtype_of, from_chunks, from_steps, in_parts, in_segments, or_zeros,
-    steps_first, steps_or_zeros,
+    CHUNK, call_of, chunks_of, dtype_of, from_boundaries, from_chunks, from_steps, in_segments,
+    or_zeros, steps_first, steps_or_zeros,
 )
 from chunkform.runtime.torch_form.decays import decay_all, decay_in, decay_mask, decay_out, triangular_inverse
 from chunkform.runtime.torch_form.segment_maps import Segment, map_of_segment, over_chunks
@@ -558,7 +559,7 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     )
     t41 = t20.reciprocal()
     # paired_S: g_t <S_{t-1}, dS_t'>
-    (paired_S,) = in_parts(
+    (paired_S,) = from_boundaries(
         _backward_state_adjoint_5,
         (t34 * beta1, w1, p1, b, a, log_g, -t26 * beta2, -t41 * beta1 * g, p2, t32 * beta2, w2, q, do, g),
         (S_0, dS_C), lead, CHUNK,
@@ -630,10 +631,10 @@ def _forward_states_1_composed(later, earlier):
     return (a0, (later[1] + a1))
 
 
-def _forward_states_1_applied(parts, states):
+def _forward_states_1_applied(maps, states):
     """The states that leave a segment, from those that enter it."""
-    a0 = parts[0] @ states[0]
-    return ((a0 + parts[1]),)
+    a0 = maps[0] @ states[0]
+    return ((a0 + maps[1]),)
 
 
 def torch_forward_states(given, states, constants, exchange):
@@ -726,10 +727,10 @@ def _backward_states_1_composed(later, earlier):
     return (a0, (later[1] + a1))
 
 
-def _backward_states_1_applied(parts, states):
+def _backward_states_1_applied(maps, states):
     """The states that leave a segment, from those that enter it."""
-    a0 = parts[0] @ states[0]
-    return ((a0 + parts[1]),)
+    a0 = maps[0] @ states[0]
+    return ((a0 + maps[1]),)
 
 
 def torch_backward_states(given, states, constants, saved, cotangents, final_cotangents, exchange):
@@ -765,7 +766,7 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def forward_prepare_1(
+def forward_prologue_1(
     matrix1, g_sums, g_rests, k_p, k_b, k_t, k_h, k_g, b__by_head, matrix2,
     q1_p, q1_b, q1_t, q1_h, q1_g,
     T, H, chunks, begins, stops, programs,
@@ -816,15 +817,15 @@ def forward_prepare_1(
         )  # ((q1 k^T) . m) diag(b)
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def forward_sweep_1(
-    S_first, S_last, S_linear, S_late, S_late_map, S_live, k_p, k_b, k_t, k_h, k_g, g_sums,
+    S_first, S_last, S_linear, S_tail, S_tail_map, S_live, k_p, k_b, k_t, k_h, k_g, g_sums,
     g_rests, v_p, v_b, v_t, v_h, v_g, matrix1, q1_p, q1_b, q1_t, q1_h, q1_g, matrix2,
     write1_out, o1_out, b__by_head,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
-    PIECE: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    TAIL: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep forwards in time, which carries a tile of S."""
@@ -834,7 +835,7 @@ def forward_sweep_1(
     tile = tl.program_id(0) % tiles
     sh = (tl.program_id(0) // tiles).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -862,9 +863,9 @@ def forward_sweep_1(
         S = S + (S_slice,)
         d = d + (d_slice,)
         d_ok = d_ok + (d_ok_slice,)
-    if PIECE > 0:
-        edge = tl.maximum(count - LATE // C, 0)
-        if PIECE == 1:
+    if TAIL > 0:
+        edge = tl.maximum(count - TAIL_STEPS // C, 0)
+        if TAIL == 1:
             begin, first, count = begin + edge * C, first + edge, count - edge
             live = 0
         else:
@@ -939,9 +940,9 @@ def forward_sweep_1(
     for n_d in tl.static_range((D + block_d - 1) // block_d):
         if YIELD:
             if S_last is not None:
-                if part == parts - 1:
+                if segment == segments - 1:
                     tl.store(
-                        S_last + (sh // H // parts * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
+                        S_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
                         S[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         elif S_last is not None:
@@ -953,17 +954,17 @@ def forward_sweep_1(
                 S_linear + sh * D * D + d[n_d][None, :] * D + column[:, None], S[n_d],
                 mask=column_ok[:, None] & d_ok[n_d][None, :],
             )
-        if PIECE == 1 and S_last is not None:
+        if TAIL == 1 and S_last is not None:
             tl.store(
-                S_late + sh * D * E + d[n_d][None, :] * E + e[:, None], S[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None]
+                S_tail + sh * D * E + d[n_d][None, :] * E + e[:, None], S[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None]
             )
-        if PIECE == 1 and S_linear is not None:
+        if TAIL == 1 and S_linear is not None:
             tl.store(
-                S_late_map + sh * D * D + d[n_d][None, :] * D + column[:, None], S[n_d],
+                S_tail_map + sh * D * D + d[n_d][None, :] * D + column[:, None], S[n_d],
                 mask=column_ok[:, None] & d_ok[n_d][None, :],
             )
             live = tl.maximum(live, tl.max(tl.where(S[n_d] != 0.0, 1, 0)))
-    if PIECE == 1 and S_linear is not None:
+    if TAIL == 1 and S_linear is not None:
         if tile >= (0 if S_last is None else tl.cdiv(E, block_e)):
             tl.store(
                 S_live + sh * ((D + block_e - 1) // block_e) + tile - (0 if S_last is None else tl.cdiv(E, block_e)),
@@ -983,59 +984,61 @@ def substep_forward(given, states, constants, packed=None, exchange=None, needs_
     H = max(k.shape[2], v.shape[2], b_.shape[2], g.shape[2], q1.shape[2], 0)
     D = k.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "8ff84c92fe3066a7")
-    lay = places(packed, (B, T, H), config.chunk)
-    parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
+    config = choose(some.dtype, (D, E), "d62c63137d5ddb7c")
+    layout = chunk_layout(packed, (B, T, H), config.chunk)
+    segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
     S_starts = S_first
-    g_sums, g_rests, g_extents, b__by_head = cumulate_beside(g, b_, lay, config.exact)
+    g_sums, g_rests, g_extents, b__by_head = cumulate_beside(g, b_, layout, config.exact)
     g_extents = None
-    matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
-    matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+    matrix1 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
+    matrix2 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
     launch(
-        forward_prepare_1, (config.queues(lay.programs),),
+        forward_prologue_1, (config.queues(layout.programs),),
         matrix1, g_sums, g_rests, k, *strides(k, H), b__by_head, matrix2, q1, *strides(q1, H),
-        *lay.at_once, lay.programs,
+        *layout.at_once, layout.programs,
         D=D, block_d=config.padded(D), CHUNK=config.chunk,
         STAGES=config.queued(config.padded(D) * (k.element_size() + q1.element_size()), config.chunk),
-        C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
-        DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=255,
+        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
     )
-    if parts > 1 or exchange is not None:
-        S_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
-        S_linear = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
-        walk = config.walk(
+    if segments > 1 or exchange is not None:
+        S_ends = some.new_empty((B * segments, H, D, E), dtype=torch.float32)
+        S_linear = some.new_empty((B * segments, H, D, D), dtype=torch.float32)
+        sweep = config.sweep(
             E, config.padded(D) * k.element_size(),
             g_sums.element_size() + b__by_head.element_size() + config.chunk * matrix1.element_size(),
             v.element_size(), elements=True, programs=config.crowd(config.padded(D)),
         )
-        late = late_pieces(S_ends, S_linear, lay.length(parts), walk.tile)
-        for piece, ends, linear in by_launch(S_ends, S_linear, walk.programs, late):
+        tails = tails_of(S_ends, S_linear, layout.length(segments), sweep.tile)
+        for tail, ends, linear in by_launch(S_ends, S_linear, sweep.programs, tails):
             launch(
-                forward_sweep_1, (lay.sequences * parts * H * (cdiv(E, walk.tile) * (ends is not None) + cdiv(D, walk.tile) * (linear is not None)),),
-                None, ends, linear, late and late.ends, late and late.linear, late and late.live,
+                forward_sweep_1, (layout.sequences * segments * H * (cdiv(E, sweep.tile) * (ends is not None) + cdiv(D, sweep.tile) * (linear is not None)),),
+                None, ends, linear, tails and tails.ends, tails and tails.linear, tails and tails.live,
                 k, *strides(k, H), g_sums, g_rests, v, *strides(v, H), matrix1, q1, *strides(q1, H),
                 matrix2, None, None, b__by_head,
-                *lay.walked, parts, lay.length(parts),
-                D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=False,
-                WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, PIECE=piece, C=config.chunk,
-                LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-                num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+                *layout.swept, segments, layout.length(segments),
+                D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False,
+                WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, TAIL=tail, C=config.chunk,
+                LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+                num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
             )
-        join_pieces(late, S_ends, S_linear, 0)
-        late = None
+        join_tails(tails, S_ends, S_linear, 0)
+        tails = None
         if exchange is not None:  # other segments of the sequence are elsewhere
-            S_coming = exchange.begin((map_of_all("S", S_first, S_ends, lay, parts, True, linear=S_linear, axis=0),))
-    if parts > 1 or exchange is not None:
+            S_coming = exchange.begin(
+                (map_of_all("S", S_first, S_ends, layout, segments, True, linear=S_linear, axis=0),)
+            )
+    if segments > 1 or exchange is not None:
         if exchange is not None:
             ((S_first, S_starts),) = S_coming()
         else:
-            S_starts = chained_matrix(S_first, S_ends, S_linear, lay, parts, True, along=0)
+            S_starts = chained_matrix(S_first, S_ends, S_linear, layout, segments, True, along=0)
     S_ends = None
     write1 = some.new_empty((B, T, H, E), dtype=some.dtype) if needs_backward else None
     o1 = some.new_empty((B, T, H, E), dtype=some.dtype)
-    S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if finals else None
-    walk = config.walk(
+    S_last = some.new_empty((layout.sequences, H, D, E), dtype=torch.float32) if finals else None
+    sweep = config.sweep(
         E, config.padded(D) * (k.element_size() + q1.element_size()),
         g_sums.element_size()
         + b__by_head.element_size()
@@ -1043,14 +1046,14 @@ def substep_forward(given, states, constants, packed=None, exchange=None, needs_
         elements=True,
     )
     launch(
-        forward_sweep_1, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+        forward_sweep_1, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
         S_starts, S_last, None, None, None, None, k, *strides(k, H), g_sums, g_rests,
         v, *strides(v, H), matrix1, q1, *strides(q1, H), matrix2, write1, o1, b__by_head,
-        *lay.walked, parts, lay.length(parts),
-        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=True,
-        WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, PIECE=0, C=config.chunk,
-        LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-        num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+        *layout.swept, segments, layout.length(segments),
+        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True,
+        WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, TAIL=0, C=config.chunk,
+        LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
     )
     g_rests = matrix1 = matrix2 = None
     saved = {}
@@ -1060,16 +1063,16 @@ def substep_forward(given, states, constants, packed=None, exchange=None, needs_
     if needs_backward:
         saved |= {"a8c81a3feb": write1}
     write1 = None
-    if parts > 1:
+    if segments > 1:
         saved |= {"S starts": S_starts}
-    if parts > 1 or exchange is not None:
+    if segments > 1 or exchange is not None:
         saved |= {"S linear": S_linear}
     S_linear = None
     return {"o1": o1}, {"S": S_last}, saved
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def backward_prepare_1(
+def backward_prologue_1(
     matrix2, g_sums, g_rests, q1_p, q1_b, q1_t, q1_h, q1_g, k_p, k_b, k_t, k_h, k_g, matrix1,
     b__by_head, matrix3, do1_p, do1_b, do1_t, do1_h, do1_g,
     write1_p, write1_b, write1_t, write1_h, write1_g, own1_out,
@@ -1144,13 +1147,13 @@ def backward_prepare_1(
         )  # S: own.late, columns
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_1(
     dS_first, dS_last, k_p, k_b, k_t, k_h, k_g, g_sums, g_rests,
     do1_p, do1_b, do1_t, do1_h, do1_g, matrix2, matrix1, b__by_head,
     write1_p, write1_b, write1_t, write1_h, write1_g, dv_out, db_0_out,
     q1_p, q1_b, q1_t, q1_h, q1_g,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
     C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
@@ -1160,7 +1163,7 @@ def backward_sweep_1(
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
     sh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -1269,9 +1272,9 @@ def backward_sweep_1(
     for n_d in tl.static_range((D + block_d - 1) // block_d):
         if YIELD:
             if dS_last is not None:
-                if part == 0:
+                if segment == 0:
                     tl.store(
-                        dS_last + (sh // H // parts * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
+                        dS_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
                         dS[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         else:
@@ -1282,7 +1285,7 @@ def backward_sweep_1(
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def backward_prepare_2(
+def backward_prologue_2(
     matrix4, g_sums, g_rests, dv_p, dv_b, dv_t, dv_h, dv_g,
     write1_p, write1_b, write1_t, write1_h, write1_g, b__by_head, k_p, k_b, k_t, k_h, k_g,
     own2_out, own1_out,
@@ -1342,13 +1345,13 @@ def backward_prepare_2(
         )  # S: own.late, columns
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_2(
     dS_first, k_p, k_b, k_t, k_h, k_g, g_sums, g_rests, b__by_head,
     write1_p, write1_b, write1_t, write1_h, write1_g, S_out_late__out, matrix4,
     q1_p, q1_b, q1_t, q1_h, q1_g, matrix3, dk_1_out, do1_p, do1_b, do1_t, do1_h, do1_g,
     dv_p, dv_b, dv_t, dv_h, dv_g,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
     C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
@@ -1358,7 +1361,7 @@ def backward_sweep_2(
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
     sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -1470,13 +1473,13 @@ def backward_sweep_2(
             )  # S: out.late
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_3(
     S_first, S_last, q1_p, q1_b, q1_t, q1_h, q1_g, g_sums, g_rests,
     do1_p, do1_b, do1_t, do1_h, do1_g, k_p, k_b, k_t, k_h, k_g, dv_p, dv_b, dv_t, dv_h, dv_g,
     S_in_late__out, S_in_early__out, matrix3, matrix4, dk_1_p, dk_1_b, dk_1_t, dk_1_h, dk_1_g,
     dk_out, dq1_out, b__by_head, write1_p, write1_b, write1_t, write1_h, write1_g,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
     READ: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
@@ -1486,7 +1489,7 @@ def backward_sweep_3(
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
     sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -1643,38 +1646,38 @@ def substep_backward(given, states, constants, saved, cotangents, final_cotangen
     H = max(k.shape[2], v.shape[2], b_.shape[2], g.shape[2], q1.shape[2], 0)
     D = k.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "8ff84c92fe3066a7")
-    lay = places(packed, (B, T, H), config.chunk)
-    parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
+    config = choose(some.dtype, (D, E), "d62c63137d5ddb7c")
+    layout = chunk_layout(packed, (B, T, H), config.chunk)
+    segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
     dS_first = dS_starts = whole(final_cotangents.get("S"))
-    S_starts = saved["S starts"] if parts > 1 else S_first
+    S_starts = saved["S starts"] if segments > 1 else S_first
     write1 = saved["a8c81a3feb"]
     do1 = cotangent(cotangents.get("o1"), some, (B, T, H, E))
     if "g_sums" in saved:
         g_sums, g_rests, g_extents, b__by_head = saved["g_sums"], None, None, saved["b__by_head"]
     else:
-        g_sums, g_rests, g_extents, b__by_head = cumulate_beside(g, b_, lay, config.exact)
+        g_sums, g_rests, g_extents, b__by_head = cumulate_beside(g, b_, layout, config.exact)
     g_extents = None
     own1 = some.new_empty((B, H, 5, T), dtype=torch.float32)
     own2 = some.new_empty((B, H, 1, T), dtype=torch.float32)
-    matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
-    matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
-    matrix3 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+    matrix2 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
+    matrix1 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
+    matrix3 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
     launch(
-        backward_prepare_1, (config.queues(lay.programs),),
+        backward_prologue_1, (config.queues(layout.programs),),
         matrix2, g_sums, g_rests, q1, *strides(q1, H), k, *strides(k, H), matrix1, b__by_head,
         matrix3, do1, *strides(do1, H), write1, *strides(write1, H), own1,
-        *lay.at_once, lay.programs,
+        *layout.at_once, layout.programs,
         D=D, E=E, block_d=config.padded(D), block_e=config.padded(E), CHUNK=config.chunk,
         STAGES=config.queued(config.padded(D) * (q1.element_size() + k.element_size()) + config.padded(E) * (do1.element_size() + write1.element_size()), config.chunk),
-        C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
-        DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=255,
+        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
     )
-    if parts > 1 or exchange is not None:
-        dS_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
+    if segments > 1 or exchange is not None:
+        dS_ends = some.new_empty((B * segments, H, D, E), dtype=torch.float32)
         dS_linear = saved["S linear"].mT
-        walk = config.walk(
+        sweep = config.sweep(
             E, config.padded(D) * (k.element_size() + q1.element_size()),
             g_sums.element_size()
             + b__by_head.element_size()
@@ -1682,29 +1685,29 @@ def substep_backward(given, states, constants, saved, cotangents, final_cotangen
             elements=True,
         )
         launch(
-            backward_sweep_1, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+            backward_sweep_1, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
             None, dS_ends, k, *strides(k, H), g_sums, g_rests, do1, *strides(do1, H), matrix2, matrix1,
             b__by_head, write1, *strides(write1, H), None, None, q1, *strides(q1, H),
-            *lay.walked, parts, lay.length(parts),
-            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=False,
-            WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
-            LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+            *layout.swept, segments, layout.length(segments),
+            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False,
+            WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
+            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
         if exchange is not None:  # other segments of the sequence are elsewhere
             dS_coming = exchange.begin(
-                (map_of_all("S", dS_first, dS_ends, lay, parts, False, linear=dS_linear, axis=0),)
+                (map_of_all("S", dS_first, dS_ends, layout, segments, False, linear=dS_linear, axis=0),)
             )
-    if parts > 1 or exchange is not None:
+    if segments > 1 or exchange is not None:
         if exchange is not None:
             ((dS_first, dS_starts),) = dS_coming()
         else:
-            dS_starts = chained_matrix(dS_first, dS_ends, dS_linear, lay, parts, False, along=0)
+            dS_starts = chained_matrix(dS_first, dS_ends, dS_linear, layout, segments, False, along=0)
     dS_ends = None
     dv = some.new_empty((B, T, H, E), dtype=some.dtype)
     db_0 = some.new_empty((B, H, cdiv(E, min(config.tile, config.padded(E))) * config.warps, T), dtype=torch.float32)
-    dS_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if needs & {"S"} else None
-    walk = config.walk(
+    dS_last = some.new_empty((layout.sequences, H, D, E), dtype=torch.float32) if needs & {"S"} else None
+    sweep = config.sweep(
         E, config.padded(D) * (k.element_size() + q1.element_size()),
         g_sums.element_size()
         + b__by_head.element_size()
@@ -1712,34 +1715,34 @@ def substep_backward(given, states, constants, saved, cotangents, final_cotangen
         do1.element_size() + write1.element_size(), elements=True,
     )
     launch(
-        backward_sweep_1, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+        backward_sweep_1, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
         dS_starts, dS_last, k, *strides(k, H), g_sums, g_rests, do1, *strides(do1, H), matrix2,
         matrix1, b__by_head, write1, *strides(write1, H), dv, db_0, q1, *strides(q1, H),
-        *lay.walked, parts, lay.length(parts),
-        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=True,
-        WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
-        LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-        num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+        *layout.swept, segments, layout.length(segments),
+        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True,
+        WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
+        LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
     )
     matrix1 = matrix2 = None
     if needs & {"g", "k", "q1"}:
-        matrix4 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+        matrix4 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
         launch(
-            backward_prepare_2, (config.queues(lay.programs),),
+            backward_prologue_2, (config.queues(layout.programs),),
             matrix4, g_sums, g_rests, dv, *strides(dv, H), write1, *strides(write1, H), b__by_head,
             k, *strides(k, H), own2, own1,
-            *lay.at_once, lay.programs,
+            *layout.at_once, layout.programs,
             E=E, D=D, block_e=config.padded(E), block_d=config.padded(D), CHUNK=config.chunk,
             STAGES=config.queued(config.padded(E) * (dv.element_size() + write1.element_size()) + config.padded(D) * k.element_size(), config.chunk),
-            C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
-            DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=255,
+            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
         )
     if needs & {"g", "k", "q1"}:
         dk_1 = some.new_empty((B, T, H, D), dtype=some.dtype)
         S_out_late_ = some.new_empty(
             (B, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps, T), dtype=torch.float32
         )
-        walk = config.walk(
+        sweep = config.sweep(
             D, config.padded(E) * (write1.element_size() + do1.element_size() + dv.element_size()),
             g_sums.element_size()
             + b__by_head.element_size()
@@ -1747,15 +1750,15 @@ def substep_backward(given, states, constants, saved, cotangents, final_cotangen
             k.element_size() + q1.element_size(), elements=True,
         )
         launch(
-            backward_sweep_2, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+            backward_sweep_2, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
             dS_starts, k, *strides(k, H), g_sums, g_rests, b__by_head, write1, *strides(write1, H),
             S_out_late_, matrix4, q1, *strides(q1, H), matrix3, dk_1, do1, *strides(do1, H),
             dv, *strides(dv, H),
-            *lay.walked, parts, lay.length(parts),
-            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=walk.tile, YIELD=True,
-            WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
-            LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+            *layout.swept, segments, layout.length(segments),
+            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=sweep.tile, YIELD=True,
+            WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
+            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
     if needs & {"g", "k", "q1"}:
         dk = dk_1  # in place
@@ -1767,11 +1770,11 @@ def substep_backward(given, states, constants, saved, cotangents, final_cotangen
             (B, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps, T), dtype=torch.float32
         )
         S_last = (
-            some.new_empty((lay.sequences * parts, H, D, E), dtype=torch.float32)
-            if dS_first is not None or parts > 1 or exchange is not None
+            some.new_empty((layout.sequences * segments, H, D, E), dtype=torch.float32)
+            if dS_first is not None or segments > 1 or exchange is not None
             else None
         )
-        for read, keeps, walk in config.by_read(
+        for read, keeps, sweep in config.by_read(
             D,
             (
                 config.padded(E) * (do1.element_size() + dv.element_size() + write1.element_size()),
@@ -1793,15 +1796,15 @@ def substep_backward(given, states, constants, saved, cotangents, final_cotangen
             elements=True, wanted=(bool(needs & {"g", "q1"}), bool(needs & {"g", "k"})),
         ):
             launch(
-                backward_sweep_3, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+                backward_sweep_3, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
                 S_starts, S_last if keeps else None, q1, *strides(q1, H), g_sums, g_rests,
                 do1, *strides(do1, H), k, *strides(k, H), dv, *strides(dv, H), S_in_late_, S_in_early_,
                 matrix3, matrix4, dk_1, *strides(dk_1, H), dk, dq1, b__by_head, write1, *strides(write1, H),
-                *lay.walked, parts, lay.length(parts),
-                E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=walk.tile, YIELD=True,
-                WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, READ=read, C=config.chunk,
-                LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-                num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+                *layout.swept, segments, layout.length(segments),
+                E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=sweep.tile, YIELD=True,
+                WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, READ=read, C=config.chunk,
+                LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+                num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
             )
     b__by_head = dk_1 = matrix3 = matrix4 = None
     if needs & {"g"}:
@@ -1809,8 +1812,8 @@ def substep_backward(given, states, constants, saved, cotangents, final_cotangen
     S_last = None
     gradients, initial = {}, {}
     if needs & {"g"}:  # the decay times <S_(t-1), dS_t>
-        S_pairing = border_sums(
-            g_sums, g_rests, S_at_ends, lay, parts, config.exact, out_late=S_out_late_,
+        S_state_adjoint = boundary_sums(
+            g_sums, g_rests, S_at_ends, layout, segments, config.exact, out_late=S_out_late_,
             in_late=S_in_late_, in_early=S_in_early_, own_late=own1, own_early=own2, at_once=True,
         )
     S_in_early_ = S_in_late_ = S_out_late_ = g_rests = g_sums = own1 = own2 = None
@@ -1823,7 +1826,7 @@ def substep_backward(given, states, constants, saved, cotangents, final_cotangen
         gradients["b"] = total((B, T, H), some.dtype, db_0).to(given["b"].dtype)
     db_0 = None
     if "g" in needs:
-        gradients["g"] = spread(S_pairing, (B, T, H), some).to(given["g"].dtype)
+        gradients["g"] = spread(S_state_adjoint, (B, T, H), some).to(given["g"].dtype)
     if "q1" in needs:
         gradients["q1"] = dq1.to(given["q1"].dtype)
     dq1 = None
@@ -1834,7 +1837,7 @@ def substep_backward(given, states, constants, saved, cotangents, final_cotangen
 
 
 @triton.jit(do_not_specialize=["T", "count"])
-def substep_streams_rows(
+def substep_streams_per_step(
     a_p, a_b, a_t, a_h, a_g, b__p, b__b, b__t, b__h, b__g, v1_p, v1_b, v1_t, v1_h, v1_g,
     v2_p, v2_b, v2_t, v2_h, v2_g, beta1_p, beta1_b, beta1_t, beta1_h, beta1_g,
     beta2_p, beta2_b, beta2_t, beta2_h, beta2_g, g_p, g_b, g_t, g_h, g_g,
@@ -1913,7 +1916,7 @@ def substep_streams_rows(
 
 
 @triton.jit(do_not_specialize=["T", "count"])
-def substep_outputs_rows(
+def substep_outputs_per_step(
     o1_last__p, o1_last__b, o1_last__t, o1_last__h, o1_last__g, o_made_out,
     T, H, count,
     E: tl.constexpr, block_e: tl.constexpr, ROWS: tl.constexpr,
@@ -1935,7 +1938,7 @@ def substep_outputs_rows(
 
 
 @triton.jit(do_not_specialize=["T", "count"])
-def substep_o1_rows(
+def substep_o1_per_step(
     do_p, do_b, do_t, do_h, do_g, do1_spaced_0_out, do1_spaced_1_out,
     T, H, count,
     E: tl.constexpr, block_e: tl.constexpr, ROWS: tl.constexpr,
@@ -1964,7 +1967,7 @@ def substep_o1_rows(
 
 
 @triton.jit(do_not_specialize=["T", "count"])
-def substep_gradients_rows(
+def substep_gradients_per_step(
     dq1_1_p, dq1_1_b, dq1_1_t, dq1_1_h, dq1_1_g, a_p, a_b, a_t, a_h, a_g,
     dk_0_p, dk_0_b, dk_0_t, dk_0_h, dk_0_g, b__p, b__b, b__t, b__h, b__g,
     dk_1_p, dk_1_b, dk_1_t, dk_1_h, dk_1_g, dv_0_p, dv_0_b, dv_0_t, dv_0_h, dv_0_g,
@@ -2083,14 +2086,14 @@ def substep_streams(given):
     )
     D = q.shape[-1]
     E = v1.shape[-1]
-    config = choose(some.dtype, (D, E), "8ff84c92fe3066a7")
+    config = choose(some.dtype, (D, E), "d62c63137d5ddb7c")
     k = some.new_empty((B, 2 * T, H, D), dtype=some.dtype)
     v = some.new_empty((B, 2 * T, H, E), dtype=some.dtype)
     b__ = some.new_empty((B, 2 * T, H), dtype=torch.float32)
     g_ = some.new_empty((B, 2 * T, H), dtype=torch.float32)
     q1 = some.new_empty((B, 2 * T, H, D), dtype=some.dtype)
     launch(
-        substep_streams_rows, (cdiv(B * T, config.rows(config.padded(D), config.padded(E))) * H,),
+        substep_streams_per_step, (cdiv(B * T, config.rows(config.padded(D), config.padded(E))) * H,),
         a, *strides(a, H), b_, *strides(b_, H), v1, *strides(v1, H), v2, *strides(v2, H),
         beta1, *strides(beta1, H), beta2, *strides(beta2, H), g, *strides(g, H), q, *strides(q, H),
         k, k, v, v, b__, b__, g_, g_, q1, q1,
@@ -2118,7 +2121,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     )
     D = q.shape[-1]
     E = v1.shape[-1]
-    config = choose(some.dtype, (D, E), "8ff84c92fe3066a7")
+    config = choose(some.dtype, (D, E), "d62c63137d5ddb7c")
     outputs, finals, saved = substep_forward(
         substep_streams(given), states, constants, packed_in(packed, 2), exchange=exchange,
         needs_backward=needs_backward, finals=finals,
@@ -2126,7 +2129,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     o1_last_ = of_substep(outputs["o1"], 1, 2)
     o_made = some.new_empty((B, T, H, E), dtype=some.dtype)
     launch(
-        substep_outputs_rows, (cdiv(B * T, config.rows(config.padded(E))) * H,),
+        substep_outputs_per_step, (cdiv(B * T, config.rows(config.padded(E))) * H,),
         o1_last_, *strides(o1_last_, H), o_made,
         T, H, B * T,
         E=E, block_e=config.padded(E), ROWS=config.rows(config.padded(E)), num_warps=4,
@@ -2151,7 +2154,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     )
     D = q.shape[-1]
     E = v1.shape[-1]
-    config = choose(some.dtype, (D, E), "8ff84c92fe3066a7")
+    config = choose(some.dtype, (D, E), "d62c63137d5ddb7c")
     wanted = frozenset(
         x
         for x, users in {
@@ -2165,7 +2168,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         do = steps(cotangents["o"])
         incoming["o1"] = do1_spaced = some.new_empty((B, 2 * T, H, E), dtype=some.dtype)
         launch(
-            substep_o1_rows, (cdiv(B * T, config.rows(config.padded(E))) * H,),
+            substep_o1_per_step, (cdiv(B * T, config.rows(config.padded(E))) * H,),
             do, *strides(do, H), do1_spaced, do1_spaced,
             T, H, B * T,
             E=E, block_e=config.padded(E), ROWS=config.rows(config.padded(E)), num_warps=4,
@@ -2191,7 +2194,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     gradient_of_beta2 = some.new_empty((B, T, H), dtype=torch.float32) if "beta2" in needs else None
     gradient_of_g_ = some.new_empty((B, T, H), dtype=torch.float32) if "g" in needs else None
     launch(
-        substep_gradients_rows, (cdiv(B * T, config.rows(config.padded(D), config.padded(E))) * H,),
+        substep_gradients_per_step, (cdiv(B * T, config.rows(config.padded(D), config.padded(E))) * H,),
         *((dq1_1, *strides(dq1_1, H)) if "q" in needs else (None, 0, 0, 0, 1)), a, *strides(a, H),
         *((dk_0, *strides(dk_0, H)) if "a" in needs else (None, 0, 0, 0, 1)), b_, *strides(b_, H),
         *((dk_1, *strides(dk_1, H)) if "b" in needs else (None, 0, 0, 0, 1)),
@@ -2265,10 +2268,10 @@ def step_kernel(
     next_S_stride0, next_S_stride1, o_stride0, o_stride1,
     heads, q_group, a_group, b_group, v1_group, v2_group, beta1_group, beta2_group, g_group,
     size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
-    parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
+    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
 ):
     """Each program: one batch entry and head and a tile of e, one step."""
-    place = tl.program_id(0) // parts
+    place = tl.program_id(0) // programs
     if flat:  # more batch entries than a grid is high
         batch = tl.cast(place // heads, tl.int64)
         head = tl.cast(place % heads, tl.int64)
@@ -2299,7 +2302,7 @@ def step_kernel(
     wide_d = tl.cast(at_d, tl.int64)
     in_d = at_d < size_d
     for turn in tl.static_range(turns):
-        tile = tl.program_id(0) % parts * turns + turn
+        tile = tl.program_id(0) % programs * turns + turn
         first = tile == 0
         at_e = tile * block_e + tl.arange(0, block_e)
         wide_e = tl.cast(at_e, tl.int64)
@@ -2354,11 +2357,11 @@ def steps_kernel(
     o_stride0, o_stride1, o_stride2,
     heads, q_group, a_group, b_group, v1_group, v2_group, beta1_group, beta2_group, g_group, steps,
     size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
-    parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
+    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
     yields: tl.constexpr, keeps: tl.constexpr, ends: tl.constexpr,
 ):
     """Each program: one sequence and head and a tile of e, one step after the other, with the state in registers."""
-    place = tl.program_id(0) // parts
+    place = tl.program_id(0) // programs
     if flat:  # more batch entries than a grid is high
         batch = tl.cast(place // heads, tl.int64)
         head = tl.cast(place % heads, tl.int64)
@@ -2393,7 +2396,7 @@ def steps_kernel(
     wide_d = tl.cast(at_d, tl.int64)
     in_d = at_d < size_d
     for turn in tl.static_range(turns):
-        tile = tl.program_id(0) % parts * turns + turn
+        tile = tl.program_id(0) % programs * turns + turn
         first = tile == 0
         at_e = tile * block_e + tl.arange(0, block_e)
         wide_e = tl.cast(at_e, tl.int64)
@@ -2402,34 +2405,34 @@ def steps_kernel(
         in_d_e = in_d[:, None] & in_e[None, :]
         S = tl.load(S_at + at_d[:, None] * S_stride2 + at_e[None, :] * S_stride3, mask=in_d_e, other=0.0)
         now = tl.cast(0, tl.int64)
-        q_ahead = tl.load(q_at + now * q_stride1 + wide_d * q_stride3, mask=in_d, other=0.0)
-        a_ahead = tl.load(a_at + now * a_stride1 + wide_d * a_stride3, mask=in_d, other=0.0)
-        b_ahead = tl.load(b_at + now * b_stride1 + wide_d * b_stride3, mask=in_d, other=0.0)
-        v1_ahead = tl.load(v1_at + now * v1_stride1 + wide_e * v1_stride3, mask=in_e, other=0.0)
-        v2_ahead = tl.load(v2_at + now * v2_stride1 + wide_e * v2_stride3, mask=in_e, other=0.0)
-        beta1_ahead = tl.load(beta1_at + now * beta1_stride1)
-        beta2_ahead = tl.load(beta2_at + now * beta2_stride1)
-        g_ahead = tl.load(g_at + now * g_stride1)
+        q_prefetched = tl.load(q_at + now * q_stride1 + wide_d * q_stride3, mask=in_d, other=0.0)
+        a_prefetched = tl.load(a_at + now * a_stride1 + wide_d * a_stride3, mask=in_d, other=0.0)
+        b_prefetched = tl.load(b_at + now * b_stride1 + wide_d * b_stride3, mask=in_d, other=0.0)
+        v1_prefetched = tl.load(v1_at + now * v1_stride1 + wide_e * v1_stride3, mask=in_e, other=0.0)
+        v2_prefetched = tl.load(v2_at + now * v2_stride1 + wide_e * v2_stride3, mask=in_e, other=0.0)
+        beta1_prefetched = tl.load(beta1_at + now * beta1_stride1)
+        beta2_prefetched = tl.load(beta2_at + now * beta2_stride1)
+        g_prefetched = tl.load(g_at + now * g_stride1)
         S = S.to(tl.float32)
         for offset in range(count):
             now = tl.cast(offset, tl.int64)
             then = tl.minimum(now + 1, count - 1)
-            q = q_ahead.to(tl.float32)
-            q_ahead = tl.load(q_at + then * q_stride1 + wide_d * q_stride3, mask=in_d, other=0.0)
-            a = a_ahead.to(tl.float32)
-            a_ahead = tl.load(a_at + then * a_stride1 + wide_d * a_stride3, mask=in_d, other=0.0)
-            b = b_ahead.to(tl.float32)
-            b_ahead = tl.load(b_at + then * b_stride1 + wide_d * b_stride3, mask=in_d, other=0.0)
-            v1 = v1_ahead.to(tl.float32)
-            v1_ahead = tl.load(v1_at + then * v1_stride1 + wide_e * v1_stride3, mask=in_e, other=0.0)
-            v2 = v2_ahead.to(tl.float32)
-            v2_ahead = tl.load(v2_at + then * v2_stride1 + wide_e * v2_stride3, mask=in_e, other=0.0)
-            beta1 = beta1_ahead.to(tl.float32)
-            beta1_ahead = tl.load(beta1_at + then * beta1_stride1)
-            beta2 = beta2_ahead.to(tl.float32)
-            beta2_ahead = tl.load(beta2_at + then * beta2_stride1)
-            g = tl.exp(g_ahead.to(tl.float32))
-            g_ahead = tl.load(g_at + then * g_stride1)
+            q = q_prefetched.to(tl.float32)
+            q_prefetched = tl.load(q_at + then * q_stride1 + wide_d * q_stride3, mask=in_d, other=0.0)
+            a = a_prefetched.to(tl.float32)
+            a_prefetched = tl.load(a_at + then * a_stride1 + wide_d * a_stride3, mask=in_d, other=0.0)
+            b = b_prefetched.to(tl.float32)
+            b_prefetched = tl.load(b_at + then * b_stride1 + wide_d * b_stride3, mask=in_d, other=0.0)
+            v1 = v1_prefetched.to(tl.float32)
+            v1_prefetched = tl.load(v1_at + then * v1_stride1 + wide_e * v1_stride3, mask=in_e, other=0.0)
+            v2 = v2_prefetched.to(tl.float32)
+            v2_prefetched = tl.load(v2_at + then * v2_stride1 + wide_e * v2_stride3, mask=in_e, other=0.0)
+            beta1 = beta1_prefetched.to(tl.float32)
+            beta1_prefetched = tl.load(beta1_at + then * beta1_stride1)
+            beta2 = beta2_prefetched.to(tl.float32)
+            beta2_prefetched = tl.load(beta2_at + then * beta2_stride1)
+            g = tl.exp(g_prefetched.to(tl.float32))
+            g_prefetched = tl.load(g_at + then * g_stride1)
             faded = g * S
             t1 = tl.sum(a * a, axis=0)
             t2 = 1e-06 + t1

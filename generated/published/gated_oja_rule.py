@@ -87,15 +87,16 @@ from chunkform.runtime.op.version import written_for
 
 written_for("0.1", __file__)
 
-from chunkform.runtime.chunk_kernels.chunk_layout import GROUP, LEVELS, parts_for, places
+from chunkform.runtime.chunk_kernels.chunk_layout import GROUP, LEVELS, chunk_layout, segments_for
 from chunkform.runtime.chunk_kernels.head_major import by_head
 from chunkform.runtime.chunk_kernels.kernels import (
-    adds_steep, chained_matrix, chunk_of, cumulate, decayed_product, decayed_sum, diagonal,
-    first_steep, inverse, is_flat, later_sums, over_block, part_of, place_of, reach, span, steep,
+    adds_large_range, chained_matrix, chunk_of, cumulate, decayed_product, decayed_sum, diagonal,
+    first_large_range, has_small_range, inverse, large_ranges, later_sums, over_block, place_of,
+    reach, segment_of, span,
 )
 from chunkform.runtime.chunk_kernels.reductions import total
 from chunkform.runtime.chunk_kernels.segment_maps import map_of_all
-from chunkform.runtime.chunk_kernels.segment_tails import LATE, is_zero, join_pieces, late_pieces
+from chunkform.runtime.chunk_kernels.segment_tails import TAIL_STEPS, is_zero, join_tails, tails_of
 from chunkform.runtime.chunk_kernels.split_precision import rounded_and_rest
 from chunkform.runtime.launch.launch import (
     DTYPES, by_launch, cdiv, choose, cotangent, launch, spread, steps, strides, whole,
@@ -105,8 +106,8 @@ from chunkform.runtime.op.decode import RowKernel, Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK, call_of, chunks_of, dtype_of, from_chunks, from_steps, in_parts, in_segments, or_zeros,
-    steps_first, steps_or_zeros,
+    CHUNK, call_of, chunks_of, dtype_of, from_boundaries, from_chunks, from_steps, in_segments,
+    or_zeros, steps_first, steps_or_zeros,
 )
 from chunkform.runtime.torch_form.decays import (
     apart_mask, channel_apply, channel_product, decay_all, decay_in, decay_out, order_mask,
@@ -334,7 +335,7 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     # (47) y_3: S_{t-1}^T p_t
     y_2, y_3, S_0, S_end = in_segments(_backward_sweep_4, (log_g, w, t19, q, p), (S_first,), lead, 1, CHUNK)
     # paired_S: g_t . ((S_{t-1} . dS_t)^T 1)
-    (paired_S,) = in_parts(_backward_state_adjoint_5, (log_g, t19, w, t16, p, q, do), (S_0, dS_C), lead, CHUNK)
+    (paired_S,) = from_boundaries(_backward_state_adjoint_5, (log_g, t19, w, t16, p, q, do), (S_0, dS_C), lead, CHUNK)
     gradients = {}
     gradients["q"] = from_steps(dq, lead, 1, given["q"].dtype)
     gradients["k"] = from_steps(p * beta[..., None], lead, 1, given["k"].dtype)
@@ -372,10 +373,10 @@ def _forward_states_1_composed(later, earlier):
     return (a0, (a1 + later[1]))
 
 
-def _forward_states_1_applied(parts, states):
+def _forward_states_1_applied(maps, states):
     """The states that leave a segment, from those that enter it."""
-    a0 = states[0] @ parts[0].mT
-    return ((a0 + parts[1]),)
+    a0 = states[0] @ maps[0].mT
+    return ((a0 + maps[1]),)
 
 
 def torch_forward_states(given, states, constants, exchange):
@@ -431,10 +432,10 @@ def _backward_states_1_composed(later, earlier):
     return (a0, (a1 + later[1]))
 
 
-def _backward_states_1_applied(parts, states):
+def _backward_states_1_applied(maps, states):
     """The states that leave a segment, from those that enter it."""
-    a0 = states[0] @ parts[0].mT
-    return ((a0 + parts[1]),)
+    a0 = states[0] @ maps[0].mT
+    return ((a0 + maps[1]),)
 
 
 def torch_backward_states(given, states, constants, saved, cotangents, final_cotangents, exchange):
@@ -462,11 +463,11 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def forward_prepare_1(
+def forward_prologue_1(
     v_p, v_b, v_t, v_h, v_g, g_sums, g_rests, g_extents, scaled1_p, scaled2_p, matrix1,
     beta_by_head,
     T, H, chunks, begins, stops, programs,
-    E: tl.constexpr, part_e: tl.constexpr, FLAT: tl.constexpr, GROUP: tl.constexpr,
+    E: tl.constexpr, tile_e: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr,
     CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
@@ -483,11 +484,11 @@ def forward_prepare_1(
     step = (b * T + t0) * H + h
     v_p += b * v_b + h // v_g * v_h
     i_new = i_ok
-    if not FLAT:
-        steep_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
+    if not SMALL_RANGE:
+        large_range_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
     products = tl.zeros([C, C], tl.float32)
-    for e_start in range(0, E, part_e):
-        e = e_start + tl.arange(0, part_e)
+    for e_start in range(0, E, tile_e):
+        e = e_start + tl.arange(0, tile_e)
         e_ok = e < E
         v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         # sum_{e} v_{j,e} v_{i,e} m_{i,j,e}
@@ -507,11 +508,11 @@ def forward_prepare_1(
         products = decayed_product(
             products, v.to(tl.float32), v.to(tl.float32), g_sums + step * E,
             g_rests + step * E if EXACT else None, g_a, g_n, g_a, g_n, e, e_ok, last, H * E, C,
-            CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
+            CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
         )
-        if not FLAT:
-            steep_from = first_steep(steep_from, g_a, g_n, e_ok, C, DT)
-            i_new = i_ok & ((i >= steep_from) | (again > 0))
+        if not SMALL_RANGE:
+            large_range_from = first_large_range(large_range_from, g_a, g_n, e_ok, C, DT)
+            i_new = i_ok & ((i >= large_range_from) | (again > 0))
         since = span(g_a, g_n, 0.0, 0)
         tl.store(
             scaled1_p + at * E + i[:, None] * E + e[None, :], (since * v.to(tl.float32)),
@@ -539,23 +540,23 @@ def forward_prepare_1(
     solved = inverse(system, C, LEVELS, DT)  # (I - T)^-1
     tl.store(
         matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], solved,
-        mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
+        mask=None if SMALL_RANGE else (i >= large_range_from)[:, None] & (i >= 0)[None, :],
     )  # solved
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def forward_prepare_1_others(
+def forward_prologue_1_slow(
     v_p, v_b, v_t, v_h, v_g, g_sums, g_rests, g_extents, scaled1_p, scaled2_p, matrix1,
     beta_by_head,
     T, H, chunks, begins, stops, programs,
-    E: tl.constexpr, part_e: tl.constexpr, FLAT: tl.constexpr, GROUP: tl.constexpr,
+    E: tl.constexpr, tile_e: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr,
     CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     i = tl.arange(0, C)
     group = tl.program_id(0) * GROUP
-    if steep(g_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
+    if large_ranges(g_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
         return
     v_p_all = v_p
     for n in range(0, tl.minimum(GROUP, programs - group)):
@@ -569,11 +570,11 @@ def forward_prepare_1_others(
             step = (b * T + t0) * H + h
             v_p = v_p_all + b * v_b + h // v_g * v_h
             extent = reach(g_extents + at, last, C, CHUNK)
-            if not is_flat(extent, DT):
-                steep_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
+            if not has_small_range(extent, DT):
+                large_range_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
                 products = tl.zeros([C, C], tl.float32)
-                for e_start in range(0, E, part_e):
-                    e = e_start + tl.arange(0, part_e)
+                for e_start in range(0, E, tile_e):
+                    e = e_start + tl.arange(0, tile_e)
                     e_ok = e < E
                     v = tl.load(
                         v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
@@ -601,11 +602,11 @@ def forward_prepare_1_others(
                     products = decayed_product(
                         products, v.to(tl.float32), v.to(tl.float32), g_sums + step * E,
                         g_rests + step * E if EXACT else None, g_a, g_n, g_a, g_n, e, e_ok, last,
-                        H * E, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
+                        H * E, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
                     )
-                    if not FLAT:
-                        steep_from = first_steep(steep_from, g_a, g_n, e_ok, C, DT)
-                        i_new = i_ok & ((i >= steep_from) | (again > 0))
+                    if not SMALL_RANGE:
+                        large_range_from = first_large_range(large_range_from, g_a, g_n, e_ok, C, DT)
+                        i_new = i_ok & ((i >= large_range_from) | (again > 0))
                     since = span(g_a, g_n, 0.0, 0)
                     tl.store(
                         scaled1_p + at * E + i[:, None] * E + e[None, :],
@@ -633,18 +634,18 @@ def forward_prepare_1_others(
                 solved = inverse(system, C, LEVELS, DT)  # (I - T)^-1
                 tl.store(
                     matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], solved,
-                    mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
+                    mask=None if SMALL_RANGE else (i >= large_range_from)[:, None] & (i >= 0)[None, :],
                 )  # solved
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def forward_sweep_1(
-    S_first, S_last, S_linear, S_late, S_late_map, S_live, S_borders, scaled1_p,
+    S_first, S_last, S_linear, S_tail, S_tail_map, S_live, S_checkpoints, scaled1_p,
     k_p, k_b, k_t, k_h, k_g, matrix1, write1_out, g_sums, g_rests, beta_by_head, scaled2_p,
-    T, H, chunks, starts, parts, length, blocks,
+    T, H, chunks, starts, segments, length, blocks,
     E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
-    PIECE: tl.constexpr, BLOCK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
+    TAIL: tl.constexpr, BLOCK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
     EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep forwards in time, which carries a tile of S."""
@@ -654,7 +655,7 @@ def forward_sweep_1(
     tile = tl.program_id(0) % tiles
     sh = (tl.program_id(0) // tiles).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -682,9 +683,9 @@ def forward_sweep_1(
         S = S + (S_slice,)
         e = e + (e_slice,)
         e_ok = e_ok + (e_ok_slice,)
-    if PIECE > 0:
-        edge = tl.maximum(count - LATE // C, 0)
-        if PIECE == 1:
+    if TAIL > 0:
+        edge = tl.maximum(count - TAIL_STEPS // C, 0)
+        if TAIL == 1:
             begin, first, count = begin + edge * C, first + edge, count - edge
             live = 0
         else:
@@ -713,10 +714,10 @@ def forward_sweep_1(
                 if EXACT
                 else tl.full([1], 0, tl.int32)
             )
-            if S_borders is not None:
+            if S_checkpoints is not None:
                 if n % (BLOCK // C) == 0:
                     tl.store(
-                        S_borders
+                        S_checkpoints
                         + (bh * blocks + first_block + n // (BLOCK // C)) * D * E
                         + d[:, None] * E
                         + e[n_e][None, :], S[n_e], mask=d_ok[:, None] & e_ok[n_e][None, :],
@@ -761,9 +762,9 @@ def forward_sweep_1(
     for n_e in tl.static_range((E + block_e - 1) // block_e):
         if YIELD:
             if S_last is not None:
-                if part == parts - 1:
+                if segment == segments - 1:
                     tl.store(
-                        S_last + (sh // H // parts * H + h) * D * E + d[:, None] * E + e[n_e][None, :],
+                        S_last + (sh // H // segments * H + h) * D * E + d[:, None] * E + e[n_e][None, :],
                         S[n_e], mask=d_ok[:, None] & e_ok[n_e][None, :],
                     )
         elif S_last is not None:
@@ -775,17 +776,17 @@ def forward_sweep_1(
                 S_linear + sh * E * E + e[n_e][None, :] * E + column[:, None], S[n_e],
                 mask=column_ok[:, None] & e_ok[n_e][None, :],
             )
-        if PIECE == 1 and S_last is not None:
+        if TAIL == 1 and S_last is not None:
             tl.store(
-                S_late + sh * D * E + d[:, None] * E + e[n_e][None, :], S[n_e], mask=d_ok[:, None] & e_ok[n_e][None, :]
+                S_tail + sh * D * E + d[:, None] * E + e[n_e][None, :], S[n_e], mask=d_ok[:, None] & e_ok[n_e][None, :]
             )
-        if PIECE == 1 and S_linear is not None:
+        if TAIL == 1 and S_linear is not None:
             tl.store(
-                S_late_map + sh * E * E + e[n_e][None, :] * E + column[:, None], S[n_e],
+                S_tail_map + sh * E * E + e[n_e][None, :] * E + column[:, None], S[n_e],
                 mask=column_ok[:, None] & e_ok[n_e][None, :],
             )
             live = tl.maximum(live, tl.max(tl.where(S[n_e] != 0.0, 1, 0)))
-    if PIECE == 1 and S_linear is not None:
+    if TAIL == 1 and S_linear is not None:
         if tile >= (0 if S_last is None else tl.cdiv(D, block_d)):
             tl.store(
                 S_live + sh * ((E + block_d - 1) // block_d) + tile - (0 if S_last is None else tl.cdiv(D, block_d)),
@@ -794,12 +795,12 @@ def forward_sweep_1(
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def forward_prepare_2(
+def forward_prologue_2(
     intra1_p, q_p, q_b, q_t, q_h, q_g, write1_p, write1_b, write1_t, write1_h, write1_g,
     beta_by_head, v_p, v_b, v_t, v_h, v_g, g_sums, g_rests, g_extents,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, part_e: tl.constexpr,
-    FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, tile_e: tl.constexpr,
+    SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
@@ -819,16 +820,16 @@ def forward_prepare_2(
     write1_p += b * write1_b + h // write1_g * write1_h
     v_p += b * v_b + h // v_g * v_h
     i_new = i_ok
-    if not FLAT:
-        steep_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
+    if not SMALL_RANGE:
+        large_range_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     write1 = tl.load(
         write1_p + t0 * write1_t + i[:, None] * write1_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
     )
     q_write1 = tl.dot(q.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # q write1^T
     reads = q_write1
-    for e_start in range(0, E, part_e):
-        e = e_start + tl.arange(0, part_e)
+    for e_start in range(0, E, tile_e):
+        e = e_start + tl.arange(0, tile_e)
         e_ok = e < E
         beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
         v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
@@ -848,21 +849,21 @@ def forward_prepare_2(
         decayed = decayed_sum(
             reads, (beta[:, None] * v.to(tl.float32)), g_sums + step * E,
             g_rests + step * E if EXACT else None, g_a, g_n, g_a, g_n, e, e_ok, last, H * E, C,
-            CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
+            CHUNK, LEVELS, True, True, SMALL_RANGE, EXACT, DT,
         )  # sum_{j} v_{j,e} [q write1^T]_{i,j} beta_j m_{i,j,e}
-        if not FLAT:
-            steep_from = first_steep(steep_from, g_a, g_n, e_ok, C, DT)
-            i_new = i_ok & ((i >= steep_from) | (again > 0))
+        if not SMALL_RANGE:
+            large_range_from = first_large_range(large_range_from, g_a, g_n, e_ok, C, DT)
+            i_new = i_ok & ((i >= large_range_from) | (again > 0))
         tl.store(intra1_p + at * E + i[:, None] * E + e[None, :], decayed, mask=i_new[:, None] & e_ok[None, :])
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def forward_prepare_2_others(
+def forward_prologue_2_slow(
     intra1_p, q_p, q_b, q_t, q_h, q_g, write1_p, write1_b, write1_t, write1_h, write1_g,
     beta_by_head, v_p, v_b, v_t, v_h, v_g, g_sums, g_rests, g_extents,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, part_e: tl.constexpr,
-    FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
+    D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, tile_e: tl.constexpr,
+    SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
@@ -870,7 +871,7 @@ def forward_prepare_2_others(
     d = tl.arange(0, block_d)
     d_ok = d < D
     group = tl.program_id(0) * GROUP
-    if steep(g_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
+    if large_ranges(g_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
         return
     q_p_all = q_p
     write1_p_all = write1_p
@@ -888,8 +889,8 @@ def forward_prepare_2_others(
             write1_p = write1_p_all + b * write1_b + h // write1_g * write1_h
             v_p = v_p_all + b * v_b + h // v_g * v_h
             extent = reach(g_extents + at, last, C, CHUNK)
-            if not is_flat(extent, DT):
-                steep_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
+            if not has_small_range(extent, DT):
+                large_range_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
                 q = tl.load(
                     q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
                 )
@@ -899,8 +900,8 @@ def forward_prepare_2_others(
                 )
                 q_write1 = tl.dot(q.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # q write1^T
                 reads = q_write1
-                for e_start in range(0, E, part_e):
-                    e = e_start + tl.arange(0, part_e)
+                for e_start in range(0, E, tile_e):
+                    e = e_start + tl.arange(0, tile_e)
                     e_ok = e < E
                     beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
                     v = tl.load(
@@ -928,21 +929,21 @@ def forward_prepare_2_others(
                     decayed = decayed_sum(
                         reads, (beta[:, None] * v.to(tl.float32)), g_sums + step * E,
                         g_rests + step * E if EXACT else None, g_a, g_n, g_a, g_n, e, e_ok, last,
-                        H * E, C, CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
+                        H * E, C, CHUNK, LEVELS, True, True, SMALL_RANGE, EXACT, DT,
                     )  # sum_{j} v_{j,e} [q write1^T]_{i,j} beta_j m_{i,j,e}
-                    if not FLAT:
-                        steep_from = first_steep(steep_from, g_a, g_n, e_ok, C, DT)
-                        i_new = i_ok & ((i >= steep_from) | (again > 0))
+                    if not SMALL_RANGE:
+                        large_range_from = first_large_range(large_range_from, g_a, g_n, e_ok, C, DT)
+                        i_new = i_ok & ((i >= large_range_from) | (again > 0))
                     tl.store(
                         intra1_p + at * E + i[:, None] * E + e[None, :], decayed, mask=i_new[:, None] & e_ok[None, :]
                     )
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def forward_sweep_2(
     S_first, intra1_p, g_sums, g_rests, q_p, q_b, q_t, q_h, q_g, o_out, scaled2_p, beta_by_head,
     write1_p, write1_b, write1_t, write1_h, write1_g,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
     C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
@@ -952,7 +953,7 @@ def forward_sweep_2(
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
     sh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -1053,119 +1054,123 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], g.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "3b37357c13e5b8d0")
-    lay = places(packed, (B, T, H), config.chunk)
-    blocks = places(packed, (B, T, H), BLOCK)
-    parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
+    config = choose(some.dtype, (D, E), "d7afa451288507e3")
+    layout = chunk_layout(packed, (B, T, H), config.chunk)
+    blocks = chunk_layout(packed, (B, T, H), BLOCK)
+    segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
     S_starts = S_first
-    g_sums, g_rests, g_extents = cumulate(g, lay, config.exact)
+    g_sums, g_rests, g_extents = cumulate(g, layout, config.exact)
     beta_by_head = by_head(beta, H)
-    matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+    matrix1 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
     scaled1 = some.new_empty((B, H, T, E))
     scaled2 = some.new_empty((B, H, T, E))
     launch(
-        forward_prepare_1, (lay.programs,),
+        forward_prologue_1, (layout.programs,),
         v, *strides(v, H), g_sums, g_rests, g_extents, scaled1, scaled2, matrix1, beta_by_head,
-        *lay.at_once, lay.programs,
-        E=E, part_e=min(config.block, config.padded(E)), FLAT=True, GROUP=GROUP, CHUNK=config.chunk,
-        C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
-        DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=config.registers,
+        *layout.at_once, layout.programs,
+        E=E, tile_e=min(config.block, config.padded(E)), SMALL_RANGE=True, GROUP=GROUP,
+        CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1,
+        maxnreg=config.registers,
     )
     launch(
-        forward_prepare_1_others, (cdiv(lay.programs, GROUP),),
+        forward_prologue_1_slow, (cdiv(layout.programs, GROUP),),
         v, *strides(v, H), g_sums, g_rests, g_extents, scaled1, scaled2, matrix1, beta_by_head,
-        *lay.at_once, lay.programs,
-        E=E, part_e=min(config.block, config.padded(E)), FLAT=False, GROUP=GROUP,
-        CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
-        DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=config.registers,
+        *layout.at_once, layout.programs,
+        E=E, tile_e=min(config.block, config.padded(E)), SMALL_RANGE=False, GROUP=GROUP,
+        CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1,
+        maxnreg=config.registers,
     )
-    if parts > 1 or exchange is not None:
-        S_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
-        S_linear = some.new_empty((B * parts, H, E, E), dtype=torch.float32)
-        walk = config.walk(
+    if segments > 1 or exchange is not None:
+        S_ends = some.new_empty((B * segments, H, D, E), dtype=torch.float32)
+        S_linear = some.new_empty((B * segments, H, E, E), dtype=torch.float32)
+        sweep = config.sweep(
             D, config.padded(E) * (scaled1.element_size() + scaled2.element_size()),
             config.chunk * matrix1.element_size() + beta_by_head.element_size(), k.element_size(),
             elements=True, programs=config.crowd(config.padded(E), slim=False),
         )
-        late = late_pieces(S_ends, S_linear, lay.length(parts), walk.tile)
-        for piece, ends, linear in by_launch(S_ends, S_linear, walk.programs, late):
+        tails = tails_of(S_ends, S_linear, layout.length(segments), sweep.tile)
+        for tail, ends, linear in by_launch(S_ends, S_linear, sweep.programs, tails):
             launch(
-                forward_sweep_1, (lay.sequences * parts * H * (cdiv(D, walk.tile) * (ends is not None) + cdiv(E, walk.tile) * (linear is not None)),),
-                None, ends, linear, late and late.ends, late and late.linear, late and late.live, None,
-                scaled1, k, *strides(k, H), matrix1, None, g_sums, g_rests, beta_by_head, scaled2,
-                *lay.walked, parts, lay.length(parts), blocks.chunks,
-                E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=walk.tile, YIELD=False,
-                WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, PIECE=piece, BLOCK=BLOCK,
-                C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
-                DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+                forward_sweep_1, (layout.sequences * segments * H * (cdiv(D, sweep.tile) * (ends is not None) + cdiv(E, sweep.tile) * (linear is not None)),),
+                None, ends, linear, tails and tails.ends, tails and tails.linear, tails and tails.live,
+                None, scaled1, k, *strides(k, H), matrix1, None, g_sums, g_rests, beta_by_head, scaled2,
+                *layout.swept, segments, layout.length(segments), blocks.chunks,
+                E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=sweep.tile, YIELD=False,
+                WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, TAIL=tail, BLOCK=BLOCK,
+                C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+                DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
             )
-        join_pieces(late, S_ends, S_linear, 0)
-        late = None
+        join_tails(tails, S_ends, S_linear, 0)
+        tails = None
         if exchange is not None:  # other segments of the sequence are elsewhere
-            S_coming = exchange.begin((map_of_all("S", S_first, S_ends, lay, parts, True, linear=S_linear, axis=1),))
-    if parts > 1 or exchange is not None:
+            S_coming = exchange.begin(
+                (map_of_all("S", S_first, S_ends, layout, segments, True, linear=S_linear, axis=1),)
+            )
+    if segments > 1 or exchange is not None:
         if exchange is not None:
             ((S_first, S_starts),) = S_coming()
         else:
-            S_starts = chained_matrix(S_first, S_ends, S_linear, lay, parts, True, along=1)
+            S_starts = chained_matrix(S_first, S_ends, S_linear, layout, segments, True, along=1)
     S_ends = None
     write1 = some.new_empty((B, T, H, D), dtype=some.dtype)
-    S_borders = some.new_empty((B, H, blocks.chunks, D, E), dtype=some.dtype) if needs_backward else None
-    S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if finals else None
-    walk = config.walk(
+    S_checkpoints = some.new_empty((B, H, blocks.chunks, D, E), dtype=some.dtype) if needs_backward else None
+    S_last = some.new_empty((layout.sequences, H, D, E), dtype=torch.float32) if finals else None
+    sweep = config.sweep(
         D, config.padded(E) * (scaled1.element_size() + scaled2.element_size()),
         config.chunk * matrix1.element_size() + beta_by_head.element_size(), k.element_size(),
         elements=True,
     )
     launch(
-        forward_sweep_1, (lay.sequences * parts * H * cdiv(D, walk.tile),),
-        S_starts, S_last, None, None, None, None, S_borders, scaled1, k, *strides(k, H), matrix1,
-        write1, g_sums, g_rests, beta_by_head, scaled2,
-        *lay.walked, parts, lay.length(parts), blocks.chunks,
-        E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=walk.tile, YIELD=True,
-        WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, PIECE=0, BLOCK=BLOCK,
-        C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
-        DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+        forward_sweep_1, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
+        S_starts, S_last, None, None, None, None, S_checkpoints, scaled1, k, *strides(k, H),
+        matrix1, write1, g_sums, g_rests, beta_by_head, scaled2,
+        *layout.swept, segments, layout.length(segments), blocks.chunks,
+        E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=sweep.tile, YIELD=True,
+        WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, TAIL=0, BLOCK=BLOCK,
+        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
     )
     matrix1 = scaled1 = None
     intra1 = some.new_empty((B, H, T, E), dtype=torch.float32)
     launch(
-        forward_prepare_2, (lay.programs,),
+        forward_prologue_2, (layout.programs,),
         intra1, q, *strides(q, H), write1, *strides(write1, H), beta_by_head, v, *strides(v, H),
         g_sums, g_rests, g_extents,
-        *lay.at_once, lay.programs,
-        D=D, E=E, block_d=config.padded(D), part_e=min(config.block, config.padded(E)), FLAT=True,
-        GROUP=GROUP, CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
-        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1,
-        maxnreg=config.registers,
+        *layout.at_once, layout.programs,
+        D=D, E=E, block_d=config.padded(D), tile_e=min(config.block, config.padded(E)),
+        SMALL_RANGE=True, GROUP=GROUP, CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels,
+        EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=config.prologue_warps, num_stages=1, maxnreg=config.registers,
     )
     launch(
-        forward_prepare_2_others, (cdiv(lay.programs, GROUP),),
+        forward_prologue_2_slow, (cdiv(layout.programs, GROUP),),
         intra1, q, *strides(q, H), write1, *strides(write1, H), beta_by_head, v, *strides(v, H),
         g_sums, g_rests, g_extents,
-        *lay.at_once, lay.programs,
-        D=D, E=E, block_d=config.padded(D), part_e=min(config.block, config.padded(E)), FLAT=False,
-        GROUP=GROUP, CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
-        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1,
-        maxnreg=config.registers,
+        *layout.at_once, layout.programs,
+        D=D, E=E, block_d=config.padded(D), tile_e=min(config.block, config.padded(E)),
+        SMALL_RANGE=False, GROUP=GROUP, CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels,
+        EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=config.prologue_warps, num_stages=1, maxnreg=config.registers,
     )
     g_extents = None
     o = some.new_empty((B, T, H, E), dtype=some.dtype)
-    walk = config.walk(
+    sweep = config.sweep(
         E, config.padded(D) * (q.element_size() + write1.element_size()),
         beta_by_head.element_size(),
         intra1.element_size() + scaled2.element_size() + g_sums.element_size(), elements=True,
     )
     launch(
-        forward_sweep_2, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+        forward_sweep_2, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
         S_starts, intra1, g_sums, g_rests, q, *strides(q, H), o, scaled2, beta_by_head,
         write1, *strides(write1, H),
-        *lay.walked, parts, lay.length(parts),
-        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=True,
-        WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
-        LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-        num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+        *layout.swept, segments, layout.length(segments),
+        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True,
+        WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
+        LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
     )
     g_rests = g_sums = intra1 = scaled2 = None
     saved = {"3e037f9320": write1}
@@ -1173,20 +1178,20 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     if needs_backward is True and not config.exact:
         saved |= {"beta_by_head": beta_by_head}
     if needs_backward:
-        saved |= {"S borders": S_borders}
-    S_borders = None
-    if parts > 1 or exchange is not None:
+        saved |= {"S checkpoints": S_checkpoints}
+    S_checkpoints = None
+    if segments > 1 or exchange is not None:
         saved |= {"S linear": S_linear}
     S_linear = None
     return {"o": o}, {"S": S_last}, saved
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def backward_prepare_1(
+def backward_prologue_1(
     v_p, v_b, v_t, v_h, v_g, do_p, do_b, do_t, do_h, do_g, g_sums, g_rests, g_extents,
     scaled1_p, scaled3_p, scaled2_p, matrix2, matrix1, beta_by_head,
     T, H, chunks, begins, stops, programs,
-    E: tl.constexpr, part_e: tl.constexpr, FLAT: tl.constexpr, GROUP: tl.constexpr,
+    E: tl.constexpr, tile_e: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr,
     CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
@@ -1204,12 +1209,12 @@ def backward_prepare_1(
     v_p += b * v_b + h // v_g * v_h
     do_p += b * do_b + h // do_g * do_h
     i_new = i_ok
-    if not FLAT:
-        steep_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
+    if not SMALL_RANGE:
+        large_range_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
     products = tl.zeros([C, C], tl.float32)
     products2 = tl.zeros([C, C], tl.float32)
-    for e_start in range(0, E, part_e):
-        e = e_start + tl.arange(0, part_e)
+    for e_start in range(0, E, tile_e):
+        e = e_start + tl.arange(0, tile_e)
         e_ok = e < E
         v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
@@ -1230,20 +1235,20 @@ def backward_prepare_1(
         products = decayed_product(
             products, v.to(tl.float32), do.to(tl.float32), g_sums + step * E,
             g_rests + step * E if EXACT else None, g_a, g_n, g_a, g_n, e, e_ok, last, H * E, C,
-            CHUNK, LEVELS, False, True, FLAT, EXACT, DT,
+            CHUNK, LEVELS, False, True, SMALL_RANGE, EXACT, DT,
         )
-        if not FLAT:
-            steep_from = first_steep(steep_from, g_a, g_n, e_ok, C, DT)
-            i_new = i_ok & ((i >= steep_from) | (again > 0))
+        if not SMALL_RANGE:
+            large_range_from = first_large_range(large_range_from, g_a, g_n, e_ok, C, DT)
+            i_new = i_ok & ((i >= large_range_from) | (again > 0))
         # sum_{e} v_{j,e} v_{i,e} m_{i,j,e}
         products2 = decayed_product(
             products2, v.to(tl.float32), v.to(tl.float32), g_sums + step * E,
             g_rests + step * E if EXACT else None, g_a, g_n, g_a, g_n, e, e_ok, last, H * E, C,
-            CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
+            CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
         )
-        if not FLAT:
-            steep_from = first_steep(steep_from, g_a, g_n, e_ok, C, DT)
-            i_new = i_ok & ((i >= steep_from) | (again > 0))
+        if not SMALL_RANGE:
+            large_range_from = first_large_range(large_range_from, g_a, g_n, e_ok, C, DT)
+            i_new = i_ok & ((i >= large_range_from) | (again > 0))
         g_a_end = over_block(
             tl.load(g_sums + step * E + last * (H * E) + e, mask=e_ok, other=0), g_sums + step * E,
             (last), e, e_ok, last, H * E, C, CHUNK,
@@ -1272,30 +1277,30 @@ def backward_prepare_1(
         )  # v . until
     tl.store(
         matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products,
-        mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
+        mask=None if SMALL_RANGE else (i >= large_range_from)[None, :] & (i >= 0)[:, None],
     )  # products
     beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
     system = -beta[None, :] * products2
     solved = inverse(system, C, LEVELS, DT)  # (I - T)^-1
     tl.store(
         matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], solved,
-        mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
+        mask=None if SMALL_RANGE else (i >= large_range_from)[None, :] & (i >= 0)[:, None],
     )  # solved
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def backward_prepare_1_others(
+def backward_prologue_1_slow(
     v_p, v_b, v_t, v_h, v_g, do_p, do_b, do_t, do_h, do_g, g_sums, g_rests, g_extents,
     scaled1_p, scaled3_p, scaled2_p, matrix2, matrix1, beta_by_head,
     T, H, chunks, begins, stops, programs,
-    E: tl.constexpr, part_e: tl.constexpr, FLAT: tl.constexpr, GROUP: tl.constexpr,
+    E: tl.constexpr, tile_e: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr,
     CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     i = tl.arange(0, C)
     group = tl.program_id(0) * GROUP
-    if steep(g_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
+    if large_ranges(g_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
         return
     v_p_all = v_p
     do_p_all = do_p
@@ -1311,12 +1316,12 @@ def backward_prepare_1_others(
             v_p = v_p_all + b * v_b + h // v_g * v_h
             do_p = do_p_all + b * do_b + h // do_g * do_h
             extent = reach(g_extents + at, last, C, CHUNK)
-            if not is_flat(extent, DT):
-                steep_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
+            if not has_small_range(extent, DT):
+                large_range_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
                 products = tl.zeros([C, C], tl.float32)
                 products2 = tl.zeros([C, C], tl.float32)
-                for e_start in range(0, E, part_e):
-                    e = e_start + tl.arange(0, part_e)
+                for e_start in range(0, E, tile_e):
+                    e = e_start + tl.arange(0, tile_e)
                     e_ok = e < E
                     v = tl.load(
                         v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
@@ -1347,20 +1352,20 @@ def backward_prepare_1_others(
                     products = decayed_product(
                         products, v.to(tl.float32), do.to(tl.float32), g_sums + step * E,
                         g_rests + step * E if EXACT else None, g_a, g_n, g_a, g_n, e, e_ok, last,
-                        H * E, C, CHUNK, LEVELS, False, True, FLAT, EXACT, DT,
+                        H * E, C, CHUNK, LEVELS, False, True, SMALL_RANGE, EXACT, DT,
                     )
-                    if not FLAT:
-                        steep_from = first_steep(steep_from, g_a, g_n, e_ok, C, DT)
-                        i_new = i_ok & ((i >= steep_from) | (again > 0))
+                    if not SMALL_RANGE:
+                        large_range_from = first_large_range(large_range_from, g_a, g_n, e_ok, C, DT)
+                        i_new = i_ok & ((i >= large_range_from) | (again > 0))
                     # sum_{e} v_{j,e} v_{i,e} m_{i,j,e}
                     products2 = decayed_product(
                         products2, v.to(tl.float32), v.to(tl.float32), g_sums + step * E,
                         g_rests + step * E if EXACT else None, g_a, g_n, g_a, g_n, e, e_ok, last,
-                        H * E, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
+                        H * E, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
                     )
-                    if not FLAT:
-                        steep_from = first_steep(steep_from, g_a, g_n, e_ok, C, DT)
-                        i_new = i_ok & ((i >= steep_from) | (again > 0))
+                    if not SMALL_RANGE:
+                        large_range_from = first_large_range(large_range_from, g_a, g_n, e_ok, C, DT)
+                        i_new = i_ok & ((i >= large_range_from) | (again > 0))
                     g_a_end = over_block(
                         tl.load(g_sums + step * E + last * (H * E) + e, mask=e_ok, other=0),
                         g_sums + step * E, (last), e, e_ok, last, H * E, C, CHUNK,
@@ -1389,22 +1394,22 @@ def backward_prepare_1_others(
                     )  # v . until
                 tl.store(
                     matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products,
-                    mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
+                    mask=None if SMALL_RANGE else (i >= large_range_from)[None, :] & (i >= 0)[:, None],
                 )  # products
                 beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
                 system = -beta[None, :] * products2
                 solved = inverse(system, C, LEVELS, DT)  # (I - T)^-1
                 tl.store(
                     matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], solved,
-                    mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
+                    mask=None if SMALL_RANGE else (i >= large_range_from)[None, :] & (i >= 0)[:, None],
                 )  # solved
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_1(
-    dS_first, dS_last, dS_borders, scaled1_p, q_p, q_b, q_t, q_h, q_g, matrix2, matrix1,
+    dS_first, dS_last, dS_checkpoints, scaled1_p, q_p, q_b, q_t, q_h, q_g, matrix2, matrix1,
     beta_by_head, dk_out, g_sums, g_rests, scaled2_p, scaled3_p,
-    T, H, chunks, starts, parts, length, blocks,
+    T, H, chunks, starts, segments, length, blocks,
     E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, BLOCK: tl.constexpr,
     C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
@@ -1414,7 +1419,7 @@ def backward_sweep_1(
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
     sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -1457,10 +1462,10 @@ def backward_sweep_1(
                 if EXACT
                 else tl.full([1], 0, tl.int32)
             )
-            if dS_borders is not None:
+            if dS_checkpoints is not None:
                 if (n == 0) | ((count - n) % (BLOCK // C) == 0):
                     tl.store(
-                        dS_borders
+                        dS_checkpoints
                         + (bh * blocks + first_block + (count - 1 - n) // (BLOCK // C)) * D * E
                         + d[:, None] * E
                         + e[n_e][None, :], dS[n_e], mask=d_ok[:, None] & e_ok[n_e][None, :],
@@ -1509,9 +1514,9 @@ def backward_sweep_1(
     for n_e in tl.static_range((E + block_e - 1) // block_e):
         if YIELD:
             if dS_last is not None:
-                if part == 0:
+                if segment == 0:
                     tl.store(
-                        dS_last + (sh // H // parts * H + h) * D * E + d[:, None] * E + e[n_e][None, :],
+                        dS_last + (sh // H // segments * H + h) * D * E + d[:, None] * E + e[n_e][None, :],
                         dS[n_e], mask=d_ok[:, None] & e_ok[n_e][None, :],
                     )
         else:
@@ -1522,11 +1527,11 @@ def backward_sweep_1(
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def backward_prepare_read_1(
+def backward_prologue_read_1(
     do_p, do_b, do_t, do_h, do_g, v_p, v_b, v_t, v_h, v_g, g_sums, g_rests, g_extents,
     scaled4_p, matrix3, beta_by_head,
     T, H, chunks, begins, stops, programs,
-    E: tl.constexpr, part_e: tl.constexpr, FLAT: tl.constexpr, GROUP: tl.constexpr,
+    E: tl.constexpr, tile_e: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr,
     CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
@@ -1544,11 +1549,11 @@ def backward_prepare_read_1(
     do_p += b * do_b + h // do_g * do_h
     v_p += b * v_b + h // v_g * v_h
     i_new = i_ok
-    if not FLAT:
-        steep_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
+    if not SMALL_RANGE:
+        large_range_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
     products = tl.zeros([C, C], tl.float32)
-    for e_start in range(0, E, part_e):
-        e = e_start + tl.arange(0, part_e)
+    for e_start in range(0, E, tile_e):
+        e = e_start + tl.arange(0, tile_e)
         e_ok = e < E
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
@@ -1569,11 +1574,11 @@ def backward_prepare_read_1(
         products = decayed_product(
             products, do.to(tl.float32), v.to(tl.float32), g_sums + step * E,
             g_rests + step * E if EXACT else None, g_a, g_n, g_a, g_n, e, e_ok, last, H * E, C,
-            CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
+            CHUNK, LEVELS, True, True, SMALL_RANGE, EXACT, DT,
         )
-        if not FLAT:
-            steep_from = first_steep(steep_from, g_a, g_n, e_ok, C, DT)
-            i_new = i_ok & ((i >= steep_from) | (again > 0))
+        if not SMALL_RANGE:
+            large_range_from = first_large_range(large_range_from, g_a, g_n, e_ok, C, DT)
+            i_new = i_ok & ((i >= large_range_from) | (again > 0))
         since = span(g_a, g_n, 0.0, 0)
         tl.store(
             scaled4_p + at * E + i[:, None] * E + e[None, :], (since * do.to(tl.float32)),
@@ -1583,23 +1588,23 @@ def backward_prepare_read_1(
     tl.store(
         matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
         (beta[None, :] * products),
-        mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
+        mask=None if SMALL_RANGE else (i >= large_range_from)[:, None] & (i >= 0)[None, :],
     )  # products diag(beta)
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def backward_prepare_read_1_others(
+def backward_prologue_read_1_slow(
     do_p, do_b, do_t, do_h, do_g, v_p, v_b, v_t, v_h, v_g, g_sums, g_rests, g_extents,
     scaled4_p, matrix3, beta_by_head,
     T, H, chunks, begins, stops, programs,
-    E: tl.constexpr, part_e: tl.constexpr, FLAT: tl.constexpr, GROUP: tl.constexpr,
+    E: tl.constexpr, tile_e: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr,
     CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     i = tl.arange(0, C)
     group = tl.program_id(0) * GROUP
-    if steep(g_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
+    if large_ranges(g_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
         return
     do_p_all = do_p
     v_p_all = v_p
@@ -1615,11 +1620,11 @@ def backward_prepare_read_1_others(
             do_p = do_p_all + b * do_b + h // do_g * do_h
             v_p = v_p_all + b * v_b + h // v_g * v_h
             extent = reach(g_extents + at, last, C, CHUNK)
-            if not is_flat(extent, DT):
-                steep_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
+            if not has_small_range(extent, DT):
+                large_range_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
                 products = tl.zeros([C, C], tl.float32)
-                for e_start in range(0, E, part_e):
-                    e = e_start + tl.arange(0, part_e)
+                for e_start in range(0, E, tile_e):
+                    e = e_start + tl.arange(0, tile_e)
                     e_ok = e < E
                     do = tl.load(
                         do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
@@ -1650,11 +1655,11 @@ def backward_prepare_read_1_others(
                     products = decayed_product(
                         products, do.to(tl.float32), v.to(tl.float32), g_sums + step * E,
                         g_rests + step * E if EXACT else None, g_a, g_n, g_a, g_n, e, e_ok, last,
-                        H * E, C, CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
+                        H * E, C, CHUNK, LEVELS, True, True, SMALL_RANGE, EXACT, DT,
                     )
-                    if not FLAT:
-                        steep_from = first_steep(steep_from, g_a, g_n, e_ok, C, DT)
-                        i_new = i_ok & ((i >= steep_from) | (again > 0))
+                    if not SMALL_RANGE:
+                        large_range_from = first_large_range(large_range_from, g_a, g_n, e_ok, C, DT)
+                        i_new = i_ok & ((i >= large_range_from) | (again > 0))
                     since = span(g_a, g_n, 0.0, 0)
                     tl.store(
                         scaled4_p + at * E + i[:, None] * E + e[None, :],
@@ -1664,13 +1669,13 @@ def backward_prepare_read_1_others(
                 tl.store(
                     matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
                     (beta[None, :] * products),
-                    mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
+                    mask=None if SMALL_RANGE else (i >= large_range_from)[:, None] & (i >= 0)[None, :],
                 )  # products diag(beta)
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_read_1(
-    S_borders, scaled4_p, matrix3, write1_p, write1_b, write1_t, write1_h, write1_g, dq_out,
+    S_checkpoints, scaled4_p, matrix3, write1_p, write1_b, write1_t, write1_h, write1_g, dq_out,
     T, H, chunks, begins, stops, programs,
     E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
     CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
@@ -1694,7 +1699,7 @@ def backward_read_1(
     step = (b * T + t0) * H + h
     write1_p += b * write1_b + h // write1_g * write1_h
     S = tl.load(
-        S_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
+        S_checkpoints + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
         mask=d_ok[None, :] & e_ok[:, None], other=0.0,
     )  # S
     scaled4 = tl.load(scaled4_p + at * E + i[:, None] * E + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
@@ -1710,13 +1715,13 @@ def backward_read_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_read_2(
-    S_borders, dS_borders, g_sums, g_rests, write1_p, write1_b, write1_t, write1_h, write1_g,
-    dk_p, dk_b, dk_t, dk_h, dk_g, v_p, v_b, v_t, v_h, v_g, g_extents, q_p, q_b, q_t, q_h, q_g,
-    do_p, do_b, do_t, do_h, do_g, beta_by_head, dbeta_2_out, g_p, g_b, g_t, g_h, g_g, dv_out,
-    S_pairing_out,
+    S_checkpoints, dS_checkpoints, g_sums, g_rests,
+    write1_p, write1_b, write1_t, write1_h, write1_g, dk_p, dk_b, dk_t, dk_h, dk_g,
+    v_p, v_b, v_t, v_h, v_g, g_extents, q_p, q_b, q_t, q_h, q_g, do_p, do_b, do_t, do_h, do_g,
+    beta_by_head, dbeta_2_out, g_p, g_b, g_t, g_h, g_g, dv_out, S_state_adjoint_out,
     T, H, chunks, begins, stops, programs,
     D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
-    FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
+    SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """Intra-chunk outputs from checkpointed states, of all intervals at once."""
@@ -1742,14 +1747,14 @@ def backward_read_2(
     do_p += b * do_b + h // do_g * do_h
     g_p += b * g_b + h // g_g * g_h
     i_new = i_ok
-    if not FLAT:
-        steep_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
+    if not SMALL_RANGE:
+        large_range_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
     S = tl.load(
-        S_borders + (bh * chunks + c) * D * E + d[:, None] * E + e[None, :],
+        S_checkpoints + (bh * chunks + c) * D * E + d[:, None] * E + e[None, :],
         mask=d_ok[:, None] & e_ok[None, :], other=0.0,
     )  # S
     dS = tl.load(
-        dS_borders + (bh * chunks + c) * D * E + d[:, None] * E + e[None, :],
+        dS_checkpoints + (bh * chunks + c) * D * E + d[:, None] * E + e[None, :],
         mask=d_ok[:, None] & e_ok[None, :], other=0.0,
     )  # dS
     g_a_end = over_block(
@@ -1787,12 +1792,12 @@ def backward_read_2(
     )
     decayed = decayed_sum(
         reads, v.to(tl.float32), g_sums + step * E, g_rests + step * E if EXACT else None, g_a, g_n,
-        g_a, g_n, e, e_ok, last, H * E, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
+        g_a, g_n, e, e_ok, last, H * E, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
     )  # sum_{j} v_{j,e} [write1 dk^T]_{i,j} m_{i,j,e}
-    if not FLAT:
-        steep_from = first_steep(steep_from, g_a, g_n, e_ok, C, DT)
-        again = adds_steep(again, reads, v.to(tl.float32), steep_from, C)
-        i_new = i_ok & ((i >= steep_from) | (again > 0))
+    if not SMALL_RANGE:
+        large_range_from = first_large_range(large_range_from, g_a, g_n, e_ok, C, DT)
+        again = adds_large_range(again, reads, v.to(tl.float32), large_range_from, C)
+        i_new = i_ok & ((i >= large_range_from) | (again > 0))
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     write1_q = tl.dot(write1.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # write1 q^T
     reads2 = write1_q
@@ -1800,13 +1805,13 @@ def backward_read_2(
     own = diagonal(reads2, C)
     decayed2 = decayed_sum(
         reads2, do.to(tl.float32), g_sums + step * E, g_rests + step * E if EXACT else None, g_a,
-        g_n, g_a, g_n, e, e_ok, last, H * E, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
+        g_n, g_a, g_n, e, e_ok, last, H * E, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
     )  # sum_{j} [write1 q^T]_{i,j} do_{j,e} m_{i,j,e}
     decayed3 = decayed2 + own[:, None] * do.to(tl.float32)  # with each step's own
-    if not FLAT:
-        steep_from = first_steep(steep_from, g_a, g_n, e_ok, C, DT)
-        again = adds_steep(again, reads2, do.to(tl.float32), steep_from, C)
-        i_new = i_ok & ((i >= steep_from) | (again > 0))
+    if not SMALL_RANGE:
+        large_range_from = first_large_range(large_range_from, g_a, g_n, e_ok, C, DT)
+        again = adds_large_range(again, reads2, do.to(tl.float32), large_range_from, C)
+        i_new = i_ok & ((i >= large_range_from) | (again > 0))
     write1_dS = tl.dot(write1.to(DT), dS.to(DT), input_precision="tf32x3")  # write1 dS
     since = span(g_a_end[None, :], g_n_end[None, :], g_a, g_n)
     apart = (-decayed) + decayed2 + tl.where((i < last)[:, None], (write1_dS * since), 0.0)
@@ -1830,12 +1835,12 @@ def backward_read_2(
     decayed4 = decayed_sum(
         reads3, (beta[:, None] * v.to(tl.float32)), g_sums + step * E,
         g_rests + step * E if EXACT else None, g_a, g_n, g_a, g_n, e, e_ok, last, H * E, C, CHUNK,
-        LEVELS, True, False, FLAT, EXACT, DT,
+        LEVELS, True, False, SMALL_RANGE, EXACT, DT,
     )  # sum_{j} v_{j,e} [q write1^T]_{i,j} beta_j m_{i,j,e}
     decayed5 = decayed4 + own2[:, None] * (beta[:, None] * v.to(tl.float32))  # with each step's own
-    if not FLAT:
-        steep_from = first_steep(steep_from, g_a, g_n, e_ok, C, DT)
-        i_new = i_ok & ((i >= steep_from) | (again > 0))
+    if not SMALL_RANGE:
+        large_range_from = first_large_range(large_range_from, g_a, g_n, e_ok, C, DT)
+        i_new = i_ok & ((i >= large_range_from) | (again > 0))
     since2 = span(g_a, g_n, 0.0, 0)
     q_S = tl.dot(q.to(DT), S.to(DT), input_precision="tf32x3")  # q S
     apart2 = decayed4 + (since2 * q_S)
@@ -1865,11 +1870,11 @@ def backward_read_2(
     decayed6 = decayed_sum(
         reads4, (beta[:, None] * v.to(tl.float32)), g_sums + step * E,
         g_rests + step * E if EXACT else None, g_a_before, g_n_before, g_a, g_n, e, e_ok, last,
-        H * E, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
+        H * E, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
     )  # sum_{j} v_{j,e} [dk write1^T]_{i,j} beta_j m_{i,j,e}
-    if not FLAT:
-        steep_from = first_steep(steep_from, g_a_before, g_n_before, e_ok, C, DT)
-        i_new = i_ok & ((i >= steep_from) | (again > 0))
+    if not SMALL_RANGE:
+        large_range_from = first_large_range(large_range_from, g_a_before, g_n_before, e_ok, C, DT)
+        i_new = i_ok & ((i >= large_range_from) | (again > 0))
     since3 = span(g_a_before, g_n_before, 0.0, 0)
     dk_S = tl.dot(dk.to(DT), S.to(DT), input_precision="tf32x3")  # dk S
     apart3 = decayed6 + (since3 * dk_S)
@@ -1902,19 +1907,19 @@ def backward_read_2(
         C, False and block_d <= 128, DT,
     )
     tl.store(
-        S_pairing_out + step * E + i[:, None] * (H * E) + e[None, :], total, mask=i_new[:, None] & e_ok[None, :]
+        S_state_adjoint_out + step * E + i[:, None] * (H * E) + e[None, :], total, mask=i_new[:, None] & e_ok[None, :]
     )  # state-adjoint product of S
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def backward_read_2_others(
-    S_borders, dS_borders, g_sums, g_rests, write1_p, write1_b, write1_t, write1_h, write1_g,
-    dk_p, dk_b, dk_t, dk_h, dk_g, v_p, v_b, v_t, v_h, v_g, g_extents, q_p, q_b, q_t, q_h, q_g,
-    do_p, do_b, do_t, do_h, do_g, beta_by_head, dbeta_2_out, g_p, g_b, g_t, g_h, g_g, dv_out,
-    S_pairing_out,
+def backward_read_2_slow(
+    S_checkpoints, dS_checkpoints, g_sums, g_rests,
+    write1_p, write1_b, write1_t, write1_h, write1_g, dk_p, dk_b, dk_t, dk_h, dk_g,
+    v_p, v_b, v_t, v_h, v_g, g_extents, q_p, q_b, q_t, q_h, q_g, do_p, do_b, do_t, do_h, do_g,
+    beta_by_head, dbeta_2_out, g_p, g_b, g_t, g_h, g_g, dv_out, S_state_adjoint_out,
     T, H, chunks, begins, stops, programs,
     D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
-    FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
+    SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
@@ -1925,7 +1930,7 @@ def backward_read_2_others(
     e = tile * block_e + tl.arange(0, block_e)
     e_ok = e < E
     group = (tl.program_id(0) // tl.cdiv(E, block_e)) * GROUP
-    if steep(g_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
+    if large_ranges(g_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
         return
     write1_p_all = write1_p
     dk_p_all = dk_p
@@ -1949,14 +1954,14 @@ def backward_read_2_others(
             do_p = do_p_all + b * do_b + h // do_g * do_h
             g_p = g_p_all + b * g_b + h // g_g * g_h
             extent = reach(g_extents + at, last, C, CHUNK)
-            if not is_flat(extent, DT):
-                steep_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
+            if not has_small_range(extent, DT):
+                large_range_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
                 S = tl.load(
-                    S_borders + (bh * chunks + c) * D * E + d[:, None] * E + e[None, :],
+                    S_checkpoints + (bh * chunks + c) * D * E + d[:, None] * E + e[None, :],
                     mask=d_ok[:, None] & e_ok[None, :], other=0.0,
                 )  # S
                 dS = tl.load(
-                    dS_borders + (bh * chunks + c) * D * E + d[:, None] * E + e[None, :],
+                    dS_checkpoints + (bh * chunks + c) * D * E + d[:, None] * E + e[None, :],
                     mask=d_ok[:, None] & e_ok[None, :], other=0.0,
                 )  # dS
                 g_a_end = over_block(
@@ -2006,12 +2011,12 @@ def backward_read_2_others(
                 decayed = decayed_sum(
                     reads, v.to(tl.float32), g_sums + step * E,
                     g_rests + step * E if EXACT else None, g_a, g_n, g_a, g_n, e, e_ok, last, H * E,
-                    C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
+                    C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} v_{j,e} [write1 dk^T]_{i,j} m_{i,j,e}
-                if not FLAT:
-                    steep_from = first_steep(steep_from, g_a, g_n, e_ok, C, DT)
-                    again = adds_steep(again, reads, v.to(tl.float32), steep_from, C)
-                    i_new = i_ok & ((i >= steep_from) | (again > 0))
+                if not SMALL_RANGE:
+                    large_range_from = first_large_range(large_range_from, g_a, g_n, e_ok, C, DT)
+                    again = adds_large_range(again, reads, v.to(tl.float32), large_range_from, C)
+                    i_new = i_ok & ((i >= large_range_from) | (again > 0))
                 q = tl.load(
                     q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
                 )
@@ -2024,13 +2029,13 @@ def backward_read_2_others(
                 decayed2 = decayed_sum(
                     reads2, do.to(tl.float32), g_sums + step * E,
                     g_rests + step * E if EXACT else None, g_a, g_n, g_a, g_n, e, e_ok, last, H * E,
-                    C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
+                    C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} [write1 q^T]_{i,j} do_{j,e} m_{i,j,e}
                 decayed3 = decayed2 + own[:, None] * do.to(tl.float32)  # with each step's own
-                if not FLAT:
-                    steep_from = first_steep(steep_from, g_a, g_n, e_ok, C, DT)
-                    again = adds_steep(again, reads2, do.to(tl.float32), steep_from, C)
-                    i_new = i_ok & ((i >= steep_from) | (again > 0))
+                if not SMALL_RANGE:
+                    large_range_from = first_large_range(large_range_from, g_a, g_n, e_ok, C, DT)
+                    again = adds_large_range(again, reads2, do.to(tl.float32), large_range_from, C)
+                    i_new = i_ok & ((i >= large_range_from) | (again > 0))
                 write1_dS = tl.dot(write1.to(DT), dS.to(DT), input_precision="tf32x3")  # write1 dS
                 since = span(g_a_end[None, :], g_n_end[None, :], g_a, g_n)
                 apart = (-decayed) + decayed2 + tl.where((i < last)[:, None], (write1_dS * since), 0.0)
@@ -2055,12 +2060,12 @@ def backward_read_2_others(
                 decayed4 = decayed_sum(
                     reads3, (beta[:, None] * v.to(tl.float32)), g_sums + step * E,
                     g_rests + step * E if EXACT else None, g_a, g_n, g_a, g_n, e, e_ok, last, H * E,
-                    C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
+                    C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} v_{j,e} [q write1^T]_{i,j} beta_j m_{i,j,e}
                 decayed5 = decayed4 + own2[:, None] * (beta[:, None] * v.to(tl.float32))  # with each step's own
-                if not FLAT:
-                    steep_from = first_steep(steep_from, g_a, g_n, e_ok, C, DT)
-                    i_new = i_ok & ((i >= steep_from) | (again > 0))
+                if not SMALL_RANGE:
+                    large_range_from = first_large_range(large_range_from, g_a, g_n, e_ok, C, DT)
+                    i_new = i_ok & ((i >= large_range_from) | (again > 0))
                 since2 = span(g_a, g_n, 0.0, 0)
                 q_S = tl.dot(q.to(DT), S.to(DT), input_precision="tf32x3")  # q S
                 apart2 = decayed4 + (since2 * q_S)
@@ -2090,11 +2095,11 @@ def backward_read_2_others(
                 decayed6 = decayed_sum(
                     reads4, (beta[:, None] * v.to(tl.float32)), g_sums + step * E,
                     g_rests + step * E if EXACT else None, g_a_before, g_n_before, g_a, g_n, e,
-                    e_ok, last, H * E, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
+                    e_ok, last, H * E, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} v_{j,e} [dk write1^T]_{i,j} beta_j m_{i,j,e}
-                if not FLAT:
-                    steep_from = first_steep(steep_from, g_a_before, g_n_before, e_ok, C, DT)
-                    i_new = i_ok & ((i >= steep_from) | (again > 0))
+                if not SMALL_RANGE:
+                    large_range_from = first_large_range(large_range_from, g_a_before, g_n_before, e_ok, C, DT)
+                    i_new = i_ok & ((i >= large_range_from) | (again > 0))
                 since3 = span(g_a_before, g_n_before, 0.0, 0)
                 dk_S = tl.dot(dk.to(DT), S.to(DT), input_precision="tf32x3")  # dk S
                 apart3 = decayed6 + (since3 * dk_S)
@@ -2128,7 +2133,7 @@ def backward_read_2_others(
                     C, False and block_d <= 128, DT,
                 )
                 tl.store(
-                    S_pairing_out + step * E + i[:, None] * (H * E) + e[None, :], total,
+                    S_state_adjoint_out + step * E + i[:, None] * (H * E) + e[None, :], total,
                     mask=i_new[:, None] & e_ok[None, :],
                 )  # state-adjoint product of S
 
@@ -2145,118 +2150,120 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], g.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "3b37357c13e5b8d0")
-    lay = places(packed, (B, T, H), config.chunk)
-    blocks = places(packed, (B, T, H), BLOCK)
-    parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
+    config = choose(some.dtype, (D, E), "d7afa451288507e3")
+    layout = chunk_layout(packed, (B, T, H), config.chunk)
+    blocks = chunk_layout(packed, (B, T, H), BLOCK)
+    segments = segments_for(layout, B * H * cdiv(D, min(config.tile, config.padded(D))))
     S_first = whole(states.get("S"))
     dS_first = dS_starts = whole(final_cotangents.get("S"))
-    S_borders = saved["S borders"]
+    S_checkpoints = saved["S checkpoints"]
     write1 = saved["3e037f9320"]
     do = cotangent(cotangents.get("o"), some, (B, T, H, E))
-    g_sums, g_rests, g_extents = cumulate(g, lay, config.exact)
+    g_sums, g_rests, g_extents = cumulate(g, layout, config.exact)
     if "beta_by_head" in saved:
         beta_by_head = saved["beta_by_head"]
     else:
         beta_by_head = by_head(beta, H)
-    matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
-    matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+    matrix2 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk), dtype=torch.float32)
+    matrix1 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
     scaled1 = some.new_empty((B, H, T, E))
     scaled3 = some.new_empty((B, H, T, E))
     scaled2 = some.new_empty((B, H, T, E))
     launch(
-        backward_prepare_1, (lay.programs,),
+        backward_prologue_1, (layout.programs,),
         v, *strides(v, H), do, *strides(do, H), g_sums, g_rests, g_extents, scaled1, scaled3,
         scaled2, matrix2, matrix1, beta_by_head,
-        *lay.at_once, lay.programs,
-        E=E, part_e=min(config.block, config.padded(E)), FLAT=True, GROUP=GROUP, CHUNK=config.chunk,
-        C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
-        DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=config.registers,
+        *layout.at_once, layout.programs,
+        E=E, tile_e=min(config.block, config.padded(E)), SMALL_RANGE=True, GROUP=GROUP,
+        CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1,
+        maxnreg=config.registers,
     )
     launch(
-        backward_prepare_1_others, (cdiv(lay.programs, GROUP),),
+        backward_prologue_1_slow, (cdiv(layout.programs, GROUP),),
         v, *strides(v, H), do, *strides(do, H), g_sums, g_rests, g_extents, scaled1, scaled3,
         scaled2, matrix2, matrix1, beta_by_head,
-        *lay.at_once, lay.programs,
-        E=E, part_e=min(config.block, config.padded(E)), FLAT=False, GROUP=GROUP,
-        CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
-        DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=config.registers,
+        *layout.at_once, layout.programs,
+        E=E, tile_e=min(config.block, config.padded(E)), SMALL_RANGE=False, GROUP=GROUP,
+        CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1,
+        maxnreg=config.registers,
     )
-    if parts > 1 or exchange is not None:
-        dS_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
+    if segments > 1 or exchange is not None:
+        dS_ends = some.new_empty((B * segments, H, D, E), dtype=torch.float32)
         dS_linear = saved["S linear"].mT
-        walk = config.walk(
+        sweep = config.sweep(
             D,
             config.padded(E) * (scaled1.element_size() + scaled2.element_size() + scaled3.element_size()),
             config.chunk * (matrix2.element_size() + matrix1.element_size()) + beta_by_head.element_size(),
             q.element_size(),
         )
         launch(
-            backward_sweep_1, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+            backward_sweep_1, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
             None, dS_ends, None, scaled1, q, *strides(q, H), matrix2, matrix1, beta_by_head, None,
             g_sums, g_rests, scaled2, scaled3,
-            *lay.walked, parts, lay.length(parts), blocks.chunks,
-            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=walk.tile, YIELD=False,
-            WARPS=walk.warps, STAGES=walk.stages, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels,
-            EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps,
-            num_stages=2, maxnreg=walk.registers,
+            *layout.swept, segments, layout.length(segments), blocks.chunks,
+            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=sweep.tile, YIELD=False,
+            WARPS=sweep.warps, STAGES=sweep.stages, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels,
+            EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps,
+            num_stages=2, maxnreg=sweep.registers,
         )
         if exchange is not None:  # other segments of the sequence are elsewhere
             dS_coming = exchange.begin(
-                (map_of_all("S", dS_first, dS_ends, lay, parts, False, linear=dS_linear, axis=1),)
+                (map_of_all("S", dS_first, dS_ends, layout, segments, False, linear=dS_linear, axis=1),)
             )
-    if parts > 1 or exchange is not None:
+    if segments > 1 or exchange is not None:
         if exchange is not None:
             ((dS_first, dS_starts),) = dS_coming()
         else:
-            dS_starts = chained_matrix(dS_first, dS_ends, dS_linear, lay, parts, False, along=1)
+            dS_starts = chained_matrix(dS_first, dS_ends, dS_linear, layout, segments, False, along=1)
     dS_ends = None
     dk = some.new_empty((B, T, H, D), dtype=some.dtype)
-    dS_borders = some.new_empty((B, H, blocks.chunks, D, E), dtype=some.dtype)
-    dS_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if needs & {"S"} else None
-    walk = config.walk(
+    dS_checkpoints = some.new_empty((B, H, blocks.chunks, D, E), dtype=some.dtype)
+    dS_last = some.new_empty((layout.sequences, H, D, E), dtype=torch.float32) if needs & {"S"} else None
+    sweep = config.sweep(
         D,
         config.padded(E) * (scaled1.element_size() + scaled2.element_size() + scaled3.element_size()),
         config.chunk * (matrix2.element_size() + matrix1.element_size()) + beta_by_head.element_size(),
         q.element_size(),
     )
     launch(
-        backward_sweep_1, (lay.sequences * parts * H * cdiv(D, walk.tile),),
-        dS_starts, dS_last, dS_borders, scaled1, q, *strides(q, H), matrix2, matrix1, beta_by_head,
-        dk, g_sums, g_rests, scaled2, scaled3,
-        *lay.walked, parts, lay.length(parts), blocks.chunks,
-        E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=walk.tile, YIELD=True,
-        WARPS=walk.warps, STAGES=walk.stages, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels,
-        EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps,
-        num_stages=2, maxnreg=walk.registers,
+        backward_sweep_1, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
+        dS_starts, dS_last, dS_checkpoints, scaled1, q, *strides(q, H), matrix2, matrix1,
+        beta_by_head, dk, g_sums, g_rests, scaled2, scaled3,
+        *layout.swept, segments, layout.length(segments), blocks.chunks,
+        E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=sweep.tile, YIELD=True,
+        WARPS=sweep.warps, STAGES=sweep.stages, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels,
+        EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps,
+        num_stages=2, maxnreg=sweep.registers,
     )
     matrix1 = matrix2 = scaled1 = scaled2 = scaled3 = None
     if needs & {"q"}:
         matrix3_blocks = some.new_empty((B, H, blocks.chunks, BLOCK, BLOCK))
         scaled4_blocks = some.new_empty((B, H, T, E))
         launch(
-            backward_prepare_read_1, (blocks.programs,),
+            backward_prologue_read_1, (blocks.programs,),
             do, *strides(do, H), v, *strides(v, H), g_sums, g_rests, g_extents, scaled4_blocks,
             matrix3_blocks, beta_by_head,
             *blocks.at_once, blocks.programs,
-            E=E, part_e=min(BLOCK, config.padded(E)), FLAT=True, GROUP=GROUP, CHUNK=config.chunk,
+            E=E, tile_e=min(BLOCK, config.padded(E)), SMALL_RANGE=True, GROUP=GROUP, CHUNK=config.chunk,
             C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even, EXACT=config.exact, DT=DTYPES[some.dtype],
             num_warps=4, num_stages=1, maxnreg=config.most,
         )
         launch(
-            backward_prepare_read_1_others, (cdiv(blocks.programs, GROUP),),
+            backward_prologue_read_1_slow, (cdiv(blocks.programs, GROUP),),
             do, *strides(do, H), v, *strides(v, H), g_sums, g_rests, g_extents, scaled4_blocks,
             matrix3_blocks, beta_by_head,
             *blocks.at_once, blocks.programs,
-            E=E, part_e=min(BLOCK, config.padded(E)), FLAT=False, GROUP=GROUP, CHUNK=config.chunk,
-            C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=4, num_stages=1, maxnreg=config.most,
+            E=E, tile_e=min(BLOCK, config.padded(E)), SMALL_RANGE=False, GROUP=GROUP,
+            CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=4, num_stages=1, maxnreg=config.most,
         )
     if needs & {"q"}:
         dq = some.new_empty((B, T, H, D), dtype=some.dtype)
         launch(
             backward_read_1, (blocks.programs * cdiv(D, min(config.read_tile, config.padded(D))),),
-            S_borders, scaled4_blocks, matrix3_blocks, write1, *strides(write1, H), dq,
+            S_checkpoints, scaled4_blocks, matrix3_blocks, write1, *strides(write1, H), dq,
             *blocks.at_once, blocks.programs,
             E=E, D=D, block_e=config.padded(E), block_d=min(config.read_tile, config.padded(D)),
             CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even, EXACT=config.exact,
@@ -2267,30 +2274,30 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     if needs & {"beta", "g", "v"}:
         dbeta_2 = some.new_empty((B, H, cdiv(E, min(config.read_tile, config.padded(E))), T), dtype=torch.float32)
         dv = some.new_empty((B, T, H, E), dtype=some.dtype)
-        S_pairing = some.new_empty((B, T, H, E), dtype=torch.float32)
+        S_state_adjoint = some.new_empty((B, T, H, E), dtype=torch.float32)
         launch(
             backward_read_2, (blocks.programs * cdiv(E, min(config.read_tile, config.padded(E))),),
-            S_borders, dS_borders, g_sums, g_rests, write1, *strides(write1, H), dk, *strides(dk, H),
-            v, *strides(v, H), g_extents, q, *strides(q, H), do, *strides(do, H), beta_by_head, dbeta_2,
-            g, *strides(g, H), dv, S_pairing,
+            S_checkpoints, dS_checkpoints, g_sums, g_rests, write1, *strides(write1, H),
+            dk, *strides(dk, H), v, *strides(v, H), g_extents, q, *strides(q, H), do, *strides(do, H),
+            beta_by_head, dbeta_2, g, *strides(g, H), dv, S_state_adjoint,
             *blocks.at_once, blocks.programs,
             D=D, E=E, block_d=config.padded(D), block_e=min(config.read_tile, config.padded(E)),
-            FLAT=True, GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even,
+            SMALL_RANGE=True, GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even,
             EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.read_warps(config.padded(D)),
             num_stages=1, maxnreg=config.most,
         )
         launch(
-            backward_read_2_others, (cdiv(blocks.programs, GROUP) * cdiv(E, min(config.read_tile, config.padded(E))),),
-            S_borders, dS_borders, g_sums, g_rests, write1, *strides(write1, H), dk, *strides(dk, H),
-            v, *strides(v, H), g_extents, q, *strides(q, H), do, *strides(do, H), beta_by_head, dbeta_2,
-            g, *strides(g, H), dv, S_pairing,
+            backward_read_2_slow, (cdiv(blocks.programs, GROUP) * cdiv(E, min(config.read_tile, config.padded(E))),),
+            S_checkpoints, dS_checkpoints, g_sums, g_rests, write1, *strides(write1, H),
+            dk, *strides(dk, H), v, *strides(v, H), g_extents, q, *strides(q, H), do, *strides(do, H),
+            beta_by_head, dbeta_2, g, *strides(g, H), dv, S_state_adjoint,
             *blocks.at_once, blocks.programs,
             D=D, E=E, block_d=config.padded(D), block_e=min(config.read_tile, config.padded(E)),
-            FLAT=False, GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even,
-            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.read_warps(config.padded(D)),
-            num_stages=1, maxnreg=config.most,
+            SMALL_RANGE=False, GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS,
+            EVEN=blocks.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=config.read_warps(config.padded(D)), num_stages=1, maxnreg=config.most,
         )
-    dS_borders = g_extents = g_rests = g_sums = None
+    dS_checkpoints = g_extents = g_rests = g_sums = None
     gradients, initial = {}, {}
     if "q" in needs:
         gradients["q"] = dq.to(given["q"].dtype)
@@ -2305,8 +2312,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         gradients["beta"] = total((B, T, H), some.dtype, dbeta_2).to(given["beta"].dtype)
     dbeta_2 = None
     if "g" in needs:
-        gradients["g"] = spread(S_pairing, (B, T, H, E), some).to(given["g"].dtype)
-    S_pairing = None
+        gradients["g"] = spread(S_state_adjoint, (B, T, H, E), some).to(given["g"].dtype)
+    S_state_adjoint = None
     if "S" in needs:
         initial["S"] = dS_last
     dS_last = None
@@ -2339,10 +2346,10 @@ def step_kernel(
     g_stride0, g_stride1, g_stride2, S_stride0, S_stride1, next_S_stride0, next_S_stride1,
     o_stride0, o_stride1, heads, q_group, k_group, v_group, beta_group, g_group,
     size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
-    parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
+    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
 ):
     """Each program: one batch entry and head, one step."""
-    place = tl.program_id(0) // parts
+    place = tl.program_id(0) // programs
     if flat:  # more batch entries than a grid is high
         batch = tl.cast(place // heads, tl.int64)
         head = tl.cast(place % heads, tl.int64)
@@ -2403,11 +2410,11 @@ def step_rows_kernel(
     g_stride0, g_stride1, g_stride2, S_stride0, S_stride1, next_S_stride0, next_S_stride1,
     o_stride0, o_stride1, heads, q_group, k_group, v_group, beta_group, g_group,
     size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
-    parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
+    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
     slots: tl.constexpr, block_row: tl.constexpr,
 ):
     """Each program: one batch entry and head, one step over blocks of the states' rows."""
-    place = tl.program_id(0) // parts
+    place = tl.program_id(0) // programs
     if flat:  # more batch entries than a grid is high
         batch = tl.cast(place // heads, tl.int64)
         head = tl.cast(place % heads, tl.int64)
@@ -2486,11 +2493,11 @@ def steps_kernel(
     o_stride0, o_stride1, o_stride2,
     heads, q_group, k_group, v_group, beta_group, g_group, steps,
     size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
-    parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
+    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
     yields: tl.constexpr, keeps: tl.constexpr, ends: tl.constexpr,
 ):
     """Each program: one sequence and head, one step after the other, with the state in registers."""
-    place = tl.program_id(0) // parts
+    place = tl.program_id(0) // programs
     if flat:  # more batch entries than a grid is high
         batch = tl.cast(place // heads, tl.int64)
         head = tl.cast(place % heads, tl.int64)
@@ -2528,25 +2535,25 @@ def steps_kernel(
     in_d_e = in_d[:, None] & in_e[None, :]
     S = tl.load(S_at + at_d[:, None] * S_stride2 + at_e[None, :] * S_stride3, mask=in_d_e, other=0.0)
     now = tl.cast(0, tl.int64)
-    q_ahead = tl.load(q_at + now * q_stride1 + wide_d * q_stride3, mask=in_d, other=0.0)
-    k_ahead = tl.load(k_at + now * k_stride1 + wide_d * k_stride3, mask=in_d, other=0.0)
-    v_ahead = tl.load(v_at + now * v_stride1 + wide_e * v_stride3, mask=in_e, other=0.0)
-    beta_ahead = tl.load(beta_at + now * beta_stride1)
-    g_ahead = tl.load(g_at + now * g_stride1 + wide_e * g_stride3, mask=in_e, other=0.0)
+    q_prefetched = tl.load(q_at + now * q_stride1 + wide_d * q_stride3, mask=in_d, other=0.0)
+    k_prefetched = tl.load(k_at + now * k_stride1 + wide_d * k_stride3, mask=in_d, other=0.0)
+    v_prefetched = tl.load(v_at + now * v_stride1 + wide_e * v_stride3, mask=in_e, other=0.0)
+    beta_prefetched = tl.load(beta_at + now * beta_stride1)
+    g_prefetched = tl.load(g_at + now * g_stride1 + wide_e * g_stride3, mask=in_e, other=0.0)
     S = S.to(tl.float32)
     for offset in range(count):
         now = tl.cast(offset, tl.int64)
         then = tl.minimum(now + 1, count - 1)
-        q = q_ahead.to(tl.float32)
-        q_ahead = tl.load(q_at + then * q_stride1 + wide_d * q_stride3, mask=in_d, other=0.0)
-        k = k_ahead.to(tl.float32)
-        k_ahead = tl.load(k_at + then * k_stride1 + wide_d * k_stride3, mask=in_d, other=0.0)
-        v = v_ahead.to(tl.float32)
-        v_ahead = tl.load(v_at + then * v_stride1 + wide_e * v_stride3, mask=in_e, other=0.0)
-        beta = beta_ahead.to(tl.float32)
-        beta_ahead = tl.load(beta_at + then * beta_stride1)
-        g = tl.exp(g_ahead.to(tl.float32))
-        g_ahead = tl.load(g_at + then * g_stride1 + wide_e * g_stride3, mask=in_e, other=0.0)
+        q = q_prefetched.to(tl.float32)
+        q_prefetched = tl.load(q_at + then * q_stride1 + wide_d * q_stride3, mask=in_d, other=0.0)
+        k = k_prefetched.to(tl.float32)
+        k_prefetched = tl.load(k_at + then * k_stride1 + wide_d * k_stride3, mask=in_d, other=0.0)
+        v = v_prefetched.to(tl.float32)
+        v_prefetched = tl.load(v_at + then * v_stride1 + wide_e * v_stride3, mask=in_e, other=0.0)
+        beta = beta_prefetched.to(tl.float32)
+        beta_prefetched = tl.load(beta_at + then * beta_stride1)
+        g = tl.exp(g_prefetched.to(tl.float32))
+        g_prefetched = tl.load(g_at + then * g_stride1 + wide_e * g_stride3, mask=in_e, other=0.0)
         decayed = g[None, :] * S
         t1 = tl.sum((g * v)[None, :] * S, axis=1)
         t2 = decayed + (beta * (k - t1))[:, None] * v[None, :]
@@ -2594,7 +2601,7 @@ OP = Op(
             frozenset(("packed", "groups", "inference", "finals", "replays", "exchange")),
             saved={
                 "3e037f9320": (("B", "T", "H", "d"), "input"),
-                "S borders": (("B", "H", "T blocks", "d", "e"), "input"),
+                "S checkpoints": (("B", "H", "T blocks", "d", "e"), "input"),
             },
             saved_packed=True,
         ),

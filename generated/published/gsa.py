@@ -108,10 +108,10 @@ from chunkform.runtime.op.version import written_for
 
 written_for("0.1", __file__)
 
-from chunkform.runtime.chunk_kernels.chunk_layout import GROUP, LEVELS, parts_for, places
+from chunkform.runtime.chunk_kernels.chunk_layout import GROUP, LEVELS, chunk_layout, segments_for
 from chunkform.runtime.chunk_kernels.kernels import (
-    adds_steep, chained, chunk_of, cumulate, decayed_product, decayed_sum, first_steep, is_flat,
-    lasting, over_block, part_of, place_of, reach, span, steep, summed,
+    adds_large_range, chained, chunk_of, cumulate, decayed_product, decayed_sum, first_large_range,
+    has_small_range, large_ranges, lasting, over_block, place_of, reach, segment_of, span, summed,
 )
 from chunkform.runtime.chunk_kernels.segment_maps import map_of_all
 from chunkform.runtime.chunk_kernels.split_precision import rounded_and_rest
@@ -121,8 +121,8 @@ from chunkform.runtime.op.decode import Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK, call_of, chunks_of, dtype_of, from_chunks, from_steps, in_parts, in_segments, or_zeros,
-    steps_first, steps_or_zeros,
+    CHUNK, call_of, chunks_of, dtype_of, from_boundaries, from_chunks, from_steps, in_segments,
+    or_zeros, steps_first, steps_or_zeros,
 )
 from chunkform.runtime.torch_form.decays import (
     channel_apply, channel_product, decay_all, decay_in, decay_out, order_mask,
@@ -443,10 +443,10 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     # (54) y_5: dV_t v_t
     y_5, dV_first = in_segments(_backward_sweep_7, (do, log_g, t35, v), (dV_last,), lead, -1, CHUNK)
     # paired_K: g_t . ((K_{t-1} . dK_t)^T 1)
-    (paired_K,) = in_parts(_backward_state_adjoint_8, (log_g, k, s, t29, q), (K_0, dK_C), lead, CHUNK)
+    (paired_K,) = from_boundaries(_backward_state_adjoint_8, (log_g, k, s, t29, q), (K_0, dK_C), lead, CHUNK)
     g = log_g.exp()
     # paired_V: g_t . ((V_{t-1} . dV_t) 1)
-    (paired_V,) = in_parts(_backward_state_adjoint_9, (g, log_g, v, s, do, t35), (V_0, dV_C), lead, CHUNK)
+    (paired_V,) = from_boundaries(_backward_state_adjoint_9, (g, log_g, v, s, do, t35), (V_0, dV_C), lead, CHUNK)
     # (56) dq: K_t ((V_t do_t / (1^T exp(K_t^T q_t)) - do_t^T V_t^T exp(K_t^T q_t) / (1^T exp(K_t^T q_t))^2) . exp(K_t^T q_t))
     dq, K_end = in_segments(_backward_sweep_10, (k, log_g, s, t29), (K_first,), lead, 1, CHUNK)
     gradients = {}
@@ -476,9 +476,9 @@ def _forward_states_1_composed(later, earlier):
     return (earlier[0] * later[0], (later[1] + earlier[1] * later[0][..., None, :]))
 
 
-def _forward_states_1_applied(parts, states):
+def _forward_states_1_applied(maps, states):
     """The states that leave a segment, from those that enter it."""
-    return ((parts[0][..., None, :] * states[0] + parts[1]),)
+    return ((maps[0][..., None, :] * states[0] + maps[1]),)
 
 
 def _forward_states_2_chunks(s, log_g, v, lead, size, dtype, device, size_e, size_m):
@@ -499,9 +499,9 @@ def _forward_states_2_composed(later, earlier):
     return (later[0] * earlier[0], (later[1].mT + later[0][..., None, :] * earlier[1].mT).mT)
 
 
-def _forward_states_2_applied(parts, states):
+def _forward_states_2_applied(maps, states):
     """The states that leave a segment, from those that enter it."""
-    return ((parts[1].mT + states[0].mT * parts[0][..., None, :]).mT,)
+    return ((maps[1].mT + states[0].mT * maps[0][..., None, :]).mT,)
 
 
 def torch_forward_states(given, states, constants, exchange):
@@ -609,9 +609,9 @@ def _backward_states_1_composed(later, earlier):
     return (later[0] * earlier[0], (later[1] + later[0][..., None, :] * earlier[1]))
 
 
-def _backward_states_1_applied(parts, states):
+def _backward_states_1_applied(maps, states):
     """The states that leave a segment, from those that enter it."""
-    return ((parts[0][..., None, :] * states[0] + parts[1]),)
+    return ((maps[0][..., None, :] * states[0] + maps[1]),)
 
 
 def _backward_states_2_chunks(x, log_g, do, lead, size, dtype, device, size_e, size_m):
@@ -632,9 +632,9 @@ def _backward_states_2_composed(later, earlier):
     return (later[0] * earlier[0], (later[1].mT + later[0][..., None, :] * earlier[1].mT).mT)
 
 
-def _backward_states_2_applied(parts, states):
+def _backward_states_2_applied(maps, states):
     """The states that leave a segment, from those that enter it."""
-    return ((parts[1].mT + states[0].mT * parts[0][..., None, :]).mT,)
+    return ((maps[1].mT + states[0].mT * maps[0][..., None, :]).mT,)
 
 
 def torch_backward_states(given, states, constants, saved, cotangents, final_cotangents, exchange):
@@ -688,12 +688,12 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def forward_prepare_1(
+def forward_prologue_1(
     scaled1_p, s_p, s_b, s_t, s_h, s_g, g_sums, g_rests, intra1_p, q_p, q_b, q_t, q_h, q_g,
     k_p, k_b, k_t, k_h, k_g, g_extents,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, M: tl.constexpr, block_d: tl.constexpr, part_m_: tl.constexpr,
-    FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
+    D: tl.constexpr, M: tl.constexpr, block_d: tl.constexpr, tile_m_: tl.constexpr,
+    SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
@@ -713,10 +713,10 @@ def forward_prepare_1(
     q_p += b * q_b + h // q_g * q_h
     k_p += b * k_b + h // k_g * k_h
     i_new = i_ok
-    if not FLAT:
-        steep_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
-    for m__start in range(0, M, part_m_):
-        m_ = m__start + tl.arange(0, part_m_)
+    if not SMALL_RANGE:
+        large_range_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
+    for m__start in range(0, M, tile_m_):
+        m_ = m__start + tl.arange(0, tile_m_)
         m__ok = m_ < M
         s = tl.load(s_p + t0 * s_t + i[:, None] * s_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
         g_a = over_block(
@@ -753,8 +753,8 @@ def forward_prepare_1(
     k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     q_k = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
     reads = q_k
-    for m__start in range(0, M, part_m_):
-        m_ = m__start + tl.arange(0, part_m_)
+    for m__start in range(0, M, tile_m_):
+        m_ = m__start + tl.arange(0, tile_m_)
         m__ok = m_ < M
         s2 = tl.load(s_p + t0 * s_t + i[:, None] * s_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
         g_a2 = over_block(
@@ -772,22 +772,22 @@ def forward_prepare_1(
         )
         decayed = decayed_sum(
             reads, s2.to(tl.float32), g_sums + step * M, g_rests + step * M if EXACT else None,
-            g_a2, g_n2, g_a2, g_n2, m_, m__ok, last, H * M, C, CHUNK, LEVELS, True, True, FLAT,
-            EXACT, DT,
+            g_a2, g_n2, g_a2, g_n2, m_, m__ok, last, H * M, C, CHUNK, LEVELS, True, True,
+            SMALL_RANGE, EXACT, DT,
         )  # sum_{j} s_{j,m} [q k^T]_{i,j} m_{i,j,m}
-        if not FLAT:
-            steep_from = first_steep(steep_from, g_a2, g_n2, m__ok, C, DT)
-            i_new = i_ok & ((i >= steep_from) | (again > 0))
+        if not SMALL_RANGE:
+            large_range_from = first_large_range(large_range_from, g_a2, g_n2, m__ok, C, DT)
+            i_new = i_ok & ((i >= large_range_from) | (again > 0))
         tl.store(intra1_p + at * M + i[:, None] * M + m_[None, :], decayed, mask=i_new[:, None] & m__ok[None, :])
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def forward_prepare_1_others(
+def forward_prologue_1_slow(
     scaled1_p, s_p, s_b, s_t, s_h, s_g, g_sums, g_rests, intra1_p, q_p, q_b, q_t, q_h, q_g,
     k_p, k_b, k_t, k_h, k_g, g_extents,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, M: tl.constexpr, block_d: tl.constexpr, part_m_: tl.constexpr,
-    FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
+    D: tl.constexpr, M: tl.constexpr, block_d: tl.constexpr, tile_m_: tl.constexpr,
+    SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
@@ -795,7 +795,7 @@ def forward_prepare_1_others(
     d = tl.arange(0, block_d)
     d_ok = d < D
     group = tl.program_id(0) * GROUP
-    if steep(g_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
+    if large_ranges(g_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
         return
     s_p_all = s_p
     q_p_all = q_p
@@ -813,10 +813,10 @@ def forward_prepare_1_others(
             q_p = q_p_all + b * q_b + h // q_g * q_h
             k_p = k_p_all + b * k_b + h // k_g * k_h
             extent = reach(g_extents + at, last, C, CHUNK)
-            if not is_flat(extent, DT):
-                steep_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
-                for m__start in range(0, M, part_m_):
-                    m_ = m__start + tl.arange(0, part_m_)
+            if not has_small_range(extent, DT):
+                large_range_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
+                for m__start in range(0, M, tile_m_):
+                    m_ = m__start + tl.arange(0, tile_m_)
                     m__ok = m_ < M
                     s = tl.load(
                         s_p + t0 * s_t + i[:, None] * s_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0
@@ -865,8 +865,8 @@ def forward_prepare_1_others(
                 )
                 q_k = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
                 reads = q_k
-                for m__start in range(0, M, part_m_):
-                    m_ = m__start + tl.arange(0, part_m_)
+                for m__start in range(0, M, tile_m_):
+                    m_ = m__start + tl.arange(0, tile_m_)
                     m__ok = m_ < M
                     s2 = tl.load(
                         s_p + t0 * s_t + i[:, None] * s_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0
@@ -893,21 +893,21 @@ def forward_prepare_1_others(
                     decayed = decayed_sum(
                         reads, s2.to(tl.float32), g_sums + step * M,
                         g_rests + step * M if EXACT else None, g_a2, g_n2, g_a2, g_n2, m_, m__ok,
-                        last, H * M, C, CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
+                        last, H * M, C, CHUNK, LEVELS, True, True, SMALL_RANGE, EXACT, DT,
                     )  # sum_{j} s_{j,m} [q k^T]_{i,j} m_{i,j,m}
-                    if not FLAT:
-                        steep_from = first_steep(steep_from, g_a2, g_n2, m__ok, C, DT)
-                        i_new = i_ok & ((i >= steep_from) | (again > 0))
+                    if not SMALL_RANGE:
+                        large_range_from = first_large_range(large_range_from, g_a2, g_n2, m__ok, C, DT)
+                        i_new = i_ok & ((i >= large_range_from) | (again > 0))
                     tl.store(
                         intra1_p + at * M + i[:, None] * M + m_[None, :], decayed, mask=i_new[:, None] & m__ok[None, :]
                     )
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def forward_sweep_1(
     K_first, K_last, intra1_p, g_sums, g_rests, q_p, q_b, q_t, q_h, q_g, read1_out, scaled1_p,
     k_p, k_b, k_t, k_h, k_g,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     D: tl.constexpr, M: tl.constexpr, block_d: tl.constexpr, block_m_: tl.constexpr,
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
     C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
@@ -917,7 +917,7 @@ def forward_sweep_1(
     tile = tl.program_id(0) % tl.cdiv(M, block_m_)
     sh = (tl.program_id(0) // tl.cdiv(M, block_m_)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -1009,9 +1009,9 @@ def forward_sweep_1(
     for n_d in tl.static_range((D + block_d - 1) // block_d):
         if YIELD:
             if K_last is not None:
-                if part == parts - 1:
+                if segment == segments - 1:
                     tl.store(
-                        K_last + (sh // H // parts * H + h) * D * M + d[n_d][None, :] * M + m_[:, None],
+                        K_last + (sh // H // segments * H + h) * D * M + d[n_d][None, :] * M + m_[:, None],
                         K[n_d], mask=d_ok[n_d][None, :] & m__ok[:, None],
                     )
         else:
@@ -1022,7 +1022,7 @@ def forward_sweep_1(
 
 
 @triton.jit(do_not_specialize=["T", "count"])
-def forward_rows_1(
+def forward_per_step_1(
     read1_p, read1_b, read1_t, read1_h, read1_g, ahead1_out,
     T, H, count,
     M: tl.constexpr, block_m_: tl.constexpr, ROWS: tl.constexpr,
@@ -1047,11 +1047,11 @@ def forward_rows_1(
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def forward_prepare_2(
+def forward_prologue_2(
     ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g, s_p, s_b, s_t, s_h, s_g, g_sums, g_rests,
     g_extents, scaled2_p, matrix1,
     T, H, chunks, begins, stops, programs,
-    M: tl.constexpr, part_m_: tl.constexpr, FLAT: tl.constexpr, GROUP: tl.constexpr,
+    M: tl.constexpr, tile_m_: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr,
     CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
@@ -1069,11 +1069,11 @@ def forward_prepare_2(
     ahead1_p += b * ahead1_b + h // ahead1_g * ahead1_h
     s_p += b * s_b + h // s_g * s_h
     i_new = i_ok
-    if not FLAT:
-        steep_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
+    if not SMALL_RANGE:
+        large_range_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
     products = tl.zeros([C, C], tl.float32)
-    for m__start in range(0, M, part_m_):
-        m_ = m__start + tl.arange(0, part_m_)
+    for m__start in range(0, M, tile_m_):
+        m_ = m__start + tl.arange(0, tile_m_)
         m__ok = m_ < M
         ahead1 = tl.load(
             ahead1_p + t0 * ahead1_t + i[:, None] * ahead1_t + m_[None, :],
@@ -1097,11 +1097,11 @@ def forward_prepare_2(
         products = decayed_product(
             products, ahead1.to(tl.float32), s.to(tl.float32), g_sums + step * M,
             g_rests + step * M if EXACT else None, g_a, g_n, g_a, g_n, m_, m__ok, last, H * M, C,
-            CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
+            CHUNK, LEVELS, True, True, SMALL_RANGE, EXACT, DT,
         )
-        if not FLAT:
-            steep_from = first_steep(steep_from, g_a, g_n, m__ok, C, DT)
-            i_new = i_ok & ((i >= steep_from) | (again > 0))
+        if not SMALL_RANGE:
+            large_range_from = first_large_range(large_range_from, g_a, g_n, m__ok, C, DT)
+            i_new = i_ok & ((i >= large_range_from) | (again > 0))
         since = span(g_a, g_n, 0.0, 0)
         tl.store(
             scaled2_p + at * M + i[:, None] * M + m_[None, :], (ahead1.to(tl.float32) * since),
@@ -1109,23 +1109,23 @@ def forward_prepare_2(
         )  # (ahead1) . since
     tl.store(
         matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products,
-        mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
+        mask=None if SMALL_RANGE else (i >= large_range_from)[:, None] & (i >= 0)[None, :],
     )  # products
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def forward_prepare_2_others(
+def forward_prologue_2_slow(
     ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g, s_p, s_b, s_t, s_h, s_g, g_sums, g_rests,
     g_extents, scaled2_p, matrix1,
     T, H, chunks, begins, stops, programs,
-    M: tl.constexpr, part_m_: tl.constexpr, FLAT: tl.constexpr, GROUP: tl.constexpr,
+    M: tl.constexpr, tile_m_: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr,
     CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     i = tl.arange(0, C)
     group = tl.program_id(0) * GROUP
-    if steep(g_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
+    if large_ranges(g_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
         return
     ahead1_p_all = ahead1_p
     s_p_all = s_p
@@ -1141,11 +1141,11 @@ def forward_prepare_2_others(
             ahead1_p = ahead1_p_all + b * ahead1_b + h // ahead1_g * ahead1_h
             s_p = s_p_all + b * s_b + h // s_g * s_h
             extent = reach(g_extents + at, last, C, CHUNK)
-            if not is_flat(extent, DT):
-                steep_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
+            if not has_small_range(extent, DT):
+                large_range_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
                 products = tl.zeros([C, C], tl.float32)
-                for m__start in range(0, M, part_m_):
-                    m_ = m__start + tl.arange(0, part_m_)
+                for m__start in range(0, M, tile_m_):
+                    m_ = m__start + tl.arange(0, tile_m_)
                     m__ok = m_ < M
                     ahead1 = tl.load(
                         ahead1_p + t0 * ahead1_t + i[:, None] * ahead1_t + m_[None, :],
@@ -1177,11 +1177,11 @@ def forward_prepare_2_others(
                     products = decayed_product(
                         products, ahead1.to(tl.float32), s.to(tl.float32), g_sums + step * M,
                         g_rests + step * M if EXACT else None, g_a, g_n, g_a, g_n, m_, m__ok, last,
-                        H * M, C, CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
+                        H * M, C, CHUNK, LEVELS, True, True, SMALL_RANGE, EXACT, DT,
                     )
-                    if not FLAT:
-                        steep_from = first_steep(steep_from, g_a, g_n, m__ok, C, DT)
-                        i_new = i_ok & ((i >= steep_from) | (again > 0))
+                    if not SMALL_RANGE:
+                        large_range_from = first_large_range(large_range_from, g_a, g_n, m__ok, C, DT)
+                        i_new = i_ok & ((i >= large_range_from) | (again > 0))
                     since = span(g_a, g_n, 0.0, 0)
                     tl.store(
                         scaled2_p + at * M + i[:, None] * M + m_[None, :],
@@ -1189,15 +1189,15 @@ def forward_prepare_2_others(
                     )  # (ahead1) . since
                 tl.store(
                     matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products,
-                    mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
+                    mask=None if SMALL_RANGE else (i >= large_range_from)[:, None] & (i >= 0)[None, :],
                 )  # products
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def forward_sweep_2(
     V_first, V_last, scaled2_p, v_p, v_b, v_t, v_h, v_g, matrix1, read2_out, g_sums, g_rests,
     scaled1_p,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     M: tl.constexpr, E: tl.constexpr, block_m_: tl.constexpr, block_e: tl.constexpr,
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
@@ -1206,7 +1206,7 @@ def forward_sweep_2(
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
     sh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -1284,9 +1284,9 @@ def forward_sweep_2(
     for n_m_ in tl.static_range((M + block_m_ - 1) // block_m_):
         if YIELD:
             if V_last is not None:
-                if part == parts - 1:
+                if segment == segments - 1:
                     tl.store(
-                        V_last + (sh // H // parts * H + h) * M * E + m_[n_m_][None, :] * E + e[:, None],
+                        V_last + (sh // H // segments * H + h) * M * E + m_[n_m_][None, :] * E + e[:, None],
                         V[n_m_], mask=m__ok[n_m_][None, :] & e_ok[:, None],
                     )
         else:
@@ -1297,7 +1297,7 @@ def forward_sweep_2(
 
 
 @triton.jit(do_not_specialize=["T", "count"])
-def forward_rows_2(
+def forward_per_step_2(
     read1_p, read1_b, read1_t, read1_h, read1_g, read2_p, read2_b, read2_t, read2_h, read2_g,
     o_out,
     T, H, count,
@@ -1341,154 +1341,158 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     D = q.shape[-1]
     E = v.shape[-1]
     M = s.shape[-1]
-    config = choose(some.dtype, (D, E, M), "ad29f1f1d29af460")
-    lay = places(packed, (B, T, H), config.chunk)
-    parts = parts_for(lay, B * H * cdiv(M, min(config.tile, config.padded(M))))
+    config = choose(some.dtype, (D, E, M), "7e216c99a4241e00")
+    layout = chunk_layout(packed, (B, T, H), config.chunk)
+    segments = segments_for(layout, B * H * cdiv(M, min(config.tile, config.padded(M))))
     K_first = whole(states.get("K"))
     K_starts = K_first
     V_first = whole(states.get("V"))
     V_starts = V_first
-    g_sums, g_rests, g_extents = cumulate(g, lay, config.exact)
+    g_sums, g_rests, g_extents = cumulate(g, layout, config.exact)
     scaled1 = some.new_empty((B, H, T, M))
     intra1 = some.new_empty((B, H, T, M), dtype=torch.float32)
     launch(
-        forward_prepare_1, (lay.programs,),
+        forward_prologue_1, (layout.programs,),
         scaled1, s, *strides(s, H), g_sums, g_rests, intra1, q, *strides(q, H), k, *strides(k, H),
         g_extents,
-        *lay.at_once, lay.programs,
-        D=D, M=M, block_d=config.padded(D), part_m_=min(config.block, config.padded(M)), FLAT=True,
-        GROUP=GROUP, CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
-        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1,
-        maxnreg=config.registers,
+        *layout.at_once, layout.programs,
+        D=D, M=M, block_d=config.padded(D), tile_m_=min(config.block, config.padded(M)),
+        SMALL_RANGE=True, GROUP=GROUP, CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels,
+        EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=config.prologue_warps, num_stages=1, maxnreg=config.registers,
     )
     launch(
-        forward_prepare_1_others, (cdiv(lay.programs, GROUP),),
+        forward_prologue_1_slow, (cdiv(layout.programs, GROUP),),
         scaled1, s, *strides(s, H), g_sums, g_rests, intra1, q, *strides(q, H), k, *strides(k, H),
         g_extents,
-        *lay.at_once, lay.programs,
-        D=D, M=M, block_d=config.padded(D), part_m_=min(config.block, config.padded(M)), FLAT=False,
-        GROUP=GROUP, CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
-        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1,
-        maxnreg=config.registers,
+        *layout.at_once, layout.programs,
+        D=D, M=M, block_d=config.padded(D), tile_m_=min(config.block, config.padded(M)),
+        SMALL_RANGE=False, GROUP=GROUP, CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels,
+        EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=config.prologue_warps, num_stages=1, maxnreg=config.registers,
     )
-    if parts > 1 or exchange is not None:
-        K_ends = some.new_empty((B * parts, H, D, M), dtype=torch.float32)
-        walk = config.walk(
+    if segments > 1 or exchange is not None:
+        K_ends = some.new_empty((B * segments, H, D, M), dtype=torch.float32)
+        sweep = config.sweep(
             M, config.padded(D) * k.element_size(), 0, scaled1.element_size() + g_sums.element_size(), elements=True
         )
         launch(
-            forward_sweep_1, (lay.sequences * parts * H * cdiv(M, walk.tile),),
+            forward_sweep_1, (layout.sequences * segments * H * cdiv(M, sweep.tile),),
             None, K_ends, intra1, g_sums, g_rests, q, *strides(q, H), None, scaled1, k, *strides(k, H),
-            *lay.walked, parts, lay.length(parts),
-            D=D, M=M, block_d=min(config.slice, config.padded(D)), block_m_=walk.tile, YIELD=False,
-            WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
-            LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+            *layout.swept, segments, layout.length(segments),
+            D=D, M=M, block_d=min(config.slice, config.padded(D)), block_m_=sweep.tile, YIELD=False,
+            WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
+            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
         if exchange is not None:  # other segments of the sequence are elsewhere
             K_coming = exchange.begin(
                 (
                     map_of_all(
-                        "K", K_first, K_ends, lay, parts, True, decay=(g_sums, g_rests), axis=1, exact=config.exact
+                        "K", K_first, K_ends, layout, segments, True, decay=(g_sums, g_rests),
+                        axis=1, exact=config.exact,
                     ),
                 )
             )
-    if parts > 1 or exchange is not None:
+    if segments > 1 or exchange is not None:
         if exchange is not None:
             ((K_first, K_starts),) = K_coming()
         else:
-            K_starts = chained(K_first, K_ends, lay, parts, True, (g_sums, g_rests), 1, config.exact)
+            K_starts = chained(K_first, K_ends, layout, segments, True, (g_sums, g_rests), 1, config.exact)
     K_ends = None
     read1 = some.new_empty((B, T, H, M), dtype=some.dtype)
-    K_last = some.new_empty((lay.sequences, H, D, M), dtype=torch.float32) if finals else None
-    walk = config.walk(
+    K_last = some.new_empty((layout.sequences, H, D, M), dtype=torch.float32) if finals else None
+    sweep = config.sweep(
         M, config.padded(D) * (q.element_size() + k.element_size()), 0,
         intra1.element_size() + scaled1.element_size() + g_sums.element_size(), elements=True,
     )
     launch(
-        forward_sweep_1, (lay.sequences * parts * H * cdiv(M, walk.tile),),
+        forward_sweep_1, (layout.sequences * segments * H * cdiv(M, sweep.tile),),
         K_starts, K_last, intra1, g_sums, g_rests, q, *strides(q, H), read1, scaled1,
         k, *strides(k, H),
-        *lay.walked, parts, lay.length(parts),
-        D=D, M=M, block_d=min(config.slice, config.padded(D)), block_m_=walk.tile, YIELD=True,
-        WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
-        LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-        num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+        *layout.swept, segments, layout.length(segments),
+        D=D, M=M, block_d=min(config.slice, config.padded(D)), block_m_=sweep.tile, YIELD=True,
+        WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
+        LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
     )
     intra1 = None
     ahead1 = some.new_empty((B, T, H, M), dtype=row_dtype(some))
     launch(
-        forward_rows_1, (cdiv(B * T, config.rows(config.padded(M))) * H,),
+        forward_per_step_1, (cdiv(B * T, config.rows(config.padded(M))) * H,),
         read1, *strides(read1, H), ahead1,
         T, H, B * T,
         M=M, block_m_=config.padded(M), ROWS=config.rows(config.padded(M)), num_warps=4,
     )
-    matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
+    matrix1 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk), dtype=torch.float32)
     scaled2 = some.new_empty((B, H, T, M))
     launch(
-        forward_prepare_2, (lay.programs,),
+        forward_prologue_2, (layout.programs,),
         ahead1, *strides(ahead1, H), s, *strides(s, H), g_sums, g_rests, g_extents, scaled2,
         matrix1,
-        *lay.at_once, lay.programs,
-        M=M, part_m_=min(config.block, config.padded(M)), FLAT=True, GROUP=GROUP,
-        CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
-        DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=config.registers,
+        *layout.at_once, layout.programs,
+        M=M, tile_m_=min(config.block, config.padded(M)), SMALL_RANGE=True, GROUP=GROUP,
+        CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1,
+        maxnreg=config.registers,
     )
     launch(
-        forward_prepare_2_others, (cdiv(lay.programs, GROUP),),
+        forward_prologue_2_slow, (cdiv(layout.programs, GROUP),),
         ahead1, *strides(ahead1, H), s, *strides(s, H), g_sums, g_rests, g_extents, scaled2,
         matrix1,
-        *lay.at_once, lay.programs,
-        M=M, part_m_=min(config.block, config.padded(M)), FLAT=False, GROUP=GROUP,
-        CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
-        DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=config.registers,
+        *layout.at_once, layout.programs,
+        M=M, tile_m_=min(config.block, config.padded(M)), SMALL_RANGE=False, GROUP=GROUP,
+        CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1,
+        maxnreg=config.registers,
     )
     ahead1 = g_extents = None
-    if parts > 1 or exchange is not None:
-        V_ends = some.new_empty((B * parts, H, M, E), dtype=torch.float32)
-        walk = config.walk(E, config.padded(M) * scaled1.element_size(), 0, v.element_size())
+    if segments > 1 or exchange is not None:
+        V_ends = some.new_empty((B * segments, H, M, E), dtype=torch.float32)
+        sweep = config.sweep(E, config.padded(M) * scaled1.element_size(), 0, v.element_size())
         launch(
-            forward_sweep_2, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+            forward_sweep_2, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
             None, V_ends, scaled2, v, *strides(v, H), matrix1, None, g_sums, g_rests, scaled1,
-            *lay.walked, parts, lay.length(parts),
-            M=M, E=E, block_m_=min(config.slice, config.padded(M)), block_e=walk.tile, YIELD=False,
-            WARPS=walk.warps, STAGES=walk.stages, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
-            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2,
-            maxnreg=walk.registers,
+            *layout.swept, segments, layout.length(segments),
+            M=M, E=E, block_m_=min(config.slice, config.padded(M)), block_e=sweep.tile, YIELD=False,
+            WARPS=sweep.warps, STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels,
+            EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps,
+            num_stages=2, maxnreg=sweep.registers,
         )
         if exchange is not None:  # other segments of the sequence are elsewhere
             V_coming = exchange.begin(
                 (
                     map_of_all(
-                        "V", V_first, V_ends, lay, parts, True, decay=(g_sums, g_rests), axis=0, exact=config.exact
+                        "V", V_first, V_ends, layout, segments, True, decay=(g_sums, g_rests),
+                        axis=0, exact=config.exact,
                     ),
                 )
             )
-    if parts > 1 or exchange is not None:
+    if segments > 1 or exchange is not None:
         if exchange is not None:
             ((V_first, V_starts),) = V_coming()
         else:
-            V_starts = chained(V_first, V_ends, lay, parts, True, (g_sums, g_rests), 0, config.exact)
+            V_starts = chained(V_first, V_ends, layout, segments, True, (g_sums, g_rests), 0, config.exact)
     V_ends = None
     read2 = some.new_empty((B, T, H, E), dtype=some.dtype)
-    V_last = some.new_empty((lay.sequences, H, M, E), dtype=torch.float32) if finals else None
-    walk = config.walk(
+    V_last = some.new_empty((layout.sequences, H, M, E), dtype=torch.float32) if finals else None
+    sweep = config.sweep(
         E, config.padded(M) * (scaled2.element_size() + scaled1.element_size()),
         config.chunk * matrix1.element_size(), v.element_size(),
     )
     launch(
-        forward_sweep_2, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+        forward_sweep_2, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
         V_starts, V_last, scaled2, v, *strides(v, H), matrix1, read2, g_sums, g_rests, scaled1,
-        *lay.walked, parts, lay.length(parts),
-        M=M, E=E, block_m_=min(config.slice, config.padded(M)), block_e=walk.tile, YIELD=True,
-        WARPS=walk.warps, STAGES=walk.stages, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
-        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2,
-        maxnreg=walk.registers,
+        *layout.swept, segments, layout.length(segments),
+        M=M, E=E, block_m_=min(config.slice, config.padded(M)), block_e=sweep.tile, YIELD=True,
+        WARPS=sweep.warps, STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels,
+        EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps,
+        num_stages=2, maxnreg=sweep.registers,
     )
     g_rests = g_sums = matrix1 = scaled1 = scaled2 = None
     o = some.new_empty((B, T, H, E), dtype=some.dtype)
     launch(
-        forward_rows_2, (cdiv(B * T, config.rows(config.padded(E), config.padded(M))) * H,),
+        forward_per_step_2, (cdiv(B * T, config.rows(config.padded(E), config.padded(M))) * H,),
         read1, *strides(read1, H), read2, *strides(read2, H), o,
         T, H, B * T,
         E=E, M=M, block_e=config.padded(E), block_m_=config.padded(M),
@@ -1496,18 +1500,18 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     )
     read1 = read2 = None
     saved = {}
-    if parts > 1:
+    if segments > 1:
         saved |= {"K starts": K_starts, "V starts": V_starts}
     return {"o": o}, {"K": K_last, "V": V_last}, saved
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def backward_prepare_1(
+def backward_prologue_1(
     scaled1_p, s_p, s_b, s_t, s_h, s_g, g_sums, g_rests, intra1_p, q_p, q_b, q_t, q_h, q_g,
     k_p, k_b, k_t, k_h, k_g, g_extents,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, M: tl.constexpr, block_d: tl.constexpr, part_m_: tl.constexpr,
-    FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
+    D: tl.constexpr, M: tl.constexpr, block_d: tl.constexpr, tile_m_: tl.constexpr,
+    SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
@@ -1527,10 +1531,10 @@ def backward_prepare_1(
     q_p += b * q_b + h // q_g * q_h
     k_p += b * k_b + h // k_g * k_h
     i_new = i_ok
-    if not FLAT:
-        steep_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
-    for m__start in range(0, M, part_m_):
-        m_ = m__start + tl.arange(0, part_m_)
+    if not SMALL_RANGE:
+        large_range_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
+    for m__start in range(0, M, tile_m_):
+        m_ = m__start + tl.arange(0, tile_m_)
         m__ok = m_ < M
         s = tl.load(s_p + t0 * s_t + i[:, None] * s_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
         g_a = over_block(
@@ -1567,8 +1571,8 @@ def backward_prepare_1(
     k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     q_k = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
     reads = q_k
-    for m__start in range(0, M, part_m_):
-        m_ = m__start + tl.arange(0, part_m_)
+    for m__start in range(0, M, tile_m_):
+        m_ = m__start + tl.arange(0, tile_m_)
         m__ok = m_ < M
         s2 = tl.load(s_p + t0 * s_t + i[:, None] * s_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
         g_a2 = over_block(
@@ -1586,22 +1590,22 @@ def backward_prepare_1(
         )
         decayed = decayed_sum(
             reads, s2.to(tl.float32), g_sums + step * M, g_rests + step * M if EXACT else None,
-            g_a2, g_n2, g_a2, g_n2, m_, m__ok, last, H * M, C, CHUNK, LEVELS, True, True, FLAT,
-            EXACT, DT,
+            g_a2, g_n2, g_a2, g_n2, m_, m__ok, last, H * M, C, CHUNK, LEVELS, True, True,
+            SMALL_RANGE, EXACT, DT,
         )  # sum_{j} s_{j,m} [q k^T]_{i,j} m_{i,j,m}
-        if not FLAT:
-            steep_from = first_steep(steep_from, g_a2, g_n2, m__ok, C, DT)
-            i_new = i_ok & ((i >= steep_from) | (again > 0))
+        if not SMALL_RANGE:
+            large_range_from = first_large_range(large_range_from, g_a2, g_n2, m__ok, C, DT)
+            i_new = i_ok & ((i >= large_range_from) | (again > 0))
         tl.store(intra1_p + at * M + i[:, None] * M + m_[None, :], decayed, mask=i_new[:, None] & m__ok[None, :])
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def backward_prepare_1_others(
+def backward_prologue_1_slow(
     scaled1_p, s_p, s_b, s_t, s_h, s_g, g_sums, g_rests, intra1_p, q_p, q_b, q_t, q_h, q_g,
     k_p, k_b, k_t, k_h, k_g, g_extents,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, M: tl.constexpr, block_d: tl.constexpr, part_m_: tl.constexpr,
-    FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
+    D: tl.constexpr, M: tl.constexpr, block_d: tl.constexpr, tile_m_: tl.constexpr,
+    SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
@@ -1609,7 +1613,7 @@ def backward_prepare_1_others(
     d = tl.arange(0, block_d)
     d_ok = d < D
     group = tl.program_id(0) * GROUP
-    if steep(g_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
+    if large_ranges(g_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
         return
     s_p_all = s_p
     q_p_all = q_p
@@ -1627,10 +1631,10 @@ def backward_prepare_1_others(
             q_p = q_p_all + b * q_b + h // q_g * q_h
             k_p = k_p_all + b * k_b + h // k_g * k_h
             extent = reach(g_extents + at, last, C, CHUNK)
-            if not is_flat(extent, DT):
-                steep_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
-                for m__start in range(0, M, part_m_):
-                    m_ = m__start + tl.arange(0, part_m_)
+            if not has_small_range(extent, DT):
+                large_range_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
+                for m__start in range(0, M, tile_m_):
+                    m_ = m__start + tl.arange(0, tile_m_)
                     m__ok = m_ < M
                     s = tl.load(
                         s_p + t0 * s_t + i[:, None] * s_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0
@@ -1679,8 +1683,8 @@ def backward_prepare_1_others(
                 )
                 q_k = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
                 reads = q_k
-                for m__start in range(0, M, part_m_):
-                    m_ = m__start + tl.arange(0, part_m_)
+                for m__start in range(0, M, tile_m_):
+                    m_ = m__start + tl.arange(0, tile_m_)
                     m__ok = m_ < M
                     s2 = tl.load(
                         s_p + t0 * s_t + i[:, None] * s_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0
@@ -1707,21 +1711,21 @@ def backward_prepare_1_others(
                     decayed = decayed_sum(
                         reads, s2.to(tl.float32), g_sums + step * M,
                         g_rests + step * M if EXACT else None, g_a2, g_n2, g_a2, g_n2, m_, m__ok,
-                        last, H * M, C, CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
+                        last, H * M, C, CHUNK, LEVELS, True, True, SMALL_RANGE, EXACT, DT,
                     )  # sum_{j} s_{j,m} [q k^T]_{i,j} m_{i,j,m}
-                    if not FLAT:
-                        steep_from = first_steep(steep_from, g_a2, g_n2, m__ok, C, DT)
-                        i_new = i_ok & ((i >= steep_from) | (again > 0))
+                    if not SMALL_RANGE:
+                        large_range_from = first_large_range(large_range_from, g_a2, g_n2, m__ok, C, DT)
+                        i_new = i_ok & ((i >= large_range_from) | (again > 0))
                     tl.store(
                         intra1_p + at * M + i[:, None] * M + m_[None, :], decayed, mask=i_new[:, None] & m__ok[None, :]
                     )
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_1(
-    K_first, K_borders, intra1_p, g_sums, g_rests, q_p, q_b, q_t, q_h, q_g, read1_out,
+    K_first, K_checkpoints, intra1_p, g_sums, g_rests, q_p, q_b, q_t, q_h, q_g, read1_out,
     scaled1_p, k_p, k_b, k_t, k_h, k_g,
-    T, H, chunks, starts, parts, length, blocks,
+    T, H, chunks, starts, segments, length, blocks,
     D: tl.constexpr, M: tl.constexpr, block_d: tl.constexpr, block_m_: tl.constexpr,
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
     BLOCK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
@@ -1731,7 +1735,7 @@ def backward_sweep_1(
     tile = tl.program_id(0) % tl.cdiv(M, block_m_)
     sh = (tl.program_id(0) // tl.cdiv(M, block_m_)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -1778,10 +1782,10 @@ def backward_sweep_1(
         )
         K_next = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
-            if K_borders is not None:
+            if K_checkpoints is not None:
                 if n % (BLOCK // C) == 0:
                     tl.store(
-                        K_borders
+                        K_checkpoints
                         + (bh * blocks + first_block + n // (BLOCK // C)) * D * M
                         + d[n_d][None, :] * M
                         + m_[:, None], K[n_d], mask=d_ok[n_d][None, :] & m__ok[:, None],
@@ -1826,7 +1830,7 @@ def backward_sweep_1(
 
 
 @triton.jit(do_not_specialize=["T", "count"])
-def backward_rows_1(
+def backward_per_step_1(
     read1_p, read1_b, read1_t, read1_h, read1_g, ahead1_out,
     T, H, count,
     M: tl.constexpr, block_m_: tl.constexpr, ROWS: tl.constexpr,
@@ -1851,11 +1855,11 @@ def backward_rows_1(
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def backward_prepare_2(
+def backward_prologue_2(
     ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g, s_p, s_b, s_t, s_h, s_g, g_sums, g_rests,
     g_extents, scaled2_p, matrix1,
     T, H, chunks, begins, stops, programs,
-    M: tl.constexpr, part_m_: tl.constexpr, FLAT: tl.constexpr, GROUP: tl.constexpr,
+    M: tl.constexpr, tile_m_: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr,
     CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
@@ -1873,11 +1877,11 @@ def backward_prepare_2(
     ahead1_p += b * ahead1_b + h // ahead1_g * ahead1_h
     s_p += b * s_b + h // s_g * s_h
     i_new = i_ok
-    if not FLAT:
-        steep_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
+    if not SMALL_RANGE:
+        large_range_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
     products = tl.zeros([C, C], tl.float32)
-    for m__start in range(0, M, part_m_):
-        m_ = m__start + tl.arange(0, part_m_)
+    for m__start in range(0, M, tile_m_):
+        m_ = m__start + tl.arange(0, tile_m_)
         m__ok = m_ < M
         ahead1 = tl.load(
             ahead1_p + t0 * ahead1_t + i[:, None] * ahead1_t + m_[None, :],
@@ -1901,11 +1905,11 @@ def backward_prepare_2(
         products = decayed_product(
             products, ahead1.to(tl.float32), s.to(tl.float32), g_sums + step * M,
             g_rests + step * M if EXACT else None, g_a, g_n, g_a, g_n, m_, m__ok, last, H * M, C,
-            CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
+            CHUNK, LEVELS, True, True, SMALL_RANGE, EXACT, DT,
         )
-        if not FLAT:
-            steep_from = first_steep(steep_from, g_a, g_n, m__ok, C, DT)
-            i_new = i_ok & ((i >= steep_from) | (again > 0))
+        if not SMALL_RANGE:
+            large_range_from = first_large_range(large_range_from, g_a, g_n, m__ok, C, DT)
+            i_new = i_ok & ((i >= large_range_from) | (again > 0))
         since = span(g_a, g_n, 0.0, 0)
         tl.store(
             scaled2_p + at * M + i[:, None] * M + m_[None, :], (ahead1.to(tl.float32) * since),
@@ -1913,23 +1917,23 @@ def backward_prepare_2(
         )  # (ahead1) . since
     tl.store(
         matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products,
-        mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
+        mask=None if SMALL_RANGE else (i >= large_range_from)[:, None] & (i >= 0)[None, :],
     )  # products
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def backward_prepare_2_others(
+def backward_prologue_2_slow(
     ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g, s_p, s_b, s_t, s_h, s_g, g_sums, g_rests,
     g_extents, scaled2_p, matrix1,
     T, H, chunks, begins, stops, programs,
-    M: tl.constexpr, part_m_: tl.constexpr, FLAT: tl.constexpr, GROUP: tl.constexpr,
+    M: tl.constexpr, tile_m_: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr,
     CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     i = tl.arange(0, C)
     group = tl.program_id(0) * GROUP
-    if steep(g_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
+    if large_ranges(g_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
         return
     ahead1_p_all = ahead1_p
     s_p_all = s_p
@@ -1945,11 +1949,11 @@ def backward_prepare_2_others(
             ahead1_p = ahead1_p_all + b * ahead1_b + h // ahead1_g * ahead1_h
             s_p = s_p_all + b * s_b + h // s_g * s_h
             extent = reach(g_extents + at, last, C, CHUNK)
-            if not is_flat(extent, DT):
-                steep_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
+            if not has_small_range(extent, DT):
+                large_range_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
                 products = tl.zeros([C, C], tl.float32)
-                for m__start in range(0, M, part_m_):
-                    m_ = m__start + tl.arange(0, part_m_)
+                for m__start in range(0, M, tile_m_):
+                    m_ = m__start + tl.arange(0, tile_m_)
                     m__ok = m_ < M
                     ahead1 = tl.load(
                         ahead1_p + t0 * ahead1_t + i[:, None] * ahead1_t + m_[None, :],
@@ -1981,11 +1985,11 @@ def backward_prepare_2_others(
                     products = decayed_product(
                         products, ahead1.to(tl.float32), s.to(tl.float32), g_sums + step * M,
                         g_rests + step * M if EXACT else None, g_a, g_n, g_a, g_n, m_, m__ok, last,
-                        H * M, C, CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
+                        H * M, C, CHUNK, LEVELS, True, True, SMALL_RANGE, EXACT, DT,
                     )
-                    if not FLAT:
-                        steep_from = first_steep(steep_from, g_a, g_n, m__ok, C, DT)
-                        i_new = i_ok & ((i >= steep_from) | (again > 0))
+                    if not SMALL_RANGE:
+                        large_range_from = first_large_range(large_range_from, g_a, g_n, m__ok, C, DT)
+                        i_new = i_ok & ((i >= large_range_from) | (again > 0))
                     since = span(g_a, g_n, 0.0, 0)
                     tl.store(
                         scaled2_p + at * M + i[:, None] * M + m_[None, :],
@@ -1993,15 +1997,15 @@ def backward_prepare_2_others(
                     )  # (ahead1) . since
                 tl.store(
                     matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products,
-                    mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
+                    mask=None if SMALL_RANGE else (i >= large_range_from)[:, None] & (i >= 0)[None, :],
                 )  # products
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_2(
-    V_first, V_borders, scaled2_p, v_p, v_b, v_t, v_h, v_g, matrix1, read2_out, g_sums, g_rests,
-    scaled1_p,
-    T, H, chunks, starts, parts, length, blocks,
+    V_first, V_checkpoints, scaled2_p, v_p, v_b, v_t, v_h, v_g, matrix1, read2_out, g_sums,
+    g_rests, scaled1_p,
+    T, H, chunks, starts, segments, length, blocks,
     M: tl.constexpr, E: tl.constexpr, block_m_: tl.constexpr, block_e: tl.constexpr,
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, BLOCK: tl.constexpr,
     C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
@@ -2011,7 +2015,7 @@ def backward_sweep_2(
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
     sh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -2053,10 +2057,10 @@ def backward_sweep_2(
                 if EXACT
                 else tl.full([1], 0, tl.int32)
             )
-            if V_borders is not None:
+            if V_checkpoints is not None:
                 if n % (BLOCK // C) == 0:
                     tl.store(
-                        V_borders
+                        V_checkpoints
                         + (bh * blocks + first_block + n // (BLOCK // C)) * M * E
                         + m_[n_m_][None, :] * E
                         + e[:, None], V[n_m_], mask=m__ok[n_m_][None, :] & e_ok[:, None],
@@ -2091,12 +2095,12 @@ def backward_sweep_2(
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def backward_prepare_3(
+def backward_prologue_3(
     intra2_p, do_p, do_b, do_t, do_h, do_g, v_p, v_b, v_t, v_h, v_g, s_p, s_b, s_t, s_h, s_g,
     g_sums, g_rests, g_extents,
     T, H, chunks, begins, stops, programs,
-    E: tl.constexpr, M: tl.constexpr, block_e: tl.constexpr, part_m_: tl.constexpr,
-    FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
+    E: tl.constexpr, M: tl.constexpr, block_e: tl.constexpr, tile_m_: tl.constexpr,
+    SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
@@ -2116,14 +2120,14 @@ def backward_prepare_3(
     v_p += b * v_b + h // v_g * v_h
     s_p += b * s_b + h // s_g * s_h
     i_new = i_ok
-    if not FLAT:
-        steep_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
+    if not SMALL_RANGE:
+        large_range_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
     do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
     v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
     do_v = tl.dot(do.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # do v^T
     reads = do_v
-    for m__start in range(0, M, part_m_):
-        m_ = m__start + tl.arange(0, part_m_)
+    for m__start in range(0, M, tile_m_):
+        m_ = m__start + tl.arange(0, tile_m_)
         m__ok = m_ < M
         s = tl.load(s_p + t0 * s_t + i[:, None] * s_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
         g_a = over_block(
@@ -2141,21 +2145,22 @@ def backward_prepare_3(
         )
         decayed = decayed_sum(
             reads, s.to(tl.float32), g_sums + step * M, g_rests + step * M if EXACT else None, g_a,
-            g_n, g_a, g_n, m_, m__ok, last, H * M, C, CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
+            g_n, g_a, g_n, m_, m__ok, last, H * M, C, CHUNK, LEVELS, True, True, SMALL_RANGE, EXACT,
+            DT,
         )  # sum_{j} s_{j,m} [do v^T]_{i,j} m_{i,j,m}
-        if not FLAT:
-            steep_from = first_steep(steep_from, g_a, g_n, m__ok, C, DT)
-            i_new = i_ok & ((i >= steep_from) | (again > 0))
+        if not SMALL_RANGE:
+            large_range_from = first_large_range(large_range_from, g_a, g_n, m__ok, C, DT)
+            i_new = i_ok & ((i >= large_range_from) | (again > 0))
         tl.store(intra2_p + at * M + i[:, None] * M + m_[None, :], decayed, mask=i_new[:, None] & m__ok[None, :])
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def backward_prepare_3_others(
+def backward_prologue_3_slow(
     intra2_p, do_p, do_b, do_t, do_h, do_g, v_p, v_b, v_t, v_h, v_g, s_p, s_b, s_t, s_h, s_g,
     g_sums, g_rests, g_extents,
     T, H, chunks, begins, stops, programs,
-    E: tl.constexpr, M: tl.constexpr, block_e: tl.constexpr, part_m_: tl.constexpr,
-    FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
+    E: tl.constexpr, M: tl.constexpr, block_e: tl.constexpr, tile_m_: tl.constexpr,
+    SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
@@ -2163,7 +2168,7 @@ def backward_prepare_3_others(
     e = tl.arange(0, block_e)
     e_ok = e < E
     group = tl.program_id(0) * GROUP
-    if steep(g_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
+    if large_ranges(g_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
         return
     do_p_all = do_p
     v_p_all = v_p
@@ -2181,8 +2186,8 @@ def backward_prepare_3_others(
             v_p = v_p_all + b * v_b + h // v_g * v_h
             s_p = s_p_all + b * s_b + h // s_g * s_h
             extent = reach(g_extents + at, last, C, CHUNK)
-            if not is_flat(extent, DT):
-                steep_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
+            if not has_small_range(extent, DT):
+                large_range_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
                 do = tl.load(
                     do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
                 )
@@ -2191,8 +2196,8 @@ def backward_prepare_3_others(
                 )
                 do_v = tl.dot(do.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # do v^T
                 reads = do_v
-                for m__start in range(0, M, part_m_):
-                    m_ = m__start + tl.arange(0, part_m_)
+                for m__start in range(0, M, tile_m_):
+                    m_ = m__start + tl.arange(0, tile_m_)
                     m__ok = m_ < M
                     s = tl.load(
                         s_p + t0 * s_t + i[:, None] * s_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0
@@ -2219,21 +2224,21 @@ def backward_prepare_3_others(
                     decayed = decayed_sum(
                         reads, s.to(tl.float32), g_sums + step * M,
                         g_rests + step * M if EXACT else None, g_a, g_n, g_a, g_n, m_, m__ok, last,
-                        H * M, C, CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
+                        H * M, C, CHUNK, LEVELS, True, True, SMALL_RANGE, EXACT, DT,
                     )  # sum_{j} s_{j,m} [do v^T]_{i,j} m_{i,j,m}
-                    if not FLAT:
-                        steep_from = first_steep(steep_from, g_a, g_n, m__ok, C, DT)
-                        i_new = i_ok & ((i >= steep_from) | (again > 0))
+                    if not SMALL_RANGE:
+                        large_range_from = first_large_range(large_range_from, g_a, g_n, m__ok, C, DT)
+                        i_new = i_ok & ((i >= large_range_from) | (again > 0))
                     tl.store(
                         intra2_p + at * M + i[:, None] * M + m_[None, :], decayed, mask=i_new[:, None] & m__ok[None, :]
                     )
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_3(
     V_first, intra2_p, do_p, do_b, do_t, do_h, do_g, g_sums, g_rests, read3_out, scaled1_p,
     v_p, v_b, v_t, v_h, v_g,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     E: tl.constexpr, M: tl.constexpr, block_e: tl.constexpr, block_m_: tl.constexpr,
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
     C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
@@ -2243,7 +2248,7 @@ def backward_sweep_3(
     tile = tl.program_id(0) % tl.cdiv(M, block_m_)
     sh = (tl.program_id(0) // tl.cdiv(M, block_m_)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -2330,7 +2335,7 @@ def backward_sweep_3(
 
 
 @triton.jit(do_not_specialize=["T", "count"])
-def backward_rows_2(
+def backward_per_step_2(
     read1_p, read1_b, read1_t, read1_h, read1_g, do_p, do_b, do_t, do_h, do_g,
     read2_p, read2_b, read2_t, read2_h, read2_g, read3_p, read3_b, read3_t, read3_h, read3_g,
     ahead2_out,
@@ -2377,12 +2382,12 @@ def backward_rows_2(
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def backward_prepare_4(
+def backward_prologue_4(
     scaled3_p, g_sums, g_rests, ahead2_p, ahead2_b, ahead2_t, ahead2_h, ahead2_g, intra3_p,
     k_p, k_b, k_t, k_h, k_g, q_p, q_b, q_t, q_h, q_g, g_extents,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, M: tl.constexpr, block_d: tl.constexpr, part_m_: tl.constexpr,
-    FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
+    D: tl.constexpr, M: tl.constexpr, block_d: tl.constexpr, tile_m_: tl.constexpr,
+    SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
@@ -2402,10 +2407,10 @@ def backward_prepare_4(
     k_p += b * k_b + h // k_g * k_h
     q_p += b * q_b + h // q_g * q_h
     i_new = i_ok
-    if not FLAT:
-        steep_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
-    for m__start in range(0, M, part_m_):
-        m_ = m__start + tl.arange(0, part_m_)
+    if not SMALL_RANGE:
+        large_range_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
+    for m__start in range(0, M, tile_m_):
+        m_ = m__start + tl.arange(0, tile_m_)
         m__ok = m_ < M
         g_a = over_block(
             tl.load(g_sums + step * M + (row)[:, None] * (H * M) + m_[None, :], mask=(m__ok)[None, :], other=0),
@@ -2433,8 +2438,8 @@ def backward_prepare_4(
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     k_q = tl.dot(k.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # k q^T
     reads = k_q
-    for m__start in range(0, M, part_m_):
-        m_ = m__start + tl.arange(0, part_m_)
+    for m__start in range(0, M, tile_m_):
+        m_ = m__start + tl.arange(0, tile_m_)
         m__ok = m_ < M
         ahead22 = tl.load(
             ahead2_p + t0 * ahead2_t + i[:, None] * ahead2_t + m_[None, :],
@@ -2455,23 +2460,23 @@ def backward_prepare_4(
         )
         decayed = decayed_sum(
             reads, ahead22.to(tl.float32), g_sums + step * M, g_rests + step * M if EXACT else None,
-            g_a2, g_n2, g_a2, g_n2, m_, m__ok, last, H * M, C, CHUNK, LEVELS, False, True, FLAT,
-            EXACT, DT,
+            g_a2, g_n2, g_a2, g_n2, m_, m__ok, last, H * M, C, CHUNK, LEVELS, False, True,
+            SMALL_RANGE, EXACT, DT,
         )  # sum_{j} [k q^T]_{i,j} (ahead2)_{j,m} m_{i,j,m}
-        if not FLAT:
-            steep_from = first_steep(steep_from, g_a2, g_n2, m__ok, C, DT)
-            again = adds_steep(again, reads, ahead22.to(tl.float32), steep_from, C)
-            i_new = i_ok & ((i >= steep_from) | (again > 0))
+        if not SMALL_RANGE:
+            large_range_from = first_large_range(large_range_from, g_a2, g_n2, m__ok, C, DT)
+            again = adds_large_range(again, reads, ahead22.to(tl.float32), large_range_from, C)
+            i_new = i_ok & ((i >= large_range_from) | (again > 0))
         tl.store(intra3_p + at * M + i[:, None] * M + m_[None, :], decayed, mask=i_new[:, None] & m__ok[None, :])
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def backward_prepare_4_others(
+def backward_prologue_4_slow(
     scaled3_p, g_sums, g_rests, ahead2_p, ahead2_b, ahead2_t, ahead2_h, ahead2_g, intra3_p,
     k_p, k_b, k_t, k_h, k_g, q_p, q_b, q_t, q_h, q_g, g_extents,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, M: tl.constexpr, block_d: tl.constexpr, part_m_: tl.constexpr,
-    FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
+    D: tl.constexpr, M: tl.constexpr, block_d: tl.constexpr, tile_m_: tl.constexpr,
+    SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
@@ -2479,7 +2484,7 @@ def backward_prepare_4_others(
     d = tl.arange(0, block_d)
     d_ok = d < D
     group = tl.program_id(0) * GROUP
-    if steep(g_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
+    if large_ranges(g_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
         return
     ahead2_p_all = ahead2_p
     k_p_all = k_p
@@ -2497,10 +2502,10 @@ def backward_prepare_4_others(
             k_p = k_p_all + b * k_b + h // k_g * k_h
             q_p = q_p_all + b * q_b + h // q_g * q_h
             extent = reach(g_extents + at, last, C, CHUNK)
-            if not is_flat(extent, DT):
-                steep_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
-                for m__start in range(0, M, part_m_):
-                    m_ = m__start + tl.arange(0, part_m_)
+            if not has_small_range(extent, DT):
+                large_range_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
+                for m__start in range(0, M, tile_m_):
+                    m_ = m__start + tl.arange(0, tile_m_)
                     m__ok = m_ < M
                     g_a = over_block(
                         tl.load(
@@ -2538,8 +2543,8 @@ def backward_prepare_4_others(
                 )
                 k_q = tl.dot(k.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # k q^T
                 reads = k_q
-                for m__start in range(0, M, part_m_):
-                    m_ = m__start + tl.arange(0, part_m_)
+                for m__start in range(0, M, tile_m_):
+                    m_ = m__start + tl.arange(0, tile_m_)
                     m__ok = m_ < M
                     ahead22 = tl.load(
                         ahead2_p + t0 * ahead2_t + i[:, None] * ahead2_t + m_[None, :],
@@ -2567,22 +2572,22 @@ def backward_prepare_4_others(
                     decayed = decayed_sum(
                         reads, ahead22.to(tl.float32), g_sums + step * M,
                         g_rests + step * M if EXACT else None, g_a2, g_n2, g_a2, g_n2, m_, m__ok,
-                        last, H * M, C, CHUNK, LEVELS, False, True, FLAT, EXACT, DT,
+                        last, H * M, C, CHUNK, LEVELS, False, True, SMALL_RANGE, EXACT, DT,
                     )  # sum_{j} [k q^T]_{i,j} (ahead2)_{j,m} m_{i,j,m}
-                    if not FLAT:
-                        steep_from = first_steep(steep_from, g_a2, g_n2, m__ok, C, DT)
-                        again = adds_steep(again, reads, ahead22.to(tl.float32), steep_from, C)
-                        i_new = i_ok & ((i >= steep_from) | (again > 0))
+                    if not SMALL_RANGE:
+                        large_range_from = first_large_range(large_range_from, g_a2, g_n2, m__ok, C, DT)
+                        again = adds_large_range(again, reads, ahead22.to(tl.float32), large_range_from, C)
+                        i_new = i_ok & ((i >= large_range_from) | (again > 0))
                     tl.store(
                         intra3_p + at * M + i[:, None] * M + m_[None, :], decayed, mask=i_new[:, None] & m__ok[None, :]
                     )
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_4(
-    dK_first, dK_last, dK_borders, intra3_p, g_sums, g_rests, k_p, k_b, k_t, k_h, k_g, ds_3_out,
-    scaled3_p, q_p, q_b, q_t, q_h, q_g,
-    T, H, chunks, starts, parts, length, blocks,
+    dK_first, dK_last, dK_checkpoints, intra3_p, g_sums, g_rests, k_p, k_b, k_t, k_h, k_g,
+    ds_3_out, scaled3_p, q_p, q_b, q_t, q_h, q_g,
+    T, H, chunks, starts, segments, length, blocks,
     D: tl.constexpr, M: tl.constexpr, block_d: tl.constexpr, block_m_: tl.constexpr,
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
     BLOCK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
@@ -2592,7 +2597,7 @@ def backward_sweep_4(
     tile = tl.program_id(0) % tl.cdiv(M, block_m_)
     sh = (tl.program_id(0) // tl.cdiv(M, block_m_)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -2645,10 +2650,10 @@ def backward_sweep_4(
         )
         dK_next = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
-            if dK_borders is not None:
+            if dK_checkpoints is not None:
                 if (n == 0) | ((count - n) % (BLOCK // C) == 0):
                     tl.store(
-                        dK_borders
+                        dK_checkpoints
                         + (bh * blocks + first_block + (count - 1 - n) // (BLOCK // C)) * D * M
                         + d[n_d][None, :] * M
                         + m_[:, None], dK[n_d], mask=d_ok[n_d][None, :] & m__ok[:, None],
@@ -2693,9 +2698,9 @@ def backward_sweep_4(
     for n_d in tl.static_range((D + block_d - 1) // block_d):
         if YIELD:
             if dK_last is not None:
-                if part == 0:
+                if segment == 0:
                     tl.store(
-                        dK_last + (sh // H // parts * H + h) * D * M + d[n_d][None, :] * M + m_[:, None],
+                        dK_last + (sh // H // segments * H + h) * D * M + d[n_d][None, :] * M + m_[:, None],
                         dK[n_d], mask=d_ok[n_d][None, :] & m__ok[:, None],
                     )
         else:
@@ -2706,11 +2711,11 @@ def backward_sweep_4(
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def backward_prepare_5(
+def backward_prologue_5(
     s_p, s_b, s_t, s_h, s_g, ahead2_p, ahead2_b, ahead2_t, ahead2_h, ahead2_g, g_sums, g_rests,
     g_extents, scaled4_p, matrix2,
     T, H, chunks, begins, stops, programs,
-    M: tl.constexpr, part_m_: tl.constexpr, FLAT: tl.constexpr, GROUP: tl.constexpr,
+    M: tl.constexpr, tile_m_: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr,
     CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
@@ -2728,11 +2733,11 @@ def backward_prepare_5(
     s_p += b * s_b + h // s_g * s_h
     ahead2_p += b * ahead2_b + h // ahead2_g * ahead2_h
     i_new = i_ok
-    if not FLAT:
-        steep_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
+    if not SMALL_RANGE:
+        large_range_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
     products = tl.zeros([C, C], tl.float32)
-    for m__start in range(0, M, part_m_):
-        m_ = m__start + tl.arange(0, part_m_)
+    for m__start in range(0, M, tile_m_):
+        m_ = m__start + tl.arange(0, tile_m_)
         m__ok = m_ < M
         s = tl.load(s_p + t0 * s_t + i[:, None] * s_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
         ahead2 = tl.load(
@@ -2756,11 +2761,11 @@ def backward_prepare_5(
         products = decayed_product(
             products, s.to(tl.float32), ahead2.to(tl.float32), g_sums + step * M,
             g_rests + step * M if EXACT else None, g_a, g_n, g_a, g_n, m_, m__ok, last, H * M, C,
-            CHUNK, LEVELS, False, True, FLAT, EXACT, DT,
+            CHUNK, LEVELS, False, True, SMALL_RANGE, EXACT, DT,
         )
-        if not FLAT:
-            steep_from = first_steep(steep_from, g_a, g_n, m__ok, C, DT)
-            i_new = i_ok & ((i >= steep_from) | (again > 0))
+        if not SMALL_RANGE:
+            large_range_from = first_large_range(large_range_from, g_a, g_n, m__ok, C, DT)
+            i_new = i_ok & ((i >= large_range_from) | (again > 0))
         g_a_end = over_block(
             tl.load(g_sums + step * M + last * (H * M) + m_, mask=m__ok, other=0),
             g_sums + step * M, (last), m_, m__ok, last, H * M, C, CHUNK,
@@ -2780,23 +2785,23 @@ def backward_prepare_5(
         )  # s . since
     tl.store(
         matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products,
-        mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
+        mask=None if SMALL_RANGE else (i >= large_range_from)[None, :] & (i >= 0)[:, None],
     )  # products
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def backward_prepare_5_others(
+def backward_prologue_5_slow(
     s_p, s_b, s_t, s_h, s_g, ahead2_p, ahead2_b, ahead2_t, ahead2_h, ahead2_g, g_sums, g_rests,
     g_extents, scaled4_p, matrix2,
     T, H, chunks, begins, stops, programs,
-    M: tl.constexpr, part_m_: tl.constexpr, FLAT: tl.constexpr, GROUP: tl.constexpr,
+    M: tl.constexpr, tile_m_: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr,
     CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     i = tl.arange(0, C)
     group = tl.program_id(0) * GROUP
-    if steep(g_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
+    if large_ranges(g_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
         return
     s_p_all = s_p
     ahead2_p_all = ahead2_p
@@ -2812,11 +2817,11 @@ def backward_prepare_5_others(
             s_p = s_p_all + b * s_b + h // s_g * s_h
             ahead2_p = ahead2_p_all + b * ahead2_b + h // ahead2_g * ahead2_h
             extent = reach(g_extents + at, last, C, CHUNK)
-            if not is_flat(extent, DT):
-                steep_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
+            if not has_small_range(extent, DT):
+                large_range_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
                 products = tl.zeros([C, C], tl.float32)
-                for m__start in range(0, M, part_m_):
-                    m_ = m__start + tl.arange(0, part_m_)
+                for m__start in range(0, M, tile_m_):
+                    m_ = m__start + tl.arange(0, tile_m_)
                     m__ok = m_ < M
                     s = tl.load(
                         s_p + t0 * s_t + i[:, None] * s_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0
@@ -2848,11 +2853,11 @@ def backward_prepare_5_others(
                     products = decayed_product(
                         products, s.to(tl.float32), ahead2.to(tl.float32), g_sums + step * M,
                         g_rests + step * M if EXACT else None, g_a, g_n, g_a, g_n, m_, m__ok, last,
-                        H * M, C, CHUNK, LEVELS, False, True, FLAT, EXACT, DT,
+                        H * M, C, CHUNK, LEVELS, False, True, SMALL_RANGE, EXACT, DT,
                     )
-                    if not FLAT:
-                        steep_from = first_steep(steep_from, g_a, g_n, m__ok, C, DT)
-                        i_new = i_ok & ((i >= steep_from) | (again > 0))
+                    if not SMALL_RANGE:
+                        large_range_from = first_large_range(large_range_from, g_a, g_n, m__ok, C, DT)
+                        i_new = i_ok & ((i >= large_range_from) | (again > 0))
                     g_a_end = over_block(
                         tl.load(g_sums + step * M + last * (H * M) + m_, mask=m__ok, other=0),
                         g_sums + step * M, (last), m_, m__ok, last, H * M, C, CHUNK,
@@ -2872,14 +2877,14 @@ def backward_prepare_5_others(
                     )  # s . since
                 tl.store(
                     matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products,
-                    mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
+                    mask=None if SMALL_RANGE else (i >= large_range_from)[None, :] & (i >= 0)[:, None],
                 )  # products
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_5(
     dK_first, scaled4_p, q_p, q_b, q_t, q_h, q_g, matrix2, dk_out, g_sums, g_rests, scaled3_p,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     M: tl.constexpr, D: tl.constexpr, block_m_: tl.constexpr, block_d: tl.constexpr,
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
@@ -2888,7 +2893,7 @@ def backward_sweep_5(
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
     sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -2959,11 +2964,11 @@ def backward_sweep_5(
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def backward_prepare_6(
+def backward_prologue_6(
     s_p, s_b, s_t, s_h, s_g, ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g, g_sums, g_rests,
     g_extents, scaled4_p, scaled5_p, matrix3,
     T, H, chunks, begins, stops, programs,
-    M: tl.constexpr, part_m_: tl.constexpr, FLAT: tl.constexpr, GROUP: tl.constexpr,
+    M: tl.constexpr, tile_m_: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr,
     CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
@@ -2981,11 +2986,11 @@ def backward_prepare_6(
     s_p += b * s_b + h // s_g * s_h
     ahead1_p += b * ahead1_b + h // ahead1_g * ahead1_h
     i_new = i_ok
-    if not FLAT:
-        steep_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
+    if not SMALL_RANGE:
+        large_range_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
     products = tl.zeros([C, C], tl.float32)
-    for m__start in range(0, M, part_m_):
-        m_ = m__start + tl.arange(0, part_m_)
+    for m__start in range(0, M, tile_m_):
+        m_ = m__start + tl.arange(0, tile_m_)
         m__ok = m_ < M
         s = tl.load(s_p + t0 * s_t + i[:, None] * s_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
         ahead1 = tl.load(
@@ -3009,11 +3014,11 @@ def backward_prepare_6(
         products = decayed_product(
             products, s.to(tl.float32), ahead1.to(tl.float32), g_sums + step * M,
             g_rests + step * M if EXACT else None, g_a, g_n, g_a, g_n, m_, m__ok, last, H * M, C,
-            CHUNK, LEVELS, False, True, FLAT, EXACT, DT,
+            CHUNK, LEVELS, False, True, SMALL_RANGE, EXACT, DT,
         )
-        if not FLAT:
-            steep_from = first_steep(steep_from, g_a, g_n, m__ok, C, DT)
-            i_new = i_ok & ((i >= steep_from) | (again > 0))
+        if not SMALL_RANGE:
+            large_range_from = first_large_range(large_range_from, g_a, g_n, m__ok, C, DT)
+            i_new = i_ok & ((i >= large_range_from) | (again > 0))
         g_a_end = over_block(
             tl.load(g_sums + step * M + last * (H * M) + m_, mask=m__ok, other=0),
             g_sums + step * M, (last), m_, m__ok, last, H * M, C, CHUNK,
@@ -3038,23 +3043,23 @@ def backward_prepare_6(
         )  # until . (ahead1)
     tl.store(
         matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products,
-        mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
+        mask=None if SMALL_RANGE else (i >= large_range_from)[None, :] & (i >= 0)[:, None],
     )  # products
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def backward_prepare_6_others(
+def backward_prologue_6_slow(
     s_p, s_b, s_t, s_h, s_g, ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g, g_sums, g_rests,
     g_extents, scaled4_p, scaled5_p, matrix3,
     T, H, chunks, begins, stops, programs,
-    M: tl.constexpr, part_m_: tl.constexpr, FLAT: tl.constexpr, GROUP: tl.constexpr,
+    M: tl.constexpr, tile_m_: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr,
     CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     i = tl.arange(0, C)
     group = tl.program_id(0) * GROUP
-    if steep(g_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
+    if large_ranges(g_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
         return
     s_p_all = s_p
     ahead1_p_all = ahead1_p
@@ -3070,11 +3075,11 @@ def backward_prepare_6_others(
             s_p = s_p_all + b * s_b + h // s_g * s_h
             ahead1_p = ahead1_p_all + b * ahead1_b + h // ahead1_g * ahead1_h
             extent = reach(g_extents + at, last, C, CHUNK)
-            if not is_flat(extent, DT):
-                steep_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
+            if not has_small_range(extent, DT):
+                large_range_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
                 products = tl.zeros([C, C], tl.float32)
-                for m__start in range(0, M, part_m_):
-                    m_ = m__start + tl.arange(0, part_m_)
+                for m__start in range(0, M, tile_m_):
+                    m_ = m__start + tl.arange(0, tile_m_)
                     m__ok = m_ < M
                     s = tl.load(
                         s_p + t0 * s_t + i[:, None] * s_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0
@@ -3106,11 +3111,11 @@ def backward_prepare_6_others(
                     products = decayed_product(
                         products, s.to(tl.float32), ahead1.to(tl.float32), g_sums + step * M,
                         g_rests + step * M if EXACT else None, g_a, g_n, g_a, g_n, m_, m__ok, last,
-                        H * M, C, CHUNK, LEVELS, False, True, FLAT, EXACT, DT,
+                        H * M, C, CHUNK, LEVELS, False, True, SMALL_RANGE, EXACT, DT,
                     )
-                    if not FLAT:
-                        steep_from = first_steep(steep_from, g_a, g_n, m__ok, C, DT)
-                        i_new = i_ok & ((i >= steep_from) | (again > 0))
+                    if not SMALL_RANGE:
+                        large_range_from = first_large_range(large_range_from, g_a, g_n, m__ok, C, DT)
+                        i_new = i_ok & ((i >= large_range_from) | (again > 0))
                     g_a_end = over_block(
                         tl.load(g_sums + step * M + last * (H * M) + m_, mask=m__ok, other=0),
                         g_sums + step * M, (last), m_, m__ok, last, H * M, C, CHUNK,
@@ -3135,12 +3140,12 @@ def backward_prepare_6_others(
                     )  # until . (ahead1)
                 tl.store(
                     matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products,
-                    mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
+                    mask=None if SMALL_RANGE else (i >= large_range_from)[None, :] & (i >= 0)[:, None],
                 )  # products
 
 
 @triton.jit(do_not_specialize=["T", "count"])
-def backward_rows_3(
+def backward_per_step_3(
     read1_p, read1_b, read1_t, read1_h, read1_g, ahead3_out,
     T, H, count,
     M: tl.constexpr, block_m_: tl.constexpr, ROWS: tl.constexpr,
@@ -3163,11 +3168,11 @@ def backward_rows_3(
     tl.store(ahead3_out + at, 1.0 / t2, mask=i_ok)
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_6(
-    dV_first, dV_last, dV_borders, scaled4_p, do_p, do_b, do_t, do_h, do_g, matrix3,
+    dV_first, dV_last, dV_checkpoints, scaled4_p, do_p, do_b, do_t, do_h, do_g, matrix3,
     ahead3_p, ahead3_b, ahead3_t, ahead3_h, ahead3_g, dv_out, g_sums, g_rests, scaled5_p,
-    T, H, chunks, starts, parts, length, blocks,
+    T, H, chunks, starts, segments, length, blocks,
     M: tl.constexpr, E: tl.constexpr, block_m_: tl.constexpr, block_e: tl.constexpr,
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
     BLOCK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
@@ -3177,7 +3182,7 @@ def backward_sweep_6(
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
     sh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -3234,10 +3239,10 @@ def backward_sweep_6(
                 if EXACT
                 else tl.full([1], 0, tl.int32)
             )
-            if dV_borders is not None:
+            if dV_checkpoints is not None:
                 if (n == 0) | ((count - n) % (BLOCK // C) == 0):
                     tl.store(
-                        dV_borders
+                        dV_checkpoints
                         + (bh * blocks + first_block + (count - 1 - n) // (BLOCK // C)) * M * E
                         + m_[n_m_][None, :] * E
                         + e[:, None], dV[n_m_], mask=m__ok[n_m_][None, :] & e_ok[:, None],
@@ -3276,9 +3281,9 @@ def backward_sweep_6(
     for n_m_ in tl.static_range((M + block_m_ - 1) // block_m_):
         if YIELD:
             if dV_last is not None:
-                if part == 0:
+                if segment == 0:
                     tl.store(
-                        dV_last + (sh // H // parts * H + h) * M * E + m_[n_m_][None, :] * E + e[:, None],
+                        dV_last + (sh // H // segments * H + h) * M * E + m_[n_m_][None, :] * E + e[:, None],
                         dV[n_m_], mask=m__ok[n_m_][None, :] & e_ok[:, None],
                     )
         else:
@@ -3289,13 +3294,13 @@ def backward_sweep_6(
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def backward_prepare_7(
+def backward_prologue_7(
     intra4_p, v_p, v_b, v_t, v_h, v_g, do_p, do_b, do_t, do_h, do_g,
     ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g,
     ahead3_p, ahead3_b, ahead3_t, ahead3_h, ahead3_g, g_sums, g_rests, g_extents,
     T, H, chunks, begins, stops, programs,
-    E: tl.constexpr, M: tl.constexpr, block_e: tl.constexpr, part_m_: tl.constexpr,
-    FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
+    E: tl.constexpr, M: tl.constexpr, block_e: tl.constexpr, tile_m_: tl.constexpr,
+    SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
@@ -3316,14 +3321,14 @@ def backward_prepare_7(
     ahead1_p += b * ahead1_b + h // ahead1_g * ahead1_h
     ahead3_p += b * ahead3_b + h // ahead3_g * ahead3_h
     i_new = i_ok
-    if not FLAT:
-        steep_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
+    if not SMALL_RANGE:
+        large_range_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
     v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
     do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
     v_do = tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # v do^T
     reads = v_do
-    for m__start in range(0, M, part_m_):
-        m_ = m__start + tl.arange(0, part_m_)
+    for m__start in range(0, M, tile_m_):
+        m_ = m__start + tl.arange(0, tile_m_)
         m__ok = m_ < M
         ahead1 = tl.load(
             ahead1_p + t0 * ahead1_t + i[:, None] * ahead1_t + m_[None, :],
@@ -3346,23 +3351,25 @@ def backward_prepare_7(
         decayed = decayed_sum(
             reads, (ahead3.to(tl.float32)[:, None] * ahead1.to(tl.float32)), g_sums + step * M,
             g_rests + step * M if EXACT else None, g_a, g_n, g_a, g_n, m_, m__ok, last, H * M, C,
-            CHUNK, LEVELS, False, True, FLAT, EXACT, DT,
+            CHUNK, LEVELS, False, True, SMALL_RANGE, EXACT, DT,
         )  # sum_{j} [v do^T]_{i,j} (ahead1)_{j,m} m_{i,j,m} (ahead3)_j
-        if not FLAT:
-            steep_from = first_steep(steep_from, g_a, g_n, m__ok, C, DT)
-            again = adds_steep(again, reads, (ahead3.to(tl.float32)[:, None] * ahead1.to(tl.float32)), steep_from, C)
-            i_new = i_ok & ((i >= steep_from) | (again > 0))
+        if not SMALL_RANGE:
+            large_range_from = first_large_range(large_range_from, g_a, g_n, m__ok, C, DT)
+            again = adds_large_range(
+                again, reads, (ahead3.to(tl.float32)[:, None] * ahead1.to(tl.float32)), large_range_from, C
+            )
+            i_new = i_ok & ((i >= large_range_from) | (again > 0))
         tl.store(intra4_p + at * M + i[:, None] * M + m_[None, :], decayed, mask=i_new[:, None] & m__ok[None, :])
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def backward_prepare_7_others(
+def backward_prologue_7_slow(
     intra4_p, v_p, v_b, v_t, v_h, v_g, do_p, do_b, do_t, do_h, do_g,
     ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g,
     ahead3_p, ahead3_b, ahead3_t, ahead3_h, ahead3_g, g_sums, g_rests, g_extents,
     T, H, chunks, begins, stops, programs,
-    E: tl.constexpr, M: tl.constexpr, block_e: tl.constexpr, part_m_: tl.constexpr,
-    FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
+    E: tl.constexpr, M: tl.constexpr, block_e: tl.constexpr, tile_m_: tl.constexpr,
+    SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
@@ -3370,7 +3377,7 @@ def backward_prepare_7_others(
     e = tl.arange(0, block_e)
     e_ok = e < E
     group = tl.program_id(0) * GROUP
-    if steep(g_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
+    if large_ranges(g_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
         return
     v_p_all = v_p
     do_p_all = do_p
@@ -3390,8 +3397,8 @@ def backward_prepare_7_others(
             ahead1_p = ahead1_p_all + b * ahead1_b + h // ahead1_g * ahead1_h
             ahead3_p = ahead3_p_all + b * ahead3_b + h // ahead3_g * ahead3_h
             extent = reach(g_extents + at, last, C, CHUNK)
-            if not is_flat(extent, DT):
-                steep_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
+            if not has_small_range(extent, DT):
+                large_range_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
                 v = tl.load(
                     v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
                 )
@@ -3400,8 +3407,8 @@ def backward_prepare_7_others(
                 )
                 v_do = tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # v do^T
                 reads = v_do
-                for m__start in range(0, M, part_m_):
-                    m_ = m__start + tl.arange(0, part_m_)
+                for m__start in range(0, M, tile_m_):
+                    m_ = m__start + tl.arange(0, tile_m_)
                     m__ok = m_ < M
                     ahead1 = tl.load(
                         ahead1_p + t0 * ahead1_t + i[:, None] * ahead1_t + m_[None, :],
@@ -3430,25 +3437,26 @@ def backward_prepare_7_others(
                     decayed = decayed_sum(
                         reads, (ahead3.to(tl.float32)[:, None] * ahead1.to(tl.float32)),
                         g_sums + step * M, g_rests + step * M if EXACT else None, g_a, g_n, g_a,
-                        g_n, m_, m__ok, last, H * M, C, CHUNK, LEVELS, False, True, FLAT, EXACT, DT,
+                        g_n, m_, m__ok, last, H * M, C, CHUNK, LEVELS, False, True, SMALL_RANGE,
+                        EXACT, DT,
                     )  # sum_{j} [v do^T]_{i,j} (ahead1)_{j,m} m_{i,j,m} (ahead3)_j
-                    if not FLAT:
-                        steep_from = first_steep(steep_from, g_a, g_n, m__ok, C, DT)
-                        again = adds_steep(
-                            again, reads, (ahead3.to(tl.float32)[:, None] * ahead1.to(tl.float32)), steep_from, C
+                    if not SMALL_RANGE:
+                        large_range_from = first_large_range(large_range_from, g_a, g_n, m__ok, C, DT)
+                        again = adds_large_range(
+                            again, reads, (ahead3.to(tl.float32)[:, None] * ahead1.to(tl.float32)), large_range_from, C
                         )
-                        i_new = i_ok & ((i >= steep_from) | (again > 0))
+                        i_new = i_ok & ((i >= large_range_from) | (again > 0))
                     tl.store(
                         intra4_p + at * M + i[:, None] * M + m_[None, :], decayed, mask=i_new[:, None] & m__ok[None, :]
                     )
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_7(
     dV_first, intra4_p, g_sums, g_rests, v_p, v_b, v_t, v_h, v_g,
     ds_3_p, ds_3_b, ds_3_t, ds_3_h, ds_3_g, ds_out, scaled5_p,
     ahead3_p, ahead3_b, ahead3_t, ahead3_h, ahead3_g, do_p, do_b, do_t, do_h, do_g,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     E: tl.constexpr, M: tl.constexpr, block_e: tl.constexpr, block_m_: tl.constexpr,
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
     C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
@@ -3458,7 +3466,7 @@ def backward_sweep_7(
     tile = tl.program_id(0) % tl.cdiv(M, block_m_)
     sh = (tl.program_id(0) // tl.cdiv(M, block_m_)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -3563,11 +3571,11 @@ def backward_sweep_7(
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def backward_prepare_8(
+def backward_prologue_8(
     ahead2_p, ahead2_b, ahead2_t, ahead2_h, ahead2_g, s_p, s_b, s_t, s_h, s_g, g_sums, g_rests,
     g_extents, scaled6_p, matrix4,
     T, H, chunks, begins, stops, programs,
-    M: tl.constexpr, part_m_: tl.constexpr, FLAT: tl.constexpr, GROUP: tl.constexpr,
+    M: tl.constexpr, tile_m_: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr,
     CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
@@ -3585,11 +3593,11 @@ def backward_prepare_8(
     ahead2_p += b * ahead2_b + h // ahead2_g * ahead2_h
     s_p += b * s_b + h // s_g * s_h
     i_new = i_ok
-    if not FLAT:
-        steep_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
+    if not SMALL_RANGE:
+        large_range_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
     products = tl.zeros([C, C], tl.float32)
-    for m__start in range(0, M, part_m_):
-        m_ = m__start + tl.arange(0, part_m_)
+    for m__start in range(0, M, tile_m_):
+        m_ = m__start + tl.arange(0, tile_m_)
         m__ok = m_ < M
         ahead2 = tl.load(
             ahead2_p + t0 * ahead2_t + i[:, None] * ahead2_t + m_[None, :],
@@ -3613,11 +3621,11 @@ def backward_prepare_8(
         products = decayed_product(
             products, ahead2.to(tl.float32), s.to(tl.float32), g_sums + step * M,
             g_rests + step * M if EXACT else None, g_a, g_n, g_a, g_n, m_, m__ok, last, H * M, C,
-            CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
+            CHUNK, LEVELS, True, True, SMALL_RANGE, EXACT, DT,
         )
-        if not FLAT:
-            steep_from = first_steep(steep_from, g_a, g_n, m__ok, C, DT)
-            i_new = i_ok & ((i >= steep_from) | (again > 0))
+        if not SMALL_RANGE:
+            large_range_from = first_large_range(large_range_from, g_a, g_n, m__ok, C, DT)
+            i_new = i_ok & ((i >= large_range_from) | (again > 0))
         since = span(g_a, g_n, 0.0, 0)
         tl.store(
             scaled6_p + at * M + i[:, None] * M + m_[None, :], (since * ahead2.to(tl.float32)),
@@ -3625,23 +3633,23 @@ def backward_prepare_8(
         )  # since . (ahead2)
     tl.store(
         matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products,
-        mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
+        mask=None if SMALL_RANGE else (i >= large_range_from)[:, None] & (i >= 0)[None, :],
     )  # products
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def backward_prepare_8_others(
+def backward_prologue_8_slow(
     ahead2_p, ahead2_b, ahead2_t, ahead2_h, ahead2_g, s_p, s_b, s_t, s_h, s_g, g_sums, g_rests,
     g_extents, scaled6_p, matrix4,
     T, H, chunks, begins, stops, programs,
-    M: tl.constexpr, part_m_: tl.constexpr, FLAT: tl.constexpr, GROUP: tl.constexpr,
+    M: tl.constexpr, tile_m_: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr,
     CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     i = tl.arange(0, C)
     group = tl.program_id(0) * GROUP
-    if steep(g_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
+    if large_ranges(g_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
         return
     ahead2_p_all = ahead2_p
     s_p_all = s_p
@@ -3657,11 +3665,11 @@ def backward_prepare_8_others(
             ahead2_p = ahead2_p_all + b * ahead2_b + h // ahead2_g * ahead2_h
             s_p = s_p_all + b * s_b + h // s_g * s_h
             extent = reach(g_extents + at, last, C, CHUNK)
-            if not is_flat(extent, DT):
-                steep_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
+            if not has_small_range(extent, DT):
+                large_range_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
                 products = tl.zeros([C, C], tl.float32)
-                for m__start in range(0, M, part_m_):
-                    m_ = m__start + tl.arange(0, part_m_)
+                for m__start in range(0, M, tile_m_):
+                    m_ = m__start + tl.arange(0, tile_m_)
                     m__ok = m_ < M
                     ahead2 = tl.load(
                         ahead2_p + t0 * ahead2_t + i[:, None] * ahead2_t + m_[None, :],
@@ -3693,11 +3701,11 @@ def backward_prepare_8_others(
                     products = decayed_product(
                         products, ahead2.to(tl.float32), s.to(tl.float32), g_sums + step * M,
                         g_rests + step * M if EXACT else None, g_a, g_n, g_a, g_n, m_, m__ok, last,
-                        H * M, C, CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
+                        H * M, C, CHUNK, LEVELS, True, True, SMALL_RANGE, EXACT, DT,
                     )
-                    if not FLAT:
-                        steep_from = first_steep(steep_from, g_a, g_n, m__ok, C, DT)
-                        i_new = i_ok & ((i >= steep_from) | (again > 0))
+                    if not SMALL_RANGE:
+                        large_range_from = first_large_range(large_range_from, g_a, g_n, m__ok, C, DT)
+                        i_new = i_ok & ((i >= large_range_from) | (again > 0))
                     since = span(g_a, g_n, 0.0, 0)
                     tl.store(
                         scaled6_p + at * M + i[:, None] * M + m_[None, :],
@@ -3705,14 +3713,14 @@ def backward_prepare_8_others(
                     )  # since . (ahead2)
                 tl.store(
                     matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products,
-                    mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
+                    mask=None if SMALL_RANGE else (i >= large_range_from)[:, None] & (i >= 0)[None, :],
                 )  # products
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_8(
     K_first, scaled6_p, k_p, k_b, k_t, k_h, k_g, matrix4, dq_out, g_sums, g_rests, scaled1_p,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     M: tl.constexpr, D: tl.constexpr, block_m_: tl.constexpr, block_d: tl.constexpr,
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
@@ -3721,7 +3729,7 @@ def backward_sweep_8(
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
     sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -3793,12 +3801,12 @@ def backward_sweep_8(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_unroll_1(
-    K_borders, dK_borders, g_sums, g_rests, k_p, k_b, k_t, k_h, k_g, s_p, s_b, s_t, s_h, s_g,
-    ahead2_p, ahead2_b, ahead2_t, ahead2_h, ahead2_g, q_p, q_b, q_t, q_h, q_g, g_extents,
-    K__out,
+    K_checkpoints, dK_checkpoints, g_sums, g_rests, k_p, k_b, k_t, k_h, k_g,
+    s_p, s_b, s_t, s_h, s_g, ahead2_p, ahead2_b, ahead2_t, ahead2_h, ahead2_g,
+    q_p, q_b, q_t, q_h, q_g, g_extents, K__out,
     T, H, chunks, begins, stops, programs,
     D: tl.constexpr, M: tl.constexpr, block_d: tl.constexpr, block_m_: tl.constexpr,
-    FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
+    SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """State-adjoint products at each step, of all intervals at once."""
@@ -3822,8 +3830,8 @@ def backward_unroll_1(
     ahead2_p += b * ahead2_b + h // ahead2_g * ahead2_h
     q_p += b * q_b + h // q_g * q_h
     i_new = i_ok
-    if not FLAT:
-        steep_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
+    if not SMALL_RANGE:
+        large_range_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
     g_a_end = over_block(
         tl.load(g_sums + step * M + last * (H * M) + m_, mask=m__ok, other=0), g_sums + step * M,
         (last), m_, m__ok, last, H * M, C, CHUNK,
@@ -3838,11 +3846,11 @@ def backward_unroll_1(
     )
     kept = span(g_a_end, g_n_end, 0.0, 0)
     dK = tl.load(
-        dK_borders + (bh * chunks + c) * D * M + d[:, None] * M + m_[None, :],
+        dK_checkpoints + (bh * chunks + c) * D * M + d[:, None] * M + m_[None, :],
         mask=d_ok[:, None] & m__ok[None, :], other=0.0,
     )  # dK
     K = tl.load(
-        K_borders + (bh * chunks + c) * D * M + d[:, None] * M + m_[None, :],
+        K_checkpoints + (bh * chunks + c) * D * M + d[:, None] * M + m_[None, :],
         mask=d_ok[:, None] & m__ok[None, :], other=0.0,
     )  # K
     dK_K = tl.sum((dK.to(tl.float32) * K.to(tl.float32)), axis=0)  # (K . dK)^T 1
@@ -3871,20 +3879,21 @@ def backward_unroll_1(
     q_k = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # (q) (k)^T
     decayed = decayed_sum(
         q_k, s.to(tl.float32), g_sums + step * M, g_rests + step * M if EXACT else None, g_a, g_n,
-        g_a, g_n, m_, m__ok, last, H * M, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
+        g_a, g_n, m_, m__ok, last, H * M, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
     )  # sum_{j} (s)_{j,m} m_{i,j,m} [(q) (k)^T]_{i,j}
-    if not FLAT:
-        steep_from = first_steep(steep_from, g_a, g_n, m__ok, C, DT)
-        i_new = i_ok & ((i >= steep_from) | (again > 0))
+    if not SMALL_RANGE:
+        large_range_from = first_large_range(large_range_from, g_a, g_n, m__ok, C, DT)
+        i_new = i_ok & ((i >= large_range_from) | (again > 0))
     k_q = tl.dot(k.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # (k) (q)^T
     decayed2 = decayed_sum(
         k_q, ahead2.to(tl.float32), g_sums + step * M, g_rests + step * M if EXACT else None, g_a,
-        g_n, g_a, g_n, m_, m__ok, last, H * M, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
+        g_n, g_a, g_n, m_, m__ok, last, H * M, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT,
+        DT,
     )  # sum_{j} (ahead2)_{j,m} m_{i,j,m} [(k) (q)^T]_{i,j}
-    if not FLAT:
-        steep_from = first_steep(steep_from, g_a, g_n, m__ok, C, DT)
-        again = adds_steep(again, k_q, ahead2.to(tl.float32), steep_from, C)
-        i_new = i_ok & ((i >= steep_from) | (again > 0))
+    if not SMALL_RANGE:
+        large_range_from = first_large_range(large_range_from, g_a, g_n, m__ok, C, DT)
+        again = adds_large_range(again, k_q, ahead2.to(tl.float32), large_range_from, C)
+        i_new = i_ok & ((i >= large_range_from) | (again > 0))
     since2 = span(g_a, g_n, 0.0, 0)
     q_K = tl.dot(q.to(DT), K.to(DT), input_precision="tf32x3")  # (q) K
     known2 = (
@@ -3898,13 +3907,13 @@ def backward_unroll_1(
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def backward_unroll_1_others(
-    K_borders, dK_borders, g_sums, g_rests, k_p, k_b, k_t, k_h, k_g, s_p, s_b, s_t, s_h, s_g,
-    ahead2_p, ahead2_b, ahead2_t, ahead2_h, ahead2_g, q_p, q_b, q_t, q_h, q_g, g_extents,
-    K__out,
+def backward_unroll_1_slow(
+    K_checkpoints, dK_checkpoints, g_sums, g_rests, k_p, k_b, k_t, k_h, k_g,
+    s_p, s_b, s_t, s_h, s_g, ahead2_p, ahead2_b, ahead2_t, ahead2_h, ahead2_g,
+    q_p, q_b, q_t, q_h, q_g, g_extents, K__out,
     T, H, chunks, begins, stops, programs,
     D: tl.constexpr, M: tl.constexpr, block_d: tl.constexpr, block_m_: tl.constexpr,
-    FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
+    SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
@@ -3915,7 +3924,7 @@ def backward_unroll_1_others(
     m_ = tile * block_m_ + tl.arange(0, block_m_)
     m__ok = m_ < M
     group = (tl.program_id(0) // tl.cdiv(M, block_m_)) * GROUP
-    if steep(g_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
+    if large_ranges(g_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
         return
     k_p_all = k_p
     s_p_all = s_p
@@ -3935,8 +3944,8 @@ def backward_unroll_1_others(
             ahead2_p = ahead2_p_all + b * ahead2_b + h // ahead2_g * ahead2_h
             q_p = q_p_all + b * q_b + h // q_g * q_h
             extent = reach(g_extents + at, last, C, CHUNK)
-            if not is_flat(extent, DT):
-                steep_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
+            if not has_small_range(extent, DT):
+                large_range_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
                 g_a_end = over_block(
                     tl.load(g_sums + step * M + last * (H * M) + m_, mask=m__ok, other=0),
                     g_sums + step * M, (last), m_, m__ok, last, H * M, C, CHUNK,
@@ -3951,11 +3960,11 @@ def backward_unroll_1_others(
                 )
                 kept = span(g_a_end, g_n_end, 0.0, 0)
                 dK = tl.load(
-                    dK_borders + (bh * chunks + c) * D * M + d[:, None] * M + m_[None, :],
+                    dK_checkpoints + (bh * chunks + c) * D * M + d[:, None] * M + m_[None, :],
                     mask=d_ok[:, None] & m__ok[None, :], other=0.0,
                 )  # dK
                 K = tl.load(
-                    K_borders + (bh * chunks + c) * D * M + d[:, None] * M + m_[None, :],
+                    K_checkpoints + (bh * chunks + c) * D * M + d[:, None] * M + m_[None, :],
                     mask=d_ok[:, None] & m__ok[None, :], other=0.0,
                 )  # K
                 dK_K = tl.sum((dK.to(tl.float32) * K.to(tl.float32)), axis=0)  # (K . dK)^T 1
@@ -3995,22 +4004,22 @@ def backward_unroll_1_others(
                 q_k = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # (q) (k)^T
                 decayed = decayed_sum(
                     q_k, s.to(tl.float32), g_sums + step * M, g_rests + step * M if EXACT else None,
-                    g_a, g_n, g_a, g_n, m_, m__ok, last, H * M, C, CHUNK, LEVELS, True, False, FLAT,
-                    EXACT, DT,
+                    g_a, g_n, g_a, g_n, m_, m__ok, last, H * M, C, CHUNK, LEVELS, True, False,
+                    SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} (s)_{j,m} m_{i,j,m} [(q) (k)^T]_{i,j}
-                if not FLAT:
-                    steep_from = first_steep(steep_from, g_a, g_n, m__ok, C, DT)
-                    i_new = i_ok & ((i >= steep_from) | (again > 0))
+                if not SMALL_RANGE:
+                    large_range_from = first_large_range(large_range_from, g_a, g_n, m__ok, C, DT)
+                    i_new = i_ok & ((i >= large_range_from) | (again > 0))
                 k_q = tl.dot(k.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # (k) (q)^T
                 decayed2 = decayed_sum(
                     k_q, ahead2.to(tl.float32), g_sums + step * M,
                     g_rests + step * M if EXACT else None, g_a, g_n, g_a, g_n, m_, m__ok, last,
-                    H * M, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
+                    H * M, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} (ahead2)_{j,m} m_{i,j,m} [(k) (q)^T]_{i,j}
-                if not FLAT:
-                    steep_from = first_steep(steep_from, g_a, g_n, m__ok, C, DT)
-                    again = adds_steep(again, k_q, ahead2.to(tl.float32), steep_from, C)
-                    i_new = i_ok & ((i >= steep_from) | (again > 0))
+                if not SMALL_RANGE:
+                    large_range_from = first_large_range(large_range_from, g_a, g_n, m__ok, C, DT)
+                    again = adds_large_range(again, k_q, ahead2.to(tl.float32), large_range_from, C)
+                    i_new = i_ok & ((i >= large_range_from) | (again > 0))
                 since2 = span(g_a, g_n, 0.0, 0)
                 q_K = tl.dot(q.to(DT), K.to(DT), input_precision="tf32x3")  # (q) K
                 known2 = (
@@ -4026,7 +4035,7 @@ def backward_unroll_1_others(
 
 
 @triton.jit(do_not_specialize=["T", "count"])
-def backward_rows_4(
+def backward_per_step_4(
     read1_p, read1_b, read1_t, read1_h, read1_g, ahead4_out,
     T, H, count,
     M: tl.constexpr, block_m_: tl.constexpr, ROWS: tl.constexpr,
@@ -4052,12 +4061,12 @@ def backward_rows_4(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_unroll_2(
-    V_borders, dV_borders, g_sums, g_rests, v_p, v_b, v_t, v_h, v_g, s_p, s_b, s_t, s_h, s_g,
-    do_p, do_b, do_t, do_h, do_g, g_extents, ahead4_p, ahead4_b, ahead4_t, ahead4_h, ahead4_g,
-    V__out,
+    V_checkpoints, dV_checkpoints, g_sums, g_rests, v_p, v_b, v_t, v_h, v_g,
+    s_p, s_b, s_t, s_h, s_g, do_p, do_b, do_t, do_h, do_g, g_extents,
+    ahead4_p, ahead4_b, ahead4_t, ahead4_h, ahead4_g, V__out,
     T, H, chunks, begins, stops, programs,
     M: tl.constexpr, E: tl.constexpr, block_m_: tl.constexpr, block_e: tl.constexpr,
-    FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
+    SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """State-adjoint products at each step, of all intervals at once."""
@@ -4081,8 +4090,8 @@ def backward_unroll_2(
     do_p += b * do_b + h // do_g * do_h
     ahead4_p += b * ahead4_b + h // ahead4_g * ahead4_h
     i_new = i_ok
-    if not FLAT:
-        steep_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
+    if not SMALL_RANGE:
+        large_range_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
     g_a = over_block(
         tl.load(g_sums + step * M + (row)[:, None] * (H * M) + m_[None, :], mask=(m__ok)[None, :], other=0),
         g_sums + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M, C, CHUNK,
@@ -4110,7 +4119,7 @@ def backward_unroll_2(
     since = span(g_a_end[None, :], g_n_end[None, :], g_a, g_n)
     v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
     dV = tl.load(
-        dV_borders + (bh * chunks + c) * M * E + m_[None, :] * E + e[:, None],
+        dV_checkpoints + (bh * chunks + c) * M * E + m_[None, :] * E + e[:, None],
         mask=m__ok[None, :] & e_ok[:, None], other=0.0,
     )  # dV
     v_dV = tl.dot(v.to(DT), dV.to(DT), input_precision="tf32x3")  # (v) dV^T
@@ -4119,7 +4128,7 @@ def backward_unroll_2(
     sums = summed(known, C, True, False, DT)  # [i > j] w
     kept = span(g_a_end, g_n_end, 0.0, 0)
     V = tl.load(
-        V_borders + (bh * chunks + c) * M * E + m_[None, :] * E + e[:, None],
+        V_checkpoints + (bh * chunks + c) * M * E + m_[None, :] * E + e[:, None],
         mask=m__ok[None, :] & e_ok[:, None], other=0.0,
     )  # V
     V_dV = tl.sum((V.to(tl.float32) * dV.to(tl.float32)), axis=0)  # (V . dV) 1
@@ -4127,23 +4136,24 @@ def backward_unroll_2(
     do_v = tl.dot(do.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # (do) (v)^T
     decayed = decayed_sum(
         do_v, s.to(tl.float32), g_sums + step * M, g_rests + step * M if EXACT else None, g_a, g_n,
-        g_a, g_n, m_, m__ok, last, H * M, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
+        g_a, g_n, m_, m__ok, last, H * M, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
     )  # sum_{j} (s)_{j,m} m_{i,j,m} [(do) (v)^T]_{i,j}
-    if not FLAT:
-        steep_from = first_steep(steep_from, g_a, g_n, m__ok, C, DT)
-        i_new = i_ok & ((i >= steep_from) | (again > 0))
+    if not SMALL_RANGE:
+        large_range_from = first_large_range(large_range_from, g_a, g_n, m__ok, C, DT)
+        i_new = i_ok & ((i >= large_range_from) | (again > 0))
     ahead4 = tl.load(
         ahead4_p + t0 * ahead4_t + i[:, None] * ahead4_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0
     )
     v_do = tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # (v) (do)^T
     decayed2 = decayed_sum(
         v_do, ahead4.to(tl.float32), g_sums + step * M, g_rests + step * M if EXACT else None, g_a,
-        g_n, g_a, g_n, m_, m__ok, last, H * M, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
+        g_n, g_a, g_n, m_, m__ok, last, H * M, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT,
+        DT,
     )  # sum_{j} (ahead4)_{j,m} m_{i,j,m} [(v) (do)^T]_{i,j}
-    if not FLAT:
-        steep_from = first_steep(steep_from, g_a, g_n, m__ok, C, DT)
-        again = adds_steep(again, v_do, ahead4.to(tl.float32), steep_from, C)
-        i_new = i_ok & ((i >= steep_from) | (again > 0))
+    if not SMALL_RANGE:
+        large_range_from = first_large_range(large_range_from, g_a, g_n, m__ok, C, DT)
+        again = adds_large_range(again, v_do, ahead4.to(tl.float32), large_range_from, C)
+        i_new = i_ok & ((i >= large_range_from) | (again > 0))
     since2 = span(g_a, g_n, 0.0, 0)
     do_V = tl.dot(do.to(DT), V.to(DT), input_precision="tf32x3")  # (do) V^T
     known2 = (
@@ -4157,13 +4167,13 @@ def backward_unroll_2(
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def backward_unroll_2_others(
-    V_borders, dV_borders, g_sums, g_rests, v_p, v_b, v_t, v_h, v_g, s_p, s_b, s_t, s_h, s_g,
-    do_p, do_b, do_t, do_h, do_g, g_extents, ahead4_p, ahead4_b, ahead4_t, ahead4_h, ahead4_g,
-    V__out,
+def backward_unroll_2_slow(
+    V_checkpoints, dV_checkpoints, g_sums, g_rests, v_p, v_b, v_t, v_h, v_g,
+    s_p, s_b, s_t, s_h, s_g, do_p, do_b, do_t, do_h, do_g, g_extents,
+    ahead4_p, ahead4_b, ahead4_t, ahead4_h, ahead4_g, V__out,
     T, H, chunks, begins, stops, programs,
     M: tl.constexpr, E: tl.constexpr, block_m_: tl.constexpr, block_e: tl.constexpr,
-    FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
+    SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
@@ -4174,7 +4184,7 @@ def backward_unroll_2_others(
     e = tl.arange(0, block_e)
     e_ok = e < E
     group = (tl.program_id(0) // tl.cdiv(M, block_m_)) * GROUP
-    if steep(g_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
+    if large_ranges(g_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
         return
     v_p_all = v_p
     s_p_all = s_p
@@ -4194,8 +4204,8 @@ def backward_unroll_2_others(
             do_p = do_p_all + b * do_b + h // do_g * do_h
             ahead4_p = ahead4_p_all + b * ahead4_b + h // ahead4_g * ahead4_h
             extent = reach(g_extents + at, last, C, CHUNK)
-            if not is_flat(extent, DT):
-                steep_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
+            if not has_small_range(extent, DT):
+                large_range_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
                 g_a = over_block(
                     tl.load(g_sums + step * M + (row)[:, None] * (H * M) + m_[None, :], mask=(m__ok)[None, :], other=0),
                     g_sums + step * M, (row)[:, None], m_[None, :], m__ok[None, :], last, H * M, C,
@@ -4229,7 +4239,7 @@ def backward_unroll_2_others(
                     v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
                 )
                 dV = tl.load(
-                    dV_borders + (bh * chunks + c) * M * E + m_[None, :] * E + e[:, None],
+                    dV_checkpoints + (bh * chunks + c) * M * E + m_[None, :] * E + e[:, None],
                     mask=m__ok[None, :] & e_ok[:, None], other=0.0,
                 )  # dV
                 v_dV = tl.dot(v.to(DT), dV.to(DT), input_precision="tf32x3")  # (v) dV^T
@@ -4240,7 +4250,7 @@ def backward_unroll_2_others(
                 sums = summed(known, C, True, False, DT)  # [i > j] w
                 kept = span(g_a_end, g_n_end, 0.0, 0)
                 V = tl.load(
-                    V_borders + (bh * chunks + c) * M * E + m_[None, :] * E + e[:, None],
+                    V_checkpoints + (bh * chunks + c) * M * E + m_[None, :] * E + e[:, None],
                     mask=m__ok[None, :] & e_ok[:, None], other=0.0,
                 )  # V
                 V_dV = tl.sum((V.to(tl.float32) * dV.to(tl.float32)), axis=0)  # (V . dV) 1
@@ -4251,11 +4261,11 @@ def backward_unroll_2_others(
                 decayed = decayed_sum(
                     do_v, s.to(tl.float32), g_sums + step * M,
                     g_rests + step * M if EXACT else None, g_a, g_n, g_a, g_n, m_, m__ok, last,
-                    H * M, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
+                    H * M, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} (s)_{j,m} m_{i,j,m} [(do) (v)^T]_{i,j}
-                if not FLAT:
-                    steep_from = first_steep(steep_from, g_a, g_n, m__ok, C, DT)
-                    i_new = i_ok & ((i >= steep_from) | (again > 0))
+                if not SMALL_RANGE:
+                    large_range_from = first_large_range(large_range_from, g_a, g_n, m__ok, C, DT)
+                    i_new = i_ok & ((i >= large_range_from) | (again > 0))
                 ahead4 = tl.load(
                     ahead4_p + t0 * ahead4_t + i[:, None] * ahead4_t + m_[None, :],
                     mask=i_ok[:, None] & m__ok[None, :], other=0.0,
@@ -4264,12 +4274,12 @@ def backward_unroll_2_others(
                 decayed2 = decayed_sum(
                     v_do, ahead4.to(tl.float32), g_sums + step * M,
                     g_rests + step * M if EXACT else None, g_a, g_n, g_a, g_n, m_, m__ok, last,
-                    H * M, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
+                    H * M, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} (ahead4)_{j,m} m_{i,j,m} [(v) (do)^T]_{i,j}
-                if not FLAT:
-                    steep_from = first_steep(steep_from, g_a, g_n, m__ok, C, DT)
-                    again = adds_steep(again, v_do, ahead4.to(tl.float32), steep_from, C)
-                    i_new = i_ok & ((i >= steep_from) | (again > 0))
+                if not SMALL_RANGE:
+                    large_range_from = first_large_range(large_range_from, g_a, g_n, m__ok, C, DT)
+                    again = adds_large_range(again, v_do, ahead4.to(tl.float32), large_range_from, C)
+                    i_new = i_ok & ((i >= large_range_from) | (again > 0))
                 since2 = span(g_a, g_n, 0.0, 0)
                 do_V = tl.dot(do.to(DT), V.to(DT), input_precision="tf32x3")  # (do) V^T
                 known2 = (
@@ -4285,9 +4295,10 @@ def backward_unroll_2_others(
 
 
 @triton.jit(do_not_specialize=["T", "count"])
-def backward_rows_5(
-    V_pairing_p, V_pairing_b, V_pairing_t, V_pairing_h, V_pairing_g,
-    K_pairing_p, K_pairing_b, K_pairing_t, K_pairing_h, K_pairing_g, dlog_g__out,
+def backward_per_step_5(
+    V_state_adjoint_p, V_state_adjoint_b, V_state_adjoint_t, V_state_adjoint_h, V_state_adjoint_g,
+    K_state_adjoint_p, K_state_adjoint_b, K_state_adjoint_t, K_state_adjoint_h, K_state_adjoint_g,
+    dlog_g__out,
     T, H, count,
     M: tl.constexpr, block_m_: tl.constexpr, ROWS: tl.constexpr,
 ):
@@ -4300,25 +4311,26 @@ def backward_rows_5(
     at = n.to(tl.int64) * H + h
     m_ = tl.arange(0, block_m_)
     m__ok = m_ < M
-    V_pairing = tl.zeros([ROWS, block_m_], tl.float32)
-    if V_pairing_p is not None:
-        V_pairing = tl.load(
-            V_pairing_p
-            + h // V_pairing_g * V_pairing_h
-            + (b * V_pairing_b + step * V_pairing_t)[:, None]
+    V_state_adjoint = tl.zeros([ROWS, block_m_], tl.float32)
+    if V_state_adjoint_p is not None:
+        V_state_adjoint = tl.load(
+            V_state_adjoint_p
+            + h // V_state_adjoint_g * V_state_adjoint_h
+            + (b * V_state_adjoint_b + step * V_state_adjoint_t)[:, None]
             + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0,
         ).to(tl.float32)
-    K_pairing = tl.zeros([ROWS, block_m_], tl.float32)
-    if K_pairing_p is not None:
-        K_pairing = tl.load(
-            K_pairing_p
-            + h // K_pairing_g * K_pairing_h
-            + (b * K_pairing_b + step * K_pairing_t)[:, None]
+    K_state_adjoint = tl.zeros([ROWS, block_m_], tl.float32)
+    if K_state_adjoint_p is not None:
+        K_state_adjoint = tl.load(
+            K_state_adjoint_p
+            + h // K_state_adjoint_g * K_state_adjoint_h
+            + (b * K_state_adjoint_b + step * K_state_adjoint_t)[:, None]
             + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0,
         ).to(tl.float32)
     if dlog_g__out is not None:
         tl.store(
-            dlog_g__out + at[:, None] * M + m_[None, :], K_pairing + V_pairing, mask=i_ok[:, None] & m__ok[None, :]
+            dlog_g__out + at[:, None] * M + m_[None, :], K_state_adjoint + V_state_adjoint,
+            mask=i_ok[:, None] & m__ok[None, :],
         )
 
 
@@ -4335,146 +4347,149 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     D = q.shape[-1]
     E = v.shape[-1]
     M = s.shape[-1]
-    config = choose(some.dtype, (D, E, M), "ad29f1f1d29af460")
-    lay = places(packed, (B, T, H), config.chunk)
-    blocks = places(packed, (B, T, H), config.span)
-    parts = parts_for(lay, B * H * cdiv(M, min(config.tile, config.padded(M))))
+    config = choose(some.dtype, (D, E, M), "7e216c99a4241e00")
+    layout = chunk_layout(packed, (B, T, H), config.chunk)
+    blocks = chunk_layout(packed, (B, T, H), config.span)
+    segments = segments_for(layout, B * H * cdiv(M, min(config.tile, config.padded(M))))
     K_first = whole(states.get("K"))
     V_first = whole(states.get("V"))
     dK_first = dK_starts = whole(final_cotangents.get("K"))
     dV_first = dV_starts = whole(final_cotangents.get("V"))
-    K_starts = saved["K starts"] if parts > 1 else K_first
-    V_starts = saved["V starts"] if parts > 1 else V_first
+    K_starts = saved["K starts"] if segments > 1 else K_first
+    V_starts = saved["V starts"] if segments > 1 else V_first
     do = cotangent(cotangents.get("o"), some, (B, T, H, E))
-    g_sums, g_rests, g_extents = cumulate(g, lay, config.exact)
+    g_sums, g_rests, g_extents = cumulate(g, layout, config.exact)
     scaled1 = some.new_empty((B, H, T, M))
     intra1 = some.new_empty((B, H, T, M), dtype=torch.float32)
     launch(
-        backward_prepare_1, (lay.programs,),
+        backward_prologue_1, (layout.programs,),
         scaled1, s, *strides(s, H), g_sums, g_rests, intra1, q, *strides(q, H), k, *strides(k, H),
         g_extents,
-        *lay.at_once, lay.programs,
-        D=D, M=M, block_d=config.padded(D), part_m_=min(config.block, config.padded(M)), FLAT=True,
-        GROUP=GROUP, CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
-        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1,
-        maxnreg=config.registers,
+        *layout.at_once, layout.programs,
+        D=D, M=M, block_d=config.padded(D), tile_m_=min(config.block, config.padded(M)),
+        SMALL_RANGE=True, GROUP=GROUP, CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels,
+        EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=config.prologue_warps, num_stages=1, maxnreg=config.registers,
     )
     launch(
-        backward_prepare_1_others, (cdiv(lay.programs, GROUP),),
+        backward_prologue_1_slow, (cdiv(layout.programs, GROUP),),
         scaled1, s, *strides(s, H), g_sums, g_rests, intra1, q, *strides(q, H), k, *strides(k, H),
         g_extents,
-        *lay.at_once, lay.programs,
-        D=D, M=M, block_d=config.padded(D), part_m_=min(config.block, config.padded(M)), FLAT=False,
-        GROUP=GROUP, CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
-        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1,
-        maxnreg=config.registers,
+        *layout.at_once, layout.programs,
+        D=D, M=M, block_d=config.padded(D), tile_m_=min(config.block, config.padded(M)),
+        SMALL_RANGE=False, GROUP=GROUP, CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels,
+        EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=config.prologue_warps, num_stages=1, maxnreg=config.registers,
     )
     read1 = some.new_empty((B, T, H, M), dtype=torch.float32)
-    K_borders = some.new_empty((B, H, blocks.chunks, D, M), dtype=some.dtype)
-    walk = config.walk(
+    K_checkpoints = some.new_empty((B, H, blocks.chunks, D, M), dtype=some.dtype)
+    sweep = config.sweep(
         M, config.padded(D) * (q.element_size() + k.element_size()), 0,
         intra1.element_size() + scaled1.element_size() + g_sums.element_size(), elements=True,
         wide=True,
     )
     launch(
-        backward_sweep_1, (lay.sequences * parts * H * cdiv(M, walk.tile),),
-        K_starts, K_borders, intra1, g_sums, g_rests, q, *strides(q, H), read1, scaled1,
+        backward_sweep_1, (layout.sequences * segments * H * cdiv(M, sweep.tile),),
+        K_starts, K_checkpoints, intra1, g_sums, g_rests, q, *strides(q, H), read1, scaled1,
         k, *strides(k, H),
-        *lay.walked, parts, lay.length(parts), blocks.chunks,
-        D=D, M=M, block_d=min(config.slice, config.padded(D)), block_m_=walk.tile, YIELD=True,
-        WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, BLOCK=config.span,
-        C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
-        DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+        *layout.swept, segments, layout.length(segments), blocks.chunks,
+        D=D, M=M, block_d=min(config.slice, config.padded(D)), block_m_=sweep.tile, YIELD=True,
+        WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, BLOCK=config.span,
+        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
     )
     intra1 = None
     ahead1 = some.new_empty((B, T, H, M), dtype=row_dtype(some))
     launch(
-        backward_rows_1, (cdiv(B * T, config.rows(config.padded(M))) * H,),
+        backward_per_step_1, (cdiv(B * T, config.rows(config.padded(M))) * H,),
         read1, *strides(read1, H), ahead1,
         T, H, B * T,
         M=M, block_m_=config.padded(M), ROWS=config.rows(config.padded(M)), num_warps=4,
     )
     if needs & {"K", "g", "k", "q", "s"}:
-        matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
+        matrix1 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk), dtype=torch.float32)
         scaled2 = some.new_empty((B, H, T, M))
         launch(
-            backward_prepare_2, (lay.programs,),
+            backward_prologue_2, (layout.programs,),
             ahead1, *strides(ahead1, H), s, *strides(s, H), g_sums, g_rests, g_extents, scaled2,
             matrix1,
-            *lay.at_once, lay.programs,
-            M=M, part_m_=min(config.block, config.padded(M)), FLAT=True, GROUP=GROUP,
-            CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
-            DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=config.registers,
+            *layout.at_once, layout.programs,
+            M=M, tile_m_=min(config.block, config.padded(M)), SMALL_RANGE=True, GROUP=GROUP,
+            CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1,
+            maxnreg=config.registers,
         )
         launch(
-            backward_prepare_2_others, (cdiv(lay.programs, GROUP),),
+            backward_prologue_2_slow, (cdiv(layout.programs, GROUP),),
             ahead1, *strides(ahead1, H), s, *strides(s, H), g_sums, g_rests, g_extents, scaled2,
             matrix1,
-            *lay.at_once, lay.programs,
-            M=M, part_m_=min(config.block, config.padded(M)), FLAT=False, GROUP=GROUP,
-            CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
-            DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=config.registers,
+            *layout.at_once, layout.programs,
+            M=M, tile_m_=min(config.block, config.padded(M)), SMALL_RANGE=False, GROUP=GROUP,
+            CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1,
+            maxnreg=config.registers,
         )
     if needs & {"K", "g", "k", "q", "s"}:
         read2 = some.new_empty((B, T, H, E), dtype=torch.float32)
-        V_borders = some.new_empty((B, H, blocks.chunks, M, E), dtype=some.dtype)
-        walk = config.walk(
+        V_checkpoints = some.new_empty((B, H, blocks.chunks, M, E), dtype=some.dtype)
+        sweep = config.sweep(
             E, config.padded(M) * (scaled2.element_size() + scaled1.element_size()),
             config.chunk * matrix1.element_size(), v.element_size(),
         )
         launch(
-            backward_sweep_2, (lay.sequences * parts * H * cdiv(E, walk.tile),),
-            V_starts, V_borders, scaled2, v, *strides(v, H), matrix1, read2, g_sums, g_rests, scaled1,
-            *lay.walked, parts, lay.length(parts), blocks.chunks,
-            M=M, E=E, block_m_=min(config.slice, config.padded(M)), block_e=walk.tile, YIELD=True,
-            WARPS=walk.warps, STAGES=walk.stages, BLOCK=config.span, C=config.chunk,
-            LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+            backward_sweep_2, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
+            V_starts, V_checkpoints, scaled2, v, *strides(v, H), matrix1, read2, g_sums, g_rests,
+            scaled1,
+            *layout.swept, segments, layout.length(segments), blocks.chunks,
+            M=M, E=E, block_m_=min(config.slice, config.padded(M)), block_e=sweep.tile, YIELD=True,
+            WARPS=sweep.warps, STAGES=sweep.stages, BLOCK=config.span, C=config.chunk,
+            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
     matrix1 = scaled2 = None
     if needs & {"K", "g", "k", "q", "s"}:
         intra2 = some.new_empty((B, H, T, M), dtype=torch.float32)
         launch(
-            backward_prepare_3, (lay.programs,),
+            backward_prologue_3, (layout.programs,),
             intra2, do, *strides(do, H), v, *strides(v, H), s, *strides(s, H), g_sums, g_rests,
             g_extents,
-            *lay.at_once, lay.programs,
-            E=E, M=M, block_e=config.padded(E), part_m_=min(config.block, config.padded(M)), FLAT=True,
-            GROUP=GROUP, CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
-            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1,
-            maxnreg=config.registers,
+            *layout.at_once, layout.programs,
+            E=E, M=M, block_e=config.padded(E), tile_m_=min(config.block, config.padded(M)),
+            SMALL_RANGE=True, GROUP=GROUP, CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels,
+            EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=config.prologue_warps, num_stages=1, maxnreg=config.registers,
         )
         launch(
-            backward_prepare_3_others, (cdiv(lay.programs, GROUP),),
+            backward_prologue_3_slow, (cdiv(layout.programs, GROUP),),
             intra2, do, *strides(do, H), v, *strides(v, H), s, *strides(s, H), g_sums, g_rests,
             g_extents,
-            *lay.at_once, lay.programs,
-            E=E, M=M, block_e=config.padded(E), part_m_=min(config.block, config.padded(M)), FLAT=False,
-            GROUP=GROUP, CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
-            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1,
-            maxnreg=config.registers,
+            *layout.at_once, layout.programs,
+            E=E, M=M, block_e=config.padded(E), tile_m_=min(config.block, config.padded(M)),
+            SMALL_RANGE=False, GROUP=GROUP, CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels,
+            EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=config.prologue_warps, num_stages=1, maxnreg=config.registers,
         )
     if needs & {"K", "g", "k", "q", "s"}:
         read3 = some.new_empty((B, T, H, M), dtype=some.dtype)
-        walk = config.walk(
+        sweep = config.sweep(
             M, config.padded(E) * (do.element_size() + v.element_size()), 0,
             intra2.element_size() + scaled1.element_size() + g_sums.element_size(), elements=True,
         )
         launch(
-            backward_sweep_3, (lay.sequences * parts * H * cdiv(M, walk.tile),),
+            backward_sweep_3, (layout.sequences * segments * H * cdiv(M, sweep.tile),),
             V_starts, intra2, do, *strides(do, H), g_sums, g_rests, read3, scaled1, v, *strides(v, H),
-            *lay.walked, parts, lay.length(parts),
-            E=E, M=M, block_e=min(config.slice, config.padded(E)), block_m_=walk.tile, YIELD=True,
-            WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
-            LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+            *layout.swept, segments, layout.length(segments),
+            E=E, M=M, block_e=min(config.slice, config.padded(E)), block_m_=sweep.tile, YIELD=True,
+            WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
+            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
     intra2 = None
     if needs & {"K", "g", "k", "q", "s"}:
         if needs & {"K", "g", "k", "q", "s"}:
             ahead2 = some.new_empty((B, T, H, M), dtype=row_dtype(some))
             launch(
-                backward_rows_2, (cdiv(B * T, config.rows(config.padded(E), config.padded(M))) * H,),
+                backward_per_step_2, (cdiv(B * T, config.rows(config.padded(E), config.padded(M))) * H,),
                 read1, *strides(read1, H), do, *strides(do, H), read2, *strides(read2, H),
                 read3, *strides(read3, H), ahead2,
                 T, H, B * T,
@@ -4486,268 +4501,274 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         scaled3 = some.new_empty((B, H, T, M))
         intra3 = some.new_empty((B, H, T, M), dtype=torch.float32)
         launch(
-            backward_prepare_4, (lay.programs,),
+            backward_prologue_4, (layout.programs,),
             scaled3, g_sums, g_rests, ahead2, *strides(ahead2, H), intra3, k, *strides(k, H),
             q, *strides(q, H), g_extents,
-            *lay.at_once, lay.programs,
-            D=D, M=M, block_d=config.padded(D), part_m_=min(config.block, config.padded(M)), FLAT=True,
-            GROUP=GROUP, CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
-            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1,
-            maxnreg=config.registers,
+            *layout.at_once, layout.programs,
+            D=D, M=M, block_d=config.padded(D), tile_m_=min(config.block, config.padded(M)),
+            SMALL_RANGE=True, GROUP=GROUP, CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels,
+            EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=config.prologue_warps, num_stages=1, maxnreg=config.registers,
         )
         launch(
-            backward_prepare_4_others, (cdiv(lay.programs, GROUP),),
+            backward_prologue_4_slow, (cdiv(layout.programs, GROUP),),
             scaled3, g_sums, g_rests, ahead2, *strides(ahead2, H), intra3, k, *strides(k, H),
             q, *strides(q, H), g_extents,
-            *lay.at_once, lay.programs,
-            D=D, M=M, block_d=config.padded(D), part_m_=min(config.block, config.padded(M)), FLAT=False,
-            GROUP=GROUP, CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
-            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1,
-            maxnreg=config.registers,
+            *layout.at_once, layout.programs,
+            D=D, M=M, block_d=config.padded(D), tile_m_=min(config.block, config.padded(M)),
+            SMALL_RANGE=False, GROUP=GROUP, CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels,
+            EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=config.prologue_warps, num_stages=1, maxnreg=config.registers,
         )
     if needs & {"K", "g", "k", "s"}:
-        if parts > 1 or exchange is not None:
-            dK_ends = some.new_empty((B * parts, H, D, M), dtype=torch.float32)
-            walk = config.walk(
+        if segments > 1 or exchange is not None:
+            dK_ends = some.new_empty((B * segments, H, D, M), dtype=torch.float32)
+            sweep = config.sweep(
                 M, config.padded(D) * q.element_size(), 0, scaled3.element_size() + g_sums.element_size(), elements=True
             )
             launch(
-                backward_sweep_4, (lay.sequences * parts * H * cdiv(M, walk.tile),),
+                backward_sweep_4, (layout.sequences * segments * H * cdiv(M, sweep.tile),),
                 None, dK_ends, None, intra3, g_sums, g_rests, k, *strides(k, H), None, scaled3,
                 q, *strides(q, H),
-                *lay.walked, parts, lay.length(parts), blocks.chunks,
-                D=D, M=M, block_d=min(config.slice, config.padded(D)), block_m_=walk.tile, YIELD=False,
-                WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, BLOCK=config.span,
-                C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
-                DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+                *layout.swept, segments, layout.length(segments), blocks.chunks,
+                D=D, M=M, block_d=min(config.slice, config.padded(D)), block_m_=sweep.tile, YIELD=False,
+                WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, BLOCK=config.span,
+                C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+                DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
             )
             if exchange is not None:  # other segments of the sequence are elsewhere
                 dK_coming = exchange.begin(
                     (
                         map_of_all(
-                            "K", dK_first, dK_ends, lay, parts, False, decay=(g_sums, g_rests),
-                            axis=1, exact=config.exact,
+                            "K", dK_first, dK_ends, layout, segments, False,
+                            decay=(g_sums, g_rests), axis=1, exact=config.exact,
                         ),
                     )
                 )
     if needs & {"K", "g", "k", "s"}:
-        if parts > 1 or exchange is not None:
+        if segments > 1 or exchange is not None:
             if exchange is not None:
                 ((dK_first, dK_starts),) = dK_coming()
             else:
-                dK_starts = chained(dK_first, dK_ends, lay, parts, False, (g_sums, g_rests), 1, config.exact)
+                dK_starts = chained(dK_first, dK_ends, layout, segments, False, (g_sums, g_rests), 1, config.exact)
     dK_ends = None
     if needs & {"K", "g", "k", "s"}:
         ds_3 = some.new_empty((B, T, H, M), dtype=torch.float32)
-        dK_borders = some.new_empty((B, H, blocks.chunks, D, M), dtype=some.dtype)
-        dK_last = some.new_empty((lay.sequences, H, D, M), dtype=torch.float32) if needs & {"K"} else None
-        walk = config.walk(
+        dK_checkpoints = some.new_empty((B, H, blocks.chunks, D, M), dtype=some.dtype)
+        dK_last = some.new_empty((layout.sequences, H, D, M), dtype=torch.float32) if needs & {"K"} else None
+        sweep = config.sweep(
             M, config.padded(D) * (k.element_size() + q.element_size()), 0,
             intra3.element_size() + scaled3.element_size() + g_sums.element_size(), elements=True,
             wide=True,
         )
         launch(
-            backward_sweep_4, (lay.sequences * parts * H * cdiv(M, walk.tile),),
-            dK_starts, dK_last, dK_borders, intra3, g_sums, g_rests, k, *strides(k, H), ds_3, scaled3,
-            q, *strides(q, H),
-            *lay.walked, parts, lay.length(parts), blocks.chunks,
-            D=D, M=M, block_d=min(config.slice, config.padded(D)), block_m_=walk.tile, YIELD=True,
-            WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, BLOCK=config.span,
-            C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
-            DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+            backward_sweep_4, (layout.sequences * segments * H * cdiv(M, sweep.tile),),
+            dK_starts, dK_last, dK_checkpoints, intra3, g_sums, g_rests, k, *strides(k, H), ds_3,
+            scaled3, q, *strides(q, H),
+            *layout.swept, segments, layout.length(segments), blocks.chunks,
+            D=D, M=M, block_d=min(config.slice, config.padded(D)), block_m_=sweep.tile, YIELD=True,
+            WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, BLOCK=config.span,
+            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
     intra3 = None
     if needs & {"g", "k"}:
-        matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
+        matrix2 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk), dtype=torch.float32)
         scaled4 = some.new_empty((B, H, T, M))
         launch(
-            backward_prepare_5, (lay.programs,),
+            backward_prologue_5, (layout.programs,),
             s, *strides(s, H), ahead2, *strides(ahead2, H), g_sums, g_rests, g_extents, scaled4,
             matrix2,
-            *lay.at_once, lay.programs,
-            M=M, part_m_=min(config.block, config.padded(M)), FLAT=True, GROUP=GROUP,
-            CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
-            DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=config.registers,
+            *layout.at_once, layout.programs,
+            M=M, tile_m_=min(config.block, config.padded(M)), SMALL_RANGE=True, GROUP=GROUP,
+            CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1,
+            maxnreg=config.registers,
         )
         launch(
-            backward_prepare_5_others, (cdiv(lay.programs, GROUP),),
+            backward_prologue_5_slow, (cdiv(layout.programs, GROUP),),
             s, *strides(s, H), ahead2, *strides(ahead2, H), g_sums, g_rests, g_extents, scaled4,
             matrix2,
-            *lay.at_once, lay.programs,
-            M=M, part_m_=min(config.block, config.padded(M)), FLAT=False, GROUP=GROUP,
-            CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
-            DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=config.registers,
+            *layout.at_once, layout.programs,
+            M=M, tile_m_=min(config.block, config.padded(M)), SMALL_RANGE=False, GROUP=GROUP,
+            CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1,
+            maxnreg=config.registers,
         )
     if needs & {"g", "k"}:
         dk = some.new_empty((B, T, H, D), dtype=some.dtype)
-        walk = config.walk(
+        sweep = config.sweep(
             D, config.padded(M) * (scaled4.element_size() + scaled3.element_size()),
             config.chunk * matrix2.element_size(), q.element_size(),
         )
         launch(
-            backward_sweep_5, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+            backward_sweep_5, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
             dK_starts, scaled4, q, *strides(q, H), matrix2, dk, g_sums, g_rests, scaled3,
-            *lay.walked, parts, lay.length(parts),
-            M=M, D=D, block_m_=min(config.slice, config.padded(M)), block_d=walk.tile, YIELD=True,
-            WARPS=walk.warps, STAGES=walk.stages, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
-            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2,
-            maxnreg=walk.registers,
+            *layout.swept, segments, layout.length(segments),
+            M=M, D=D, block_m_=min(config.slice, config.padded(M)), block_d=sweep.tile, YIELD=True,
+            WARPS=sweep.warps, STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels,
+            EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps,
+            num_stages=2, maxnreg=sweep.registers,
         )
     matrix2 = scaled3 = None
     if needs & {"V", "g", "s", "v"}:
-        matrix3 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
+        matrix3 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk), dtype=torch.float32)
         scaled4 = some.new_empty((B, H, T, M))
         scaled5 = some.new_empty((B, H, T, M))
         launch(
-            backward_prepare_6, (lay.programs,),
+            backward_prologue_6, (layout.programs,),
             s, *strides(s, H), ahead1, *strides(ahead1, H), g_sums, g_rests, g_extents, scaled4,
             scaled5, matrix3,
-            *lay.at_once, lay.programs,
-            M=M, part_m_=min(config.block, config.padded(M)), FLAT=True, GROUP=GROUP,
-            CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
-            DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=config.registers,
+            *layout.at_once, layout.programs,
+            M=M, tile_m_=min(config.block, config.padded(M)), SMALL_RANGE=True, GROUP=GROUP,
+            CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1,
+            maxnreg=config.registers,
         )
         launch(
-            backward_prepare_6_others, (cdiv(lay.programs, GROUP),),
+            backward_prologue_6_slow, (cdiv(layout.programs, GROUP),),
             s, *strides(s, H), ahead1, *strides(ahead1, H), g_sums, g_rests, g_extents, scaled4,
             scaled5, matrix3,
-            *lay.at_once, lay.programs,
-            M=M, part_m_=min(config.block, config.padded(M)), FLAT=False, GROUP=GROUP,
-            CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
-            DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=config.registers,
+            *layout.at_once, layout.programs,
+            M=M, tile_m_=min(config.block, config.padded(M)), SMALL_RANGE=False, GROUP=GROUP,
+            CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1,
+            maxnreg=config.registers,
         )
     ahead3 = some.new_empty((B, T, H), dtype=torch.float32)
     launch(
-        backward_rows_3, (cdiv(B * T, config.rows(config.padded(M))) * H,),
+        backward_per_step_3, (cdiv(B * T, config.rows(config.padded(M))) * H,),
         read1, *strides(read1, H), ahead3,
         T, H, B * T,
         M=M, block_m_=config.padded(M), ROWS=config.rows(config.padded(M)), num_warps=4,
     )
     if needs & {"V", "g", "s", "v"}:
-        if parts > 1 or exchange is not None:
-            dV_ends = some.new_empty((B * parts, H, M, E), dtype=torch.float32)
-            walk = config.walk(E, config.padded(M) * scaled5.element_size(), 0, do.element_size(), elements=True)
+        if segments > 1 or exchange is not None:
+            dV_ends = some.new_empty((B * segments, H, M, E), dtype=torch.float32)
+            sweep = config.sweep(E, config.padded(M) * scaled5.element_size(), 0, do.element_size(), elements=True)
             launch(
-                backward_sweep_6, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+                backward_sweep_6, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
                 None, dV_ends, None, scaled4, do, *strides(do, H), matrix3, ahead3, *strides(ahead3, H),
                 None, g_sums, g_rests, scaled5,
-                *lay.walked, parts, lay.length(parts), blocks.chunks,
-                M=M, E=E, block_m_=min(config.slice, config.padded(M)), block_e=walk.tile, YIELD=False,
-                WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, BLOCK=config.span,
-                C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
-                DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+                *layout.swept, segments, layout.length(segments), blocks.chunks,
+                M=M, E=E, block_m_=min(config.slice, config.padded(M)), block_e=sweep.tile, YIELD=False,
+                WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, BLOCK=config.span,
+                C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+                DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
             )
             if exchange is not None:  # other segments of the sequence are elsewhere
                 dV_coming = exchange.begin(
                     (
                         map_of_all(
-                            "V", dV_first, dV_ends, lay, parts, False, decay=(g_sums, g_rests),
-                            axis=0, exact=config.exact,
+                            "V", dV_first, dV_ends, layout, segments, False,
+                            decay=(g_sums, g_rests), axis=0, exact=config.exact,
                         ),
                     )
                 )
     if needs & {"V", "g", "s", "v"}:
-        if parts > 1 or exchange is not None:
+        if segments > 1 or exchange is not None:
             if exchange is not None:
                 ((dV_first, dV_starts),) = dV_coming()
             else:
-                dV_starts = chained(dV_first, dV_ends, lay, parts, False, (g_sums, g_rests), 0, config.exact)
+                dV_starts = chained(dV_first, dV_ends, layout, segments, False, (g_sums, g_rests), 0, config.exact)
     dV_ends = None
     if needs & {"V", "g", "s", "v"}:
         dv = some.new_empty((B, T, H, E), dtype=some.dtype)
-        dV_borders = some.new_empty((B, H, blocks.chunks, M, E), dtype=some.dtype)
-        dV_last = some.new_empty((lay.sequences, H, M, E), dtype=torch.float32) if needs & {"V"} else None
-        walk = config.walk(
+        dV_checkpoints = some.new_empty((B, H, blocks.chunks, M, E), dtype=some.dtype)
+        dV_last = some.new_empty((layout.sequences, H, M, E), dtype=torch.float32) if needs & {"V"} else None
+        sweep = config.sweep(
             E, config.padded(M) * (scaled4.element_size() + scaled5.element_size()),
             config.chunk * matrix3.element_size(), do.element_size(), elements=True,
         )
         launch(
-            backward_sweep_6, (lay.sequences * parts * H * cdiv(E, walk.tile),),
-            dV_starts, dV_last, dV_borders, scaled4, do, *strides(do, H), matrix3,
+            backward_sweep_6, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
+            dV_starts, dV_last, dV_checkpoints, scaled4, do, *strides(do, H), matrix3,
             ahead3, *strides(ahead3, H), dv, g_sums, g_rests, scaled5,
-            *lay.walked, parts, lay.length(parts), blocks.chunks,
-            M=M, E=E, block_m_=min(config.slice, config.padded(M)), block_e=walk.tile, YIELD=True,
-            WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, BLOCK=config.span,
-            C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
-            DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+            *layout.swept, segments, layout.length(segments), blocks.chunks,
+            M=M, E=E, block_m_=min(config.slice, config.padded(M)), block_e=sweep.tile, YIELD=True,
+            WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, BLOCK=config.span,
+            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
     matrix3 = scaled4 = None
     if needs & {"g", "s"}:
         intra4 = some.new_empty((B, H, T, M), dtype=torch.float32)
         launch(
-            backward_prepare_7, (lay.programs,),
+            backward_prologue_7, (layout.programs,),
             intra4, v, *strides(v, H), do, *strides(do, H), ahead1, *strides(ahead1, H),
             ahead3, *strides(ahead3, H), g_sums, g_rests, g_extents,
-            *lay.at_once, lay.programs,
-            E=E, M=M, block_e=config.padded(E), part_m_=min(config.block, config.padded(M)), FLAT=True,
-            GROUP=GROUP, CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
-            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1,
-            maxnreg=config.registers,
+            *layout.at_once, layout.programs,
+            E=E, M=M, block_e=config.padded(E), tile_m_=min(config.block, config.padded(M)),
+            SMALL_RANGE=True, GROUP=GROUP, CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels,
+            EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=config.prologue_warps, num_stages=1, maxnreg=config.registers,
         )
         launch(
-            backward_prepare_7_others, (cdiv(lay.programs, GROUP),),
+            backward_prologue_7_slow, (cdiv(layout.programs, GROUP),),
             intra4, v, *strides(v, H), do, *strides(do, H), ahead1, *strides(ahead1, H),
             ahead3, *strides(ahead3, H), g_sums, g_rests, g_extents,
-            *lay.at_once, lay.programs,
-            E=E, M=M, block_e=config.padded(E), part_m_=min(config.block, config.padded(M)), FLAT=False,
-            GROUP=GROUP, CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
-            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1,
-            maxnreg=config.registers,
+            *layout.at_once, layout.programs,
+            E=E, M=M, block_e=config.padded(E), tile_m_=min(config.block, config.padded(M)),
+            SMALL_RANGE=False, GROUP=GROUP, CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels,
+            EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=config.prologue_warps, num_stages=1, maxnreg=config.registers,
         )
     ahead1 = None
     if needs & {"g", "s"}:
         ds = some.new_empty((B, T, H, M), dtype=some.dtype)
-        walk = config.walk(
+        sweep = config.sweep(
             M, config.padded(E) * (v.element_size() + do.element_size()), 0,
             intra4.element_size() + ds_3.element_size() + scaled5.element_size() + g_sums.element_size(),
             elements=True,
         )
         launch(
-            backward_sweep_7, (lay.sequences * parts * H * cdiv(M, walk.tile),),
+            backward_sweep_7, (layout.sequences * segments * H * cdiv(M, sweep.tile),),
             dV_starts, intra4, g_sums, g_rests, v, *strides(v, H), ds_3, *strides(ds_3, H), ds, scaled5,
             ahead3, *strides(ahead3, H), do, *strides(do, H),
-            *lay.walked, parts, lay.length(parts),
-            E=E, M=M, block_e=min(config.slice, config.padded(E)), block_m_=walk.tile, YIELD=True,
-            WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
-            LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+            *layout.swept, segments, layout.length(segments),
+            E=E, M=M, block_e=min(config.slice, config.padded(E)), block_m_=sweep.tile, YIELD=True,
+            WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
+            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
     ahead3 = ds_3 = intra4 = scaled5 = None
     if needs & {"g", "q"}:
-        matrix4 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
+        matrix4 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk), dtype=torch.float32)
         scaled6 = some.new_empty((B, H, T, M))
         launch(
-            backward_prepare_8, (lay.programs,),
+            backward_prologue_8, (layout.programs,),
             ahead2, *strides(ahead2, H), s, *strides(s, H), g_sums, g_rests, g_extents, scaled6,
             matrix4,
-            *lay.at_once, lay.programs,
-            M=M, part_m_=min(config.block, config.padded(M)), FLAT=True, GROUP=GROUP,
-            CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
-            DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=config.registers,
+            *layout.at_once, layout.programs,
+            M=M, tile_m_=min(config.block, config.padded(M)), SMALL_RANGE=True, GROUP=GROUP,
+            CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1,
+            maxnreg=config.registers,
         )
         launch(
-            backward_prepare_8_others, (cdiv(lay.programs, GROUP),),
+            backward_prologue_8_slow, (cdiv(layout.programs, GROUP),),
             ahead2, *strides(ahead2, H), s, *strides(s, H), g_sums, g_rests, g_extents, scaled6,
             matrix4,
-            *lay.at_once, lay.programs,
-            M=M, part_m_=min(config.block, config.padded(M)), FLAT=False, GROUP=GROUP,
-            CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
-            DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=config.registers,
+            *layout.at_once, layout.programs,
+            M=M, tile_m_=min(config.block, config.padded(M)), SMALL_RANGE=False, GROUP=GROUP,
+            CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1,
+            maxnreg=config.registers,
         )
     if needs & {"g", "q"}:
         dq = some.new_empty((B, T, H, D), dtype=some.dtype)
-        walk = config.walk(
+        sweep = config.sweep(
             D, config.padded(M) * (scaled6.element_size() + scaled1.element_size()),
             config.chunk * matrix4.element_size(), k.element_size(),
         )
         launch(
-            backward_sweep_8, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+            backward_sweep_8, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
             K_starts, scaled6, k, *strides(k, H), matrix4, dq, g_sums, g_rests, scaled1,
-            *lay.walked, parts, lay.length(parts),
-            M=M, D=D, block_m_=min(config.slice, config.padded(M)), block_d=walk.tile, YIELD=True,
-            WARPS=walk.warps, STAGES=walk.stages, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
-            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2,
-            maxnreg=walk.registers,
+            *layout.swept, segments, layout.length(segments),
+            M=M, D=D, block_m_=min(config.slice, config.padded(M)), block_d=sweep.tile, YIELD=True,
+            WARPS=sweep.warps, STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels,
+            EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps,
+            num_stages=2, maxnreg=sweep.registers,
         )
     matrix4 = scaled1 = scaled6 = None
     gradients, initial = {}, {}
@@ -4755,29 +4776,29 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         K_ = some.new_empty((B, T, H, M), dtype=torch.float32)
         launch(
             backward_unroll_1, (blocks.programs * cdiv(M, min(config.read_tile, config.padded(M))),),
-            K_borders, dK_borders, g_sums, g_rests, k, *strides(k, H), s, *strides(s, H),
+            K_checkpoints, dK_checkpoints, g_sums, g_rests, k, *strides(k, H), s, *strides(s, H),
             ahead2, *strides(ahead2, H), q, *strides(q, H), g_extents, K_,
             *blocks.at_once, blocks.programs,
             D=D, M=M, block_d=config.padded(D), block_m_=min(config.read_tile, config.padded(M)),
-            FLAT=True, GROUP=GROUP, CHUNK=config.chunk, C=config.span, LEVELS=LEVELS, EVEN=blocks.even,
-            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.read_warps(config.padded(D)),
-            num_stages=1, maxnreg=config.most,
+            SMALL_RANGE=True, GROUP=GROUP, CHUNK=config.chunk, C=config.span, LEVELS=LEVELS,
+            EVEN=blocks.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=config.read_warps(config.padded(D)), num_stages=1, maxnreg=config.most,
         )
         launch(
-            backward_unroll_1_others, (cdiv(blocks.programs, GROUP) * cdiv(M, min(config.read_tile, config.padded(M))),),
-            K_borders, dK_borders, g_sums, g_rests, k, *strides(k, H), s, *strides(s, H),
+            backward_unroll_1_slow, (cdiv(blocks.programs, GROUP) * cdiv(M, min(config.read_tile, config.padded(M))),),
+            K_checkpoints, dK_checkpoints, g_sums, g_rests, k, *strides(k, H), s, *strides(s, H),
             ahead2, *strides(ahead2, H), q, *strides(q, H), g_extents, K_,
             *blocks.at_once, blocks.programs,
             D=D, M=M, block_d=config.padded(D), block_m_=min(config.read_tile, config.padded(M)),
-            FLAT=False, GROUP=GROUP, CHUNK=config.chunk, C=config.span, LEVELS=LEVELS, EVEN=blocks.even,
-            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.read_warps(config.padded(D)),
-            num_stages=1, maxnreg=config.most,
+            SMALL_RANGE=False, GROUP=GROUP, CHUNK=config.chunk, C=config.span, LEVELS=LEVELS,
+            EVEN=blocks.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=config.read_warps(config.padded(D)), num_stages=1, maxnreg=config.most,
         )
-        K_pairing = K_
-    K_ = K_borders = ahead2 = dK_borders = None
+        K_state_adjoint = K_
+    K_ = K_checkpoints = ahead2 = dK_checkpoints = None
     ahead4 = some.new_empty((B, T, H, M), dtype=row_dtype(some))
     launch(
-        backward_rows_4, (cdiv(B * T, config.rows(config.padded(M))) * H,),
+        backward_per_step_4, (cdiv(B * T, config.rows(config.padded(M))) * H,),
         read1, *strides(read1, H), ahead4,
         T, H, B * T,
         M=M, block_m_=config.padded(M), ROWS=config.rows(config.padded(M)), num_warps=4,
@@ -4787,32 +4808,33 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         V_ = some.new_empty((B, T, H, M), dtype=torch.float32)
         launch(
             backward_unroll_2, (blocks.programs * cdiv(M, min(config.read_tile, config.padded(M))),),
-            V_borders, dV_borders, g_sums, g_rests, v, *strides(v, H), s, *strides(s, H),
+            V_checkpoints, dV_checkpoints, g_sums, g_rests, v, *strides(v, H), s, *strides(s, H),
             do, *strides(do, H), g_extents, ahead4, *strides(ahead4, H), V_,
             *blocks.at_once, blocks.programs,
             M=M, E=E, block_m_=min(config.read_tile, config.padded(M)), block_e=config.padded(E),
-            FLAT=True, GROUP=GROUP, CHUNK=config.chunk, C=config.span, LEVELS=LEVELS, EVEN=blocks.even,
-            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.read_warps(config.padded(E)),
-            num_stages=1, maxnreg=config.most,
+            SMALL_RANGE=True, GROUP=GROUP, CHUNK=config.chunk, C=config.span, LEVELS=LEVELS,
+            EVEN=blocks.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=config.read_warps(config.padded(E)), num_stages=1, maxnreg=config.most,
         )
         launch(
-            backward_unroll_2_others, (cdiv(blocks.programs, GROUP) * cdiv(M, min(config.read_tile, config.padded(M))),),
-            V_borders, dV_borders, g_sums, g_rests, v, *strides(v, H), s, *strides(s, H),
+            backward_unroll_2_slow, (cdiv(blocks.programs, GROUP) * cdiv(M, min(config.read_tile, config.padded(M))),),
+            V_checkpoints, dV_checkpoints, g_sums, g_rests, v, *strides(v, H), s, *strides(s, H),
             do, *strides(do, H), g_extents, ahead4, *strides(ahead4, H), V_,
             *blocks.at_once, blocks.programs,
             M=M, E=E, block_m_=min(config.read_tile, config.padded(M)), block_e=config.padded(E),
-            FLAT=False, GROUP=GROUP, CHUNK=config.chunk, C=config.span, LEVELS=LEVELS, EVEN=blocks.even,
-            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.read_warps(config.padded(E)),
-            num_stages=1, maxnreg=config.most,
+            SMALL_RANGE=False, GROUP=GROUP, CHUNK=config.chunk, C=config.span, LEVELS=LEVELS,
+            EVEN=blocks.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=config.read_warps(config.padded(E)), num_stages=1, maxnreg=config.most,
         )
-        V_pairing = V_
-    V_ = V_borders = ahead4 = dV_borders = g_extents = g_rests = g_sums = None
+        V_state_adjoint = V_
+    V_ = V_checkpoints = ahead4 = dV_checkpoints = g_extents = g_rests = g_sums = None
     if needs & {"g"}:
         dlog_g_ = some.new_empty((B, T, H, M), dtype=torch.float32) if "g" in needs else None
         launch(
-            backward_rows_5, (cdiv(B * T, config.rows(config.padded(M))) * H,),
-            *((V_pairing, *strides(V_pairing, H)) if "g" in needs else (None, 0, 0, 0, 1)),
-            *((K_pairing, *strides(K_pairing, H)) if "g" in needs else (None, 0, 0, 0, 1)), dlog_g_,
+            backward_per_step_5, (cdiv(B * T, config.rows(config.padded(M))) * H,),
+            *((V_state_adjoint, *strides(V_state_adjoint, H)) if "g" in needs else (None, 0, 0, 0, 1)),
+            *((K_state_adjoint, *strides(K_state_adjoint, H)) if "g" in needs else (None, 0, 0, 0, 1)),
+            dlog_g_,
             T, H, B * T,
             M=M, block_m_=config.padded(M), ROWS=config.rows(config.padded(M)), num_warps=4,
         )
@@ -4874,10 +4896,10 @@ def step_kernel(
     heads, q_group, k_group, v_group, s_group, g_group,
     size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
     size_m: tl.constexpr, block_m: tl.constexpr,
-    parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
+    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
 ):
     """Each program: one batch entry and head, one step."""
-    place = tl.program_id(0) // parts
+    place = tl.program_id(0) // programs
     if flat:  # more batch entries than a grid is high
         batch = tl.cast(place // heads, tl.int64)
         head = tl.cast(place % heads, tl.int64)
@@ -4956,11 +4978,11 @@ def steps_kernel(
     o_stride0, o_stride1, o_stride2, heads, q_group, k_group, v_group, s_group, g_group, steps,
     size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
     size_m: tl.constexpr, block_m: tl.constexpr,
-    parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
+    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
     yields: tl.constexpr, keeps: tl.constexpr, ends: tl.constexpr,
 ):
     """Each program: one sequence and head, one step after the other, with the state in registers."""
-    place = tl.program_id(0) // parts
+    place = tl.program_id(0) // programs
     if flat:  # more batch entries than a grid is high
         batch = tl.cast(place // heads, tl.int64)
         head = tl.cast(place % heads, tl.int64)
@@ -5005,26 +5027,26 @@ def steps_kernel(
     K = tl.load(K_at + at_d[:, None] * K_stride2 + at_m[None, :] * K_stride3, mask=in_d_m, other=0.0)
     V = tl.load(V_at + at_m[:, None] * V_stride2 + at_e[None, :] * V_stride3, mask=in_m_e, other=0.0)
     now = tl.cast(0, tl.int64)
-    q_ahead = tl.load(q_at + now * q_stride1 + wide_d * q_stride3, mask=in_d, other=0.0)
-    k_ahead = tl.load(k_at + now * k_stride1 + wide_d * k_stride3, mask=in_d, other=0.0)
-    v_ahead = tl.load(v_at + now * v_stride1 + wide_e * v_stride3, mask=in_e, other=0.0)
-    s_ahead = tl.load(s_at + now * s_stride1 + wide_m * s_stride3, mask=in_m, other=0.0)
-    g_ahead = tl.load(g_at + now * g_stride1 + wide_m * g_stride3, mask=in_m, other=0.0)
+    q_prefetched = tl.load(q_at + now * q_stride1 + wide_d * q_stride3, mask=in_d, other=0.0)
+    k_prefetched = tl.load(k_at + now * k_stride1 + wide_d * k_stride3, mask=in_d, other=0.0)
+    v_prefetched = tl.load(v_at + now * v_stride1 + wide_e * v_stride3, mask=in_e, other=0.0)
+    s_prefetched = tl.load(s_at + now * s_stride1 + wide_m * s_stride3, mask=in_m, other=0.0)
+    g_prefetched = tl.load(g_at + now * g_stride1 + wide_m * g_stride3, mask=in_m, other=0.0)
     K = K.to(tl.float32)
     V = V.to(tl.float32)
     for offset in range(count):
         now = tl.cast(offset, tl.int64)
         then = tl.minimum(now + 1, count - 1)
-        q = q_ahead.to(tl.float32)
-        q_ahead = tl.load(q_at + then * q_stride1 + wide_d * q_stride3, mask=in_d, other=0.0)
-        k = k_ahead.to(tl.float32)
-        k_ahead = tl.load(k_at + then * k_stride1 + wide_d * k_stride3, mask=in_d, other=0.0)
-        v = v_ahead.to(tl.float32)
-        v_ahead = tl.load(v_at + then * v_stride1 + wide_e * v_stride3, mask=in_e, other=0.0)
-        s = s_ahead.to(tl.float32)
-        s_ahead = tl.load(s_at + then * s_stride1 + wide_m * s_stride3, mask=in_m, other=0.0)
-        g = tl.exp(g_ahead.to(tl.float32))
-        g_ahead = tl.load(g_at + then * g_stride1 + wide_m * g_stride3, mask=in_m, other=0.0)
+        q = q_prefetched.to(tl.float32)
+        q_prefetched = tl.load(q_at + then * q_stride1 + wide_d * q_stride3, mask=in_d, other=0.0)
+        k = k_prefetched.to(tl.float32)
+        k_prefetched = tl.load(k_at + then * k_stride1 + wide_d * k_stride3, mask=in_d, other=0.0)
+        v = v_prefetched.to(tl.float32)
+        v_prefetched = tl.load(v_at + then * v_stride1 + wide_e * v_stride3, mask=in_e, other=0.0)
+        s = s_prefetched.to(tl.float32)
+        s_prefetched = tl.load(s_at + then * s_stride1 + wide_m * s_stride3, mask=in_m, other=0.0)
+        g = tl.exp(g_prefetched.to(tl.float32))
+        g_prefetched = tl.load(g_at + then * g_stride1 + wide_m * g_stride3, mask=in_m, other=0.0)
         t1 = g[None, :] * K + k[:, None] * s[None, :]
         t2 = s[:, None] * v[None, :] + g[:, None] * V
         t3 = tl.sum(q[:, None] * t1, axis=0)

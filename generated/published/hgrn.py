@@ -62,11 +62,12 @@ from chunkform.runtime.op.version import written_for
 
 written_for("0.1", __file__)
 
-from chunkform.runtime.chunk_kernels.chunk_layout import places
+from chunkform.runtime.chunk_kernels.chunk_layout import chunk_layout
 from chunkform.runtime.chunk_kernels.elementwise_scan import (
-    SCAN, one_after_other, scan_parts, scan_stages, scan_width, scanned, times, with_those_before,
+    SCAN, one_after_other, scan_segments, scan_stages, scan_width, scanned, times,
+    with_those_before,
 )
-from chunkform.runtime.chunk_kernels.kernels import part_of
+from chunkform.runtime.chunk_kernels.kernels import segment_of
 from chunkform.runtime.launch.launch import cdiv, choose, cotangent, launch, steps, strides, whole
 from chunkform.runtime.launch.varlen import backward_by_length, forward_by_length
 from chunkform.runtime.op.decode import Step, StepKernel
@@ -189,9 +190,9 @@ def _forward_states_1_composed(later, earlier):
     return (earlier[0] * later[0], (later[0] * earlier[1] + later[1]))
 
 
-def _forward_states_1_applied(parts, states):
+def _forward_states_1_applied(maps, states):
     """The states that leave a segment, from those that enter it."""
-    return ((parts[0] * states[0] + parts[1]),)
+    return ((maps[0] * states[0] + maps[1]),)
 
 
 def torch_forward_states(given, states, constants, exchange):
@@ -229,9 +230,9 @@ def _backward_states_1_composed(later, earlier):
     return (later[0] * earlier[0], (later[1] + later[0] * earlier[1]))
 
 
-def _backward_states_1_applied(parts, states):
+def _backward_states_1_applied(maps, states):
     """The states that leave a segment, from those that enter it."""
-    return ((states[0] * parts[0] + parts[1]),)
+    return ((states[0] * maps[0] + maps[1]),)
 
 
 def torch_backward_states(given, states, constants, saved, cotangents, final_cotangents, exchange):
@@ -252,17 +253,17 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
     return {"h": dh_last}
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def forward_scan_1(
     h__first, h__last, h__linear, g_p, g_b, g_t, g_h, g_g, x_p, x_b, x_t, x_h, x_g, o_out,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     D: tl.constexpr, block_d: tl.constexpr, C: tl.constexpr, RESULTS: tl.constexpr,
     STAGES: tl.constexpr,
 ):
     """A scan of h, forwards, and what is made of each step there."""
     sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
     d = tl.program_id(0) % tl.cdiv(D, block_d) * block_d + tl.arange(0, block_d)
@@ -308,18 +309,18 @@ def forward_scan_1(
         tl.store(h__linear + sh * D + d, tl.reduce(whole_2, 0, times), mask=d_ok)
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_scan_1(
     h__first, h__last, h__linear, g_p, g_b, g_t, g_h, g_g, x_p, x_b, x_t, x_h, x_g,
     h_before__out,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     D: tl.constexpr, block_d: tl.constexpr, C: tl.constexpr, RESULTS: tl.constexpr,
     STAGES: tl.constexpr,
 ):
     """A scan of h, forwards, and what is made of each step there."""
     sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
     d = tl.program_id(0) % tl.cdiv(D, block_d) * block_d + tl.arange(0, block_d)
@@ -373,18 +374,18 @@ def backward_scan_1(
         tl.store(h__linear + sh * D + d, tl.reduce(whole_2, 0, times), mask=d_ok)
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_scan_2(
     dh_first, dh_last, dh_linear, g_p, g_b, g_t, g_h, g_g, do_p, do_b, do_t, do_h, do_g,
     h_before__p, h_before__b, h_before__t, h_before__h, h_before__g, dx_out, dlog_g__out,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     D: tl.constexpr, block_d: tl.constexpr, C: tl.constexpr, RESULTS: tl.constexpr,
     STAGES: tl.constexpr,
 ):
     """A scan of dh, backwards, and what is made of each step there."""
     sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = C - 1 - tl.arange(0, C)  # in the order of the sweep
     d = tl.program_id(0) % tl.cdiv(D, block_d) * block_d + tl.arange(0, block_d)
@@ -460,32 +461,33 @@ def triton_forward(given, states, constants, packed=None, needs_backward=True, f
     B, T = x.shape[:2]
     H = max(x.shape[2], g.shape[2], 0)
     D = x.shape[-1]
-    config = choose(some.dtype, (D,), "a26037cff8dba9c8")
-    lay = places(packed, (B, T, H), config.chunk)
-    parts = 1
+    config = choose(some.dtype, (D,), "e67ce9d0831bdb70")
+    layout = chunk_layout(packed, (B, T, H), config.chunk)
+    segments = 1
     h__first = whole(states.get("h"))
     h__starts = h__first
-    parts = scan_parts(lay, cdiv(D, scan_width(D)))
+    segments = scan_segments(layout, cdiv(D, scan_width(D)))
     o = some.new_empty((B, T, H, D), dtype=some.dtype)
     h__starts = h__first
-    if parts > 1:
-        h__ends, h__linear = (some.new_empty((B * parts, H, D), dtype=torch.float32) for _ in range(2))
+    if segments > 1:
+        h__ends, h__linear = (some.new_empty((B * segments, H, D), dtype=torch.float32) for _ in range(2))
         launch(
-            forward_scan_1, (lay.sequences * parts * H * cdiv(D, scan_width(D)),),
+            forward_scan_1, (layout.sequences * segments * H * cdiv(D, scan_width(D)),),
             None, h__ends, h__linear, g, *strides(g, H), x, *strides(x, H), None,
-            *lay.walked, parts, lay.length(parts),
-            D=D, block_d=scan_width(D), C=SCAN, RESULTS=False, STAGES=scan_stages(parts), num_warps=1,
+            *layout.swept, segments, layout.length(segments),
+            D=D, block_d=scan_width(D), C=SCAN, RESULTS=False, STAGES=scan_stages(segments),
+            num_warps=1,
         )
-        h__starts = scanned(h__first, h__ends, h__linear, lay, parts, True)
-    h__last = some.new_empty((lay.sequences * parts, H, D), dtype=torch.float32) if finals else None
+        h__starts = scanned(h__first, h__ends, h__linear, layout, segments, True)
+    h__last = some.new_empty((layout.sequences * segments, H, D), dtype=torch.float32) if finals else None
     launch(
-        forward_scan_1, (lay.sequences * parts * H * cdiv(D, scan_width(D)),),
+        forward_scan_1, (layout.sequences * segments * H * cdiv(D, scan_width(D)),),
         h__starts, h__last, None, g, *strides(g, H), x, *strides(x, H), o,
-        *lay.walked, parts, lay.length(parts),
-        D=D, block_d=scan_width(D), C=SCAN, RESULTS=True, STAGES=scan_stages(parts), num_warps=1,
+        *layout.swept, segments, layout.length(segments),
+        D=D, block_d=scan_width(D), C=SCAN, RESULTS=True, STAGES=scan_stages(segments), num_warps=1,
     )
-    if parts > 1 and h__last is not None:
-        h__last = h__last.unflatten(0, (B, parts))[:, -1]
+    if segments > 1 and h__last is not None:
+        h__last = h__last.unflatten(0, (B, segments))[:, -1]
     saved = {}
     return {"o": o}, {"h": h__last}, saved
 
@@ -498,56 +500,58 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     B, T = x.shape[:2]
     H = max(x.shape[2], g.shape[2], 0)
     D = x.shape[-1]
-    config = choose(some.dtype, (D,), "a26037cff8dba9c8")
-    lay = places(packed, (B, T, H), config.chunk)
-    parts = 1
+    config = choose(some.dtype, (D,), "e67ce9d0831bdb70")
+    layout = chunk_layout(packed, (B, T, H), config.chunk)
+    segments = 1
     h__first = whole(states.get("h"))
     dh_first = dh_starts = whole(final_cotangents.get("h"))
     do = cotangent(cotangents.get("o"), some, (B, T, H, D))
-    parts = scan_parts(lay, cdiv(D, scan_width(D)))
+    segments = scan_segments(layout, cdiv(D, scan_width(D)))
     h_before_ = some.new_empty((B, T, H, D), dtype=torch.float32)
     h__starts = h__first
-    if parts > 1:
-        h__ends, h__linear = (some.new_empty((B * parts, H, D), dtype=torch.float32) for _ in range(2))
+    if segments > 1:
+        h__ends, h__linear = (some.new_empty((B * segments, H, D), dtype=torch.float32) for _ in range(2))
         launch(
-            backward_scan_1, (lay.sequences * parts * H * cdiv(D, scan_width(D)),),
+            backward_scan_1, (layout.sequences * segments * H * cdiv(D, scan_width(D)),),
             None, h__ends, h__linear, g, *strides(g, H), x, *strides(x, H), None,
-            *lay.walked, parts, lay.length(parts),
-            D=D, block_d=scan_width(D), C=SCAN, RESULTS=False, STAGES=scan_stages(parts), num_warps=1,
+            *layout.swept, segments, layout.length(segments),
+            D=D, block_d=scan_width(D), C=SCAN, RESULTS=False, STAGES=scan_stages(segments),
+            num_warps=1,
         )
-        h__starts = scanned(h__first, h__ends, h__linear, lay, parts, True)
+        h__starts = scanned(h__first, h__ends, h__linear, layout, segments, True)
     h__last = None
     launch(
-        backward_scan_1, (lay.sequences * parts * H * cdiv(D, scan_width(D)),),
+        backward_scan_1, (layout.sequences * segments * H * cdiv(D, scan_width(D)),),
         h__starts, h__last, None, g, *strides(g, H), x, *strides(x, H), h_before_,
-        *lay.walked, parts, lay.length(parts),
-        D=D, block_d=scan_width(D), C=SCAN, RESULTS=True, STAGES=scan_stages(parts), num_warps=1,
+        *layout.swept, segments, layout.length(segments),
+        D=D, block_d=scan_width(D), C=SCAN, RESULTS=True, STAGES=scan_stages(segments), num_warps=1,
     )
-    parts = scan_parts(lay, cdiv(D, scan_width(D)))
+    segments = scan_segments(layout, cdiv(D, scan_width(D)))
     dx = some.new_empty((B, T, H, D), dtype=some.dtype) if "x" in needs else None
     dlog_g_ = some.new_empty((B, T, H, D), dtype=torch.float32) if "g" in needs else None
     dh_starts = dh_first
-    if parts > 1:
-        dh_ends, dh_linear = (some.new_empty((B * parts, H, D), dtype=torch.float32) for _ in range(2))
+    if segments > 1:
+        dh_ends, dh_linear = (some.new_empty((B * segments, H, D), dtype=torch.float32) for _ in range(2))
         launch(
-            backward_scan_2, (lay.sequences * parts * H * cdiv(D, scan_width(D)),),
+            backward_scan_2, (layout.sequences * segments * H * cdiv(D, scan_width(D)),),
             None, dh_ends, dh_linear, g, *strides(g, H), do, *strides(do, H),
             *((h_before_, *strides(h_before_, H)) if "g" in needs else (None, 0, 0, 0, 1)), None, None,
-            *lay.walked, parts, lay.length(parts),
-            D=D, block_d=scan_width(D), C=SCAN, RESULTS=False, STAGES=scan_stages(parts), num_warps=1,
+            *layout.swept, segments, layout.length(segments),
+            D=D, block_d=scan_width(D), C=SCAN, RESULTS=False, STAGES=scan_stages(segments),
+            num_warps=1,
         )
-        dh_starts = scanned(dh_first, dh_ends, dh_linear, lay, parts, False)
-    dh_last = some.new_empty((lay.sequences * parts, H, D), dtype=torch.float32)
+        dh_starts = scanned(dh_first, dh_ends, dh_linear, layout, segments, False)
+    dh_last = some.new_empty((layout.sequences * segments, H, D), dtype=torch.float32)
     launch(
-        backward_scan_2, (lay.sequences * parts * H * cdiv(D, scan_width(D)),),
+        backward_scan_2, (layout.sequences * segments * H * cdiv(D, scan_width(D)),),
         dh_starts, dh_last, None, g, *strides(g, H), do, *strides(do, H),
         *((h_before_, *strides(h_before_, H)) if "g" in needs else (None, 0, 0, 0, 1)), dx, dlog_g_,
-        *lay.walked, parts, lay.length(parts),
-        D=D, block_d=scan_width(D), C=SCAN, RESULTS=True, STAGES=scan_stages(parts), num_warps=1,
+        *layout.swept, segments, layout.length(segments),
+        D=D, block_d=scan_width(D), C=SCAN, RESULTS=True, STAGES=scan_stages(segments), num_warps=1,
     )
     h_before_ = None
-    if parts > 1 and dh_last is not None:
-        dh_last = dh_last.unflatten(0, (B, parts))[:, 0]
+    if segments > 1 and dh_last is not None:
+        dh_last = dh_last.unflatten(0, (B, segments))[:, 0]
     gradients, initial = {}, {}
     if "x" in needs:
         gradients["x"] = dx.to(given["x"].dtype)
@@ -579,10 +583,10 @@ def step_kernel(
     g_stride0, g_stride1, g_stride2, h_stride0, h_stride1, next_h_stride0, next_h_stride1,
     o_stride0, o_stride1, heads, x_group, g_group,
     size_d: tl.constexpr, block_d: tl.constexpr,
-    parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
+    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
 ):
     """Each program: one batch entry and head and a tile of d, one step."""
-    place = tl.program_id(0) // parts
+    place = tl.program_id(0) // programs
     if flat:  # more batch entries than a grid is high
         batch = tl.cast(place // heads, tl.int64)
         head = tl.cast(place % heads, tl.int64)
@@ -604,7 +608,7 @@ def step_kernel(
     else:
         next_h_at += batch * next_h_stride0 + head * next_h_stride1
     for turn in tl.static_range(turns):
-        tile = tl.program_id(0) % parts * turns + turn
+        tile = tl.program_id(0) % programs * turns + turn
         first = tile == 0
         at_d = tile * block_d + tl.arange(0, block_d)
         wide_d = tl.cast(at_d, tl.int64)
@@ -628,11 +632,11 @@ def steps_kernel(
     h_stride0, h_stride1, h_stride2, kept_h_stride0, kept_h_stride1, kept_h_stride2,
     o_stride0, o_stride1, o_stride2, heads, x_group, g_group, steps,
     size_d: tl.constexpr, block_d: tl.constexpr,
-    parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
+    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
     yields: tl.constexpr, keeps: tl.constexpr, ends: tl.constexpr,
 ):
     """Each program: one sequence and head and a tile of d, one step after the other, with the state in registers."""
-    place = tl.program_id(0) // parts
+    place = tl.program_id(0) // programs
     if flat:  # more batch entries than a grid is high
         batch = tl.cast(place // heads, tl.int64)
         head = tl.cast(place % heads, tl.int64)
@@ -658,23 +662,23 @@ def steps_kernel(
     h_at += row * h_stride0 + head * h_stride1
     o_at += entry * o_stride0 + begin * o_stride1 + head * o_stride2
     for turn in tl.static_range(turns):
-        tile = tl.program_id(0) % parts * turns + turn
+        tile = tl.program_id(0) % programs * turns + turn
         first = tile == 0
         at_d = tile * block_d + tl.arange(0, block_d)
         wide_d = tl.cast(at_d, tl.int64)
         in_d = at_d < size_d
         h = tl.load(h_at + at_d * h_stride2, mask=in_d, other=0.0)
         now = tl.cast(0, tl.int64)
-        x_ahead = tl.load(x_at + now * x_stride1 + wide_d * x_stride3, mask=in_d, other=0.0)
-        g_ahead = tl.load(g_at + now * g_stride1 + wide_d * g_stride3, mask=in_d, other=0.0)
+        x_prefetched = tl.load(x_at + now * x_stride1 + wide_d * x_stride3, mask=in_d, other=0.0)
+        g_prefetched = tl.load(g_at + now * g_stride1 + wide_d * g_stride3, mask=in_d, other=0.0)
         h = h.to(tl.float32)
         for offset in range(count):
             now = tl.cast(offset, tl.int64)
             then = tl.minimum(now + 1, count - 1)
-            x = x_ahead.to(tl.float32)
-            x_ahead = tl.load(x_at + then * x_stride1 + wide_d * x_stride3, mask=in_d, other=0.0)
-            g = tl.exp(g_ahead.to(tl.float32))
-            g_ahead = tl.load(g_at + then * g_stride1 + wide_d * g_stride3, mask=in_d, other=0.0)
+            x = x_prefetched.to(tl.float32)
+            x_prefetched = tl.load(x_at + then * x_stride1 + wide_d * x_stride3, mask=in_d, other=0.0)
+            g = tl.exp(g_prefetched.to(tl.float32))
+            g_prefetched = tl.load(g_at + then * g_stride1 + wide_d * g_stride3, mask=in_d, other=0.0)
             t1 = x + g * h
             if yields:
                 tl.store(o_at + now * o_stride1 + at_d, t1, mask=in_d)

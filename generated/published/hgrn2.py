@@ -66,11 +66,11 @@ from chunkform.runtime.op.version import written_for
 
 written_for("0.1", __file__)
 
-from chunkform.runtime.chunk_kernels.chunk_layout import GROUP, LEVELS, parts_for, places
+from chunkform.runtime.chunk_kernels.chunk_layout import GROUP, LEVELS, chunk_layout, segments_for
 from chunkform.runtime.chunk_kernels.kernels import (
-    adds_steep, chained, chunk_of, cumulate, decayed_product, decayed_sum, diagonal, first_steep,
-    is_flat, last_of, lasting, later_sums, log2_of, over_block, part_of, place_of, reach, span,
-    steep, sums_of,
+    adds_large_range, chained, chunk_of, cumulate, decayed_product, decayed_sum, diagonal,
+    first_large_range, has_small_range, large_ranges, last_of, lasting, later_sums, log2_of,
+    over_block, place_of, reach, segment_of, span, sums_of,
 )
 from chunkform.runtime.chunk_kernels.reductions import total
 from chunkform.runtime.chunk_kernels.segment_maps import map_of_all
@@ -81,8 +81,8 @@ from chunkform.runtime.op.decode import Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK, call_of, chunks_of, dtype_of, from_chunks, from_steps, in_parts, in_segments, or_zeros,
-    steps_first, steps_or_zeros,
+    CHUNK, call_of, chunks_of, dtype_of, from_boundaries, from_chunks, from_steps, in_segments,
+    or_zeros, steps_first, steps_or_zeros,
 )
 from chunkform.runtime.torch_form.decays import (
     channel_apply, channel_product, decay_all, decay_in, decay_out, order_mask,
@@ -230,7 +230,7 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     # (29) y: dS_t i_t
     y, dS_first = in_segments(_backward_sweep_3, (do, q, log_f, i), (dS_last,), lead, -1, CHUNK)
     # paired_S: f_t . ((S_{t-1} . dS_t) 1)
-    (paired_S,) = in_parts(_backward_state_adjoint_4, (log_f, t13, i, q, do), (S_0, dS_C), lead, CHUNK)
+    (paired_S,) = from_boundaries(_backward_state_adjoint_4, (log_f, t13, i, q, do), (S_0, dS_C), lead, CHUNK)
     gradients = {}
     gradients["q"] = from_steps(dq, lead, 1, given["q"].dtype)
     gradients["i"] = from_steps(di, lead, 1, given["i"].dtype)
@@ -256,9 +256,9 @@ def _forward_states_1_composed(later, earlier):
     return (earlier[0] * later[0], (later[1] + earlier[1] * later[0][..., :, None]))
 
 
-def _forward_states_1_applied(parts, states):
+def _forward_states_1_applied(maps, states):
     """The states that leave a segment, from those that enter it."""
-    return ((states[0] * parts[0][..., :, None] + parts[1]),)
+    return ((states[0] * maps[0][..., :, None] + maps[1]),)
 
 
 def torch_forward_states(given, states, constants, exchange):
@@ -299,9 +299,9 @@ def _backward_states_1_composed(later, earlier):
     return (earlier[0] * later[0], (earlier[1] * later[0][..., :, None] + later[1]))
 
 
-def _backward_states_1_applied(parts, states):
+def _backward_states_1_applied(maps, states):
     """The states that leave a segment, from those that enter it."""
-    return ((states[0] * parts[0][..., :, None] + parts[1]),)
+    return ((states[0] * maps[0][..., :, None] + maps[1]),)
 
 
 def torch_backward_states(given, states, constants, saved, cotangents, final_cotangents, exchange):
@@ -326,11 +326,11 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def forward_prepare_1(
+def forward_prologue_1(
     q_p, q_b, q_t, q_h, q_g, f_p, f_b, f_t, f_h, f_g, f_sums, f_rests, f_extents, scaled1_p,
     scaled2_p, matrix1,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, part_d: tl.constexpr, FLAT: tl.constexpr, GROUP: tl.constexpr,
+    D: tl.constexpr, tile_d: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr,
     CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
@@ -349,13 +349,13 @@ def forward_prepare_1(
     f_p += b * f_b + h // f_g * f_h
     SUMS: tl.constexpr = not EXACT
     i_new = i_ok
-    if not FLAT:
-        steep_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
+    if not SMALL_RANGE:
+        large_range_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
     products = tl.zeros([C, C], tl.float32)
     f_most = tl.full([], 0.0, tl.float32)
     f_least = tl.full([], 0.0, tl.float32)
-    for d_start in range(0, D, part_d):
-        d = d_start + tl.arange(0, part_d)
+    for d_start in range(0, D, tile_d):
+        d = d_start + tl.arange(0, tile_d)
         d_ok = d < D
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         f_log2 = (
@@ -441,11 +441,11 @@ def forward_prepare_1(
         products = decayed_product(
             products, q.to(tl.float32), stepwise, f_sums + step * D,
             f_rests + step * D if EXACT else None, f_a, f_n, f_a, f_n, d, d_ok, last, H * D, C,
-            CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
+            CHUNK, LEVELS, True, True, SMALL_RANGE, EXACT, DT,
         )
-        if not FLAT:
-            steep_from = first_steep(steep_from, f_a, f_n, d_ok, C, DT)
-            i_new = i_ok & ((i >= steep_from) | (again > 0))
+        if not SMALL_RANGE:
+            large_range_from = first_large_range(large_range_from, f_a, f_n, d_ok, C, DT)
+            i_new = i_ok & ((i >= large_range_from) | (again > 0))
         since = span(f_a, f_n, 0.0, 0)
         tl.store(
             scaled1_p + at * D + i[:, None] * D + d[None, :], (q.to(tl.float32) * since),
@@ -457,9 +457,9 @@ def forward_prepare_1(
         )  # (1 - f) . until
     if SUMS:
         tl.store(f_extents + at, f_most - f_least)
-        if not is_flat(f_most - f_least, DT):
-            for d_start in range(0, D, part_d):
-                d = d_start + tl.arange(0, part_d)
+        if not has_small_range(f_most - f_least, DT):
+            for d_start in range(0, D, tile_d):
+                d = d_start + tl.arange(0, tile_d)
                 d_ok = d < D
                 sums = sums_of(
                     log2_of(
@@ -475,16 +475,16 @@ def forward_prepare_1(
                 )
     tl.store(
         matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products,
-        mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
+        mask=None if SMALL_RANGE else (i >= large_range_from)[:, None] & (i >= 0)[None, :],
     )  # products
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def forward_prepare_1_others(
+def forward_prologue_1_slow(
     q_p, q_b, q_t, q_h, q_g, f_p, f_b, f_t, f_h, f_g, f_sums, f_rests, f_extents, scaled1_p,
     scaled2_p, matrix1,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, part_d: tl.constexpr, FLAT: tl.constexpr, GROUP: tl.constexpr,
+    D: tl.constexpr, tile_d: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr,
     CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
@@ -492,7 +492,7 @@ def forward_prepare_1_others(
     i = tl.arange(0, C)
     SUMS: tl.constexpr = False
     group = tl.program_id(0) * GROUP
-    if steep(f_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
+    if large_ranges(f_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
         return
     q_p_all = q_p
     f_p_all = f_p
@@ -508,13 +508,13 @@ def forward_prepare_1_others(
             q_p = q_p_all + b * q_b + h // q_g * q_h
             f_p = f_p_all + b * f_b + h // f_g * f_h
             extent = reach(f_extents + at, last, C, CHUNK)
-            if not is_flat(extent, DT):
-                steep_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
+            if not has_small_range(extent, DT):
+                large_range_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
                 products = tl.zeros([C, C], tl.float32)
                 f_most = tl.full([], 0.0, tl.float32)
                 f_least = tl.full([], 0.0, tl.float32)
-                for d_start in range(0, D, part_d):
-                    d = d_start + tl.arange(0, part_d)
+                for d_start in range(0, D, tile_d):
+                    d = d_start + tl.arange(0, tile_d)
                     d_ok = d < D
                     q = tl.load(
                         q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
@@ -612,11 +612,11 @@ def forward_prepare_1_others(
                     products = decayed_product(
                         products, q.to(tl.float32), stepwise, f_sums + step * D,
                         f_rests + step * D if EXACT else None, f_a, f_n, f_a, f_n, d, d_ok, last,
-                        H * D, C, CHUNK, LEVELS, True, True, FLAT, EXACT, DT,
+                        H * D, C, CHUNK, LEVELS, True, True, SMALL_RANGE, EXACT, DT,
                     )
-                    if not FLAT:
-                        steep_from = first_steep(steep_from, f_a, f_n, d_ok, C, DT)
-                        i_new = i_ok & ((i >= steep_from) | (again > 0))
+                    if not SMALL_RANGE:
+                        large_range_from = first_large_range(large_range_from, f_a, f_n, d_ok, C, DT)
+                        i_new = i_ok & ((i >= large_range_from) | (again > 0))
                     since = span(f_a, f_n, 0.0, 0)
                     tl.store(
                         scaled1_p + at * D + i[:, None] * D + d[None, :],
@@ -629,9 +629,9 @@ def forward_prepare_1_others(
                     )  # (1 - f) . until
                 if SUMS:
                     tl.store(f_extents + at, f_most - f_least)
-                    if not is_flat(f_most - f_least, DT):
-                        for d_start in range(0, D, part_d):
-                            d = d_start + tl.arange(0, part_d)
+                    if not has_small_range(f_most - f_least, DT):
+                        for d_start in range(0, D, tile_d):
+                            d = d_start + tl.arange(0, tile_d)
                             d_ok = d < D
                             sums = sums_of(
                                 log2_of(
@@ -648,15 +648,15 @@ def forward_prepare_1_others(
                             )
                 tl.store(
                     matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products,
-                    mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
+                    mask=None if SMALL_RANGE else (i >= large_range_from)[:, None] & (i >= 0)[None, :],
                 )  # products
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def forward_sweep_1(
-    S_first, S_last, S_borders, scaled1_p, i__p, i__b, i__t, i__h, i__g, matrix1, o_out, f_sums,
-    f_rests, scaled2_p,
-    T, H, chunks, starts, parts, length, blocks,
+    S_first, S_last, S_checkpoints, scaled1_p, i__p, i__b, i__t, i__h, i__g, matrix1, o_out,
+    f_sums, f_rests, scaled2_p,
+    T, H, chunks, starts, segments, length, blocks,
     D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, BLOCK: tl.constexpr,
     C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
@@ -666,7 +666,7 @@ def forward_sweep_1(
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
     sh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -715,10 +715,10 @@ def forward_sweep_1(
                 if EXACT
                 else tl.full([1], 0, tl.int32)
             )
-            if S_borders is not None:
+            if S_checkpoints is not None:
                 if n % (BLOCK // C) == 0:
                     tl.store(
-                        S_borders
+                        S_checkpoints
                         + (bh * blocks + first_block + n // (BLOCK // C)) * D * E
                         + d[n_d][None, :] * E
                         + e[:, None], S[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
@@ -753,9 +753,9 @@ def forward_sweep_1(
     for n_d in tl.static_range((D + block_d - 1) // block_d):
         if YIELD:
             if S_last is not None:
-                if part == parts - 1:
+                if segment == segments - 1:
                     tl.store(
-                        S_last + (sh // H // parts * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
+                        S_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
                         S[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         else:
@@ -774,90 +774,93 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], i_.shape[2], f.shape[2], 0)
     D = q.shape[-1]
     E = i_.shape[-1]
-    config = choose(some.dtype, (D, E), "f32010d91f1e50d8")
-    lay = places(packed, (B, T, H), config.chunk)
-    blocks = places(packed, (B, T, H), BLOCK)
-    parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
+    config = choose(some.dtype, (D, E), "e6a5e4592a1451f7")
+    layout = chunk_layout(packed, (B, T, H), config.chunk)
+    blocks = chunk_layout(packed, (B, T, H), BLOCK)
+    segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
     S_starts = S_first
-    f_sums, f_rests, f_extents = cumulate(f, lay, config.exact, made=True)
-    matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
+    f_sums, f_rests, f_extents = cumulate(f, layout, config.exact, made=True)
+    matrix1 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk), dtype=torch.float32)
     scaled1 = some.new_empty((B, H, T, D))
     scaled2 = some.new_empty((B, H, T, D))
     launch(
-        forward_prepare_1, (lay.programs,),
+        forward_prologue_1, (layout.programs,),
         q, *strides(q, H), f, *strides(f, H), f_sums, f_rests, f_extents, scaled1, scaled2, matrix1,
-        *lay.at_once, lay.programs,
-        D=D, part_d=min(config.block, config.padded(D)), FLAT=True, GROUP=GROUP, CHUNK=config.chunk,
-        C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
-        DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=config.registers,
+        *layout.at_once, layout.programs,
+        D=D, tile_d=min(config.block, config.padded(D)), SMALL_RANGE=True, GROUP=GROUP,
+        CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1,
+        maxnreg=config.registers,
     )
     launch(
-        forward_prepare_1_others, (cdiv(lay.programs, GROUP),),
+        forward_prologue_1_slow, (cdiv(layout.programs, GROUP),),
         q, *strides(q, H), f, *strides(f, H), f_sums, f_rests, f_extents, scaled1, scaled2, matrix1,
-        *lay.at_once, lay.programs,
-        D=D, part_d=min(config.block, config.padded(D)), FLAT=False, GROUP=GROUP,
-        CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
-        DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=config.registers,
+        *layout.at_once, layout.programs,
+        D=D, tile_d=min(config.block, config.padded(D)), SMALL_RANGE=False, GROUP=GROUP,
+        CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1,
+        maxnreg=config.registers,
     )
     f_extents = None
-    if parts > 1 or exchange is not None:
-        S_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
-        walk = config.walk(E, config.padded(D) * scaled2.element_size(), 0, i_.element_size())
+    if segments > 1 or exchange is not None:
+        S_ends = some.new_empty((B * segments, H, D, E), dtype=torch.float32)
+        sweep = config.sweep(E, config.padded(D) * scaled2.element_size(), 0, i_.element_size())
         launch(
-            forward_sweep_1, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+            forward_sweep_1, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
             None, S_ends, None, scaled1, i_, *strides(i_, H), matrix1, None, f_sums, f_rests, scaled2,
-            *lay.walked, parts, lay.length(parts), blocks.chunks,
-            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=False,
-            WARPS=walk.warps, STAGES=walk.stages, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels,
-            EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps,
-            num_stages=2, maxnreg=walk.registers,
+            *layout.swept, segments, layout.length(segments), blocks.chunks,
+            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False,
+            WARPS=sweep.warps, STAGES=sweep.stages, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels,
+            EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps,
+            num_stages=2, maxnreg=sweep.registers,
         )
         if exchange is not None:  # other segments of the sequence are elsewhere
             S_coming = exchange.begin(
                 (
                     map_of_all(
-                        "S", S_first, S_ends, lay, parts, True, decay=(f_sums, f_rests), axis=0, exact=config.exact
+                        "S", S_first, S_ends, layout, segments, True, decay=(f_sums, f_rests),
+                        axis=0, exact=config.exact,
                     ),
                 )
             )
-    if parts > 1 or exchange is not None:
+    if segments > 1 or exchange is not None:
         if exchange is not None:
             ((S_first, S_starts),) = S_coming()
         else:
-            S_starts = chained(S_first, S_ends, lay, parts, True, (f_sums, f_rests), 0, config.exact)
+            S_starts = chained(S_first, S_ends, layout, segments, True, (f_sums, f_rests), 0, config.exact)
     S_ends = None
     o = some.new_empty((B, T, H, E), dtype=some.dtype)
-    S_borders = some.new_empty((B, H, blocks.chunks, D, E), dtype=some.dtype) if needs_backward else None
-    S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if finals else None
-    walk = config.walk(
+    S_checkpoints = some.new_empty((B, H, blocks.chunks, D, E), dtype=some.dtype) if needs_backward else None
+    S_last = some.new_empty((layout.sequences, H, D, E), dtype=torch.float32) if finals else None
+    sweep = config.sweep(
         E, config.padded(D) * (scaled1.element_size() + scaled2.element_size()),
         config.chunk * matrix1.element_size(), i_.element_size(),
     )
     launch(
-        forward_sweep_1, (lay.sequences * parts * H * cdiv(E, walk.tile),),
-        S_starts, S_last, S_borders, scaled1, i_, *strides(i_, H), matrix1, o, f_sums, f_rests,
+        forward_sweep_1, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
+        S_starts, S_last, S_checkpoints, scaled1, i_, *strides(i_, H), matrix1, o, f_sums, f_rests,
         scaled2,
-        *lay.walked, parts, lay.length(parts), blocks.chunks,
-        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=True,
-        WARPS=walk.warps, STAGES=walk.stages, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels,
-        EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps,
-        num_stages=2, maxnreg=walk.registers,
+        *layout.swept, segments, layout.length(segments), blocks.chunks,
+        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True,
+        WARPS=sweep.warps, STAGES=sweep.stages, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels,
+        EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps,
+        num_stages=2, maxnreg=sweep.registers,
     )
     f_rests = f_sums = matrix1 = scaled1 = scaled2 = None
     saved = {}
     if needs_backward:
-        saved |= {"S borders": S_borders}
-    S_borders = None
+        saved |= {"S checkpoints": S_checkpoints}
+    S_checkpoints = None
     return {"o": o}, {"S": S_last}, saved
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def backward_prepare_1(
+def backward_prologue_1(
     f_p, f_b, f_t, f_h, f_g, f_sums, f_rests, q_p, q_b, q_t, q_h, q_g, f_extents, scaled1_p,
     scaled2_p, matrix1,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, part_d: tl.constexpr, FLAT: tl.constexpr, GROUP: tl.constexpr,
+    D: tl.constexpr, tile_d: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr,
     CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
@@ -875,11 +878,11 @@ def backward_prepare_1(
     f_p += b * f_b + h // f_g * f_h
     q_p += b * q_b + h // q_g * q_h
     i_new = i_ok
-    if not FLAT:
-        steep_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
+    if not SMALL_RANGE:
+        large_range_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
     products = tl.zeros([C, C], tl.float32)
-    for d_start in range(0, D, part_d):
-        d = d_start + tl.arange(0, part_d)
+    for d_start in range(0, D, tile_d):
+        d = d_start + tl.arange(0, tile_d)
         d_ok = d < D
         f_a = over_block(
             tl.load(f_sums + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
@@ -929,11 +932,11 @@ def backward_prepare_1(
         products = decayed_product(
             products, stepwise, q.to(tl.float32), f_sums + step * D,
             f_rests + step * D if EXACT else None, f_a, f_n, f_a, f_n, d, d_ok, last, H * D, C,
-            CHUNK, LEVELS, False, True, FLAT, EXACT, DT,
+            CHUNK, LEVELS, False, True, SMALL_RANGE, EXACT, DT,
         )
-        if not FLAT:
-            steep_from = first_steep(steep_from, f_a, f_n, d_ok, C, DT)
-            i_new = i_ok & ((i >= steep_from) | (again > 0))
+        if not SMALL_RANGE:
+            large_range_from = first_large_range(large_range_from, f_a, f_n, d_ok, C, DT)
+            i_new = i_ok & ((i >= large_range_from) | (again > 0))
         f_a_end = over_block(
             tl.load(f_sums + step * D + last * (H * D) + d, mask=d_ok, other=0), f_sums + step * D,
             (last), d, d_ok, last, H * D, C, CHUNK,
@@ -957,23 +960,23 @@ def backward_prepare_1(
         )  # q . until
     tl.store(
         matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products,
-        mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
+        mask=None if SMALL_RANGE else (i >= large_range_from)[None, :] & (i >= 0)[:, None],
     )  # products
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def backward_prepare_1_others(
+def backward_prologue_1_slow(
     f_p, f_b, f_t, f_h, f_g, f_sums, f_rests, q_p, q_b, q_t, q_h, q_g, f_extents, scaled1_p,
     scaled2_p, matrix1,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, part_d: tl.constexpr, FLAT: tl.constexpr, GROUP: tl.constexpr,
+    D: tl.constexpr, tile_d: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr,
     CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     i = tl.arange(0, C)
     group = tl.program_id(0) * GROUP
-    if steep(f_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
+    if large_ranges(f_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
         return
     f_p_all = f_p
     q_p_all = q_p
@@ -989,11 +992,11 @@ def backward_prepare_1_others(
             f_p = f_p_all + b * f_b + h // f_g * f_h
             q_p = q_p_all + b * q_b + h // q_g * q_h
             extent = reach(f_extents + at, last, C, CHUNK)
-            if not is_flat(extent, DT):
-                steep_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
+            if not has_small_range(extent, DT):
+                large_range_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
                 products = tl.zeros([C, C], tl.float32)
-                for d_start in range(0, D, part_d):
-                    d = d_start + tl.arange(0, part_d)
+                for d_start in range(0, D, tile_d):
+                    d = d_start + tl.arange(0, tile_d)
                     d_ok = d < D
                     f_a = over_block(
                         tl.load(
@@ -1052,11 +1055,11 @@ def backward_prepare_1_others(
                     products = decayed_product(
                         products, stepwise, q.to(tl.float32), f_sums + step * D,
                         f_rests + step * D if EXACT else None, f_a, f_n, f_a, f_n, d, d_ok, last,
-                        H * D, C, CHUNK, LEVELS, False, True, FLAT, EXACT, DT,
+                        H * D, C, CHUNK, LEVELS, False, True, SMALL_RANGE, EXACT, DT,
                     )
-                    if not FLAT:
-                        steep_from = first_steep(steep_from, f_a, f_n, d_ok, C, DT)
-                        i_new = i_ok & ((i >= steep_from) | (again > 0))
+                    if not SMALL_RANGE:
+                        large_range_from = first_large_range(large_range_from, f_a, f_n, d_ok, C, DT)
+                        i_new = i_ok & ((i >= large_range_from) | (again > 0))
                     f_a_end = over_block(
                         tl.load(f_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
                         f_sums + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
@@ -1081,15 +1084,15 @@ def backward_prepare_1_others(
                     )  # q . until
                 tl.store(
                     matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products,
-                    mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
+                    mask=None if SMALL_RANGE else (i >= large_range_from)[None, :] & (i >= 0)[:, None],
                 )  # products
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_1(
-    dS_first, dS_last, dS_borders, scaled1_p, do_p, do_b, do_t, do_h, do_g, matrix1, di_out,
+    dS_first, dS_last, dS_checkpoints, scaled1_p, do_p, do_b, do_t, do_h, do_g, matrix1, di_out,
     f_sums, f_rests, scaled2_p,
-    T, H, chunks, starts, parts, length, blocks,
+    T, H, chunks, starts, segments, length, blocks,
     D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, BLOCK: tl.constexpr,
     C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
@@ -1099,7 +1102,7 @@ def backward_sweep_1(
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
     sh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -1148,10 +1151,10 @@ def backward_sweep_1(
                 if EXACT
                 else tl.full([1], 0, tl.int32)
             )
-            if dS_borders is not None:
+            if dS_checkpoints is not None:
                 if (n == 0) | ((count - n) % (BLOCK // C) == 0):
                     tl.store(
-                        dS_borders
+                        dS_checkpoints
                         + (bh * blocks + first_block + (count - 1 - n) // (BLOCK // C)) * D * E
                         + d[n_d][None, :] * E
                         + e[:, None], dS[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
@@ -1186,9 +1189,9 @@ def backward_sweep_1(
     for n_d in tl.static_range((D + block_d - 1) // block_d):
         if YIELD:
             if dS_last is not None:
-                if part == 0:
+                if segment == 0:
                     tl.store(
-                        dS_last + (sh // H // parts * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
+                        dS_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
                         dS[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         else:
@@ -1200,12 +1203,12 @@ def backward_sweep_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_read_1(
-    S_borders, dS_borders, f_sums, f_rests, do_p, do_b, do_t, do_h, do_g,
+    S_checkpoints, dS_checkpoints, f_sums, f_rests, do_p, do_b, do_t, do_h, do_g,
     i__p, i__b, i__t, i__h, i__g, f_p, f_b, f_t, f_h, f_g, f_extents, q_p, q_b, q_t, q_h, q_g,
-    dq_out, dlog_f_2_out, S_pairing_out,
+    dq_out, dlog_f_2_out, S_state_adjoint_out,
     T, H, chunks, begins, stops, programs,
     E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
-    FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
+    SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """Intra-chunk outputs from checkpointed states, of all intervals at once."""
@@ -1229,14 +1232,14 @@ def backward_read_1(
     f_p += b * f_b + h // f_g * f_h
     q_p += b * q_b + h // q_g * q_h
     i_new = i_ok
-    if not FLAT:
-        steep_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
+    if not SMALL_RANGE:
+        large_range_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
     S = tl.load(
-        S_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
+        S_checkpoints + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
         mask=d_ok[None, :] & e_ok[:, None], other=0.0,
     )  # S
     dS = tl.load(
-        dS_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
+        dS_checkpoints + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
         mask=d_ok[None, :] & e_ok[:, None], other=0.0,
     )  # dS
     f_a_end = over_block(
@@ -1302,12 +1305,12 @@ def backward_read_1(
     own = diagonal(reads, C)
     decayed = decayed_sum(
         reads, stepwise, f_sums + step * D, f_rests + step * D if EXACT else None, f_a, f_n, f_a,
-        f_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
+        f_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
     )  # sum_{j} [do i^T]_{i,j} (1 - f)_{j,d} m_{i,j,d}
     decayed2 = decayed + own[:, None] * stepwise  # with each step's own
-    if not FLAT:
-        steep_from = first_steep(steep_from, f_a, f_n, d_ok, C, DT)
-        i_new = i_ok & ((i >= steep_from) | (again > 0))
+    if not SMALL_RANGE:
+        large_range_from = first_large_range(large_range_from, f_a, f_n, d_ok, C, DT)
+        i_new = i_ok & ((i >= large_range_from) | (again > 0))
     do_S = tl.dot(do.to(DT), S.to(DT), input_precision="tf32x3")  # do S^T
     since = span(f_a, f_n, 0.0, 0)
     apart = (do_S * since) + decayed
@@ -1320,13 +1323,13 @@ def backward_read_1(
     own2 = diagonal(reads2, C)
     decayed3 = decayed_sum(
         reads2, q.to(tl.float32), f_sums + step * D, f_rests + step * D if EXACT else None, f_a,
-        f_n, f_a, f_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
+        f_n, f_a, f_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
     )  # sum_{j} q_{j,d} [i do^T]_{i,j} m_{i,j,d}
     decayed4 = decayed3 + own2[:, None] * q.to(tl.float32)  # with each step's own
-    if not FLAT:
-        steep_from = first_steep(steep_from, f_a, f_n, d_ok, C, DT)
-        again = adds_steep(again, reads2, q.to(tl.float32), steep_from, C)
-        i_new = i_ok & ((i >= steep_from) | (again > 0))
+    if not SMALL_RANGE:
+        large_range_from = first_large_range(large_range_from, f_a, f_n, d_ok, C, DT)
+        again = adds_large_range(again, reads2, q.to(tl.float32), large_range_from, C)
+        i_new = i_ok & ((i >= large_range_from) | (again > 0))
     since2 = span(f_a_end[None, :], f_n_end[None, :], f_a, f_n)
     product3 = tl.dot(i_.to(DT), dS.to(DT), input_precision="tf32x3")  # i dS^T
     apart2 = decayed3 + tl.where((i < last)[:, None], (since2 * product3), 0.0)
@@ -1345,18 +1348,18 @@ def backward_read_1(
         True and block_e <= 128, DT,
     )
     tl.store(
-        S_pairing_out + step * D + i[:, None] * (H * D) + d[None, :], total, mask=i_new[:, None] & d_ok[None, :]
+        S_state_adjoint_out + step * D + i[:, None] * (H * D) + d[None, :], total, mask=i_new[:, None] & d_ok[None, :]
     )  # state-adjoint product of S
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def backward_read_1_others(
-    S_borders, dS_borders, f_sums, f_rests, do_p, do_b, do_t, do_h, do_g,
+def backward_read_1_slow(
+    S_checkpoints, dS_checkpoints, f_sums, f_rests, do_p, do_b, do_t, do_h, do_g,
     i__p, i__b, i__t, i__h, i__g, f_p, f_b, f_t, f_h, f_g, f_extents, q_p, q_b, q_t, q_h, q_g,
-    dq_out, dlog_f_2_out, S_pairing_out,
+    dq_out, dlog_f_2_out, S_state_adjoint_out,
     T, H, chunks, begins, stops, programs,
     E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
-    FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
+    SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
@@ -1367,7 +1370,7 @@ def backward_read_1_others(
     d = tile * block_d + tl.arange(0, block_d)
     d_ok = d < D
     group = (tl.program_id(0) // tl.cdiv(D, block_d)) * GROUP
-    if steep(f_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
+    if large_ranges(f_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
         return
     do_p_all = do_p
     i__p_all = i__p
@@ -1387,14 +1390,14 @@ def backward_read_1_others(
             f_p = f_p_all + b * f_b + h // f_g * f_h
             q_p = q_p_all + b * q_b + h // q_g * q_h
             extent = reach(f_extents + at, last, C, CHUNK)
-            if not is_flat(extent, DT):
-                steep_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
+            if not has_small_range(extent, DT):
+                large_range_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
                 S = tl.load(
-                    S_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
+                    S_checkpoints + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
                     mask=d_ok[None, :] & e_ok[:, None], other=0.0,
                 )  # S
                 dS = tl.load(
-                    dS_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
+                    dS_checkpoints + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
                     mask=d_ok[None, :] & e_ok[:, None], other=0.0,
                 )  # dS
                 f_a_end = over_block(
@@ -1471,13 +1474,13 @@ def backward_read_1_others(
                 own = diagonal(reads, C)
                 decayed = decayed_sum(
                     reads, stepwise, f_sums + step * D, f_rests + step * D if EXACT else None, f_a,
-                    f_n, f_a, f_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT,
-                    DT,
+                    f_n, f_a, f_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE,
+                    EXACT, DT,
                 )  # sum_{j} [do i^T]_{i,j} (1 - f)_{j,d} m_{i,j,d}
                 decayed2 = decayed + own[:, None] * stepwise  # with each step's own
-                if not FLAT:
-                    steep_from = first_steep(steep_from, f_a, f_n, d_ok, C, DT)
-                    i_new = i_ok & ((i >= steep_from) | (again > 0))
+                if not SMALL_RANGE:
+                    large_range_from = first_large_range(large_range_from, f_a, f_n, d_ok, C, DT)
+                    i_new = i_ok & ((i >= large_range_from) | (again > 0))
                 do_S = tl.dot(do.to(DT), S.to(DT), input_precision="tf32x3")  # do S^T
                 since = span(f_a, f_n, 0.0, 0)
                 apart = (do_S * since) + decayed
@@ -1495,13 +1498,13 @@ def backward_read_1_others(
                 decayed3 = decayed_sum(
                     reads2, q.to(tl.float32), f_sums + step * D,
                     f_rests + step * D if EXACT else None, f_a, f_n, f_a, f_n, d, d_ok, last, H * D,
-                    C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
+                    C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} q_{j,d} [i do^T]_{i,j} m_{i,j,d}
                 decayed4 = decayed3 + own2[:, None] * q.to(tl.float32)  # with each step's own
-                if not FLAT:
-                    steep_from = first_steep(steep_from, f_a, f_n, d_ok, C, DT)
-                    again = adds_steep(again, reads2, q.to(tl.float32), steep_from, C)
-                    i_new = i_ok & ((i >= steep_from) | (again > 0))
+                if not SMALL_RANGE:
+                    large_range_from = first_large_range(large_range_from, f_a, f_n, d_ok, C, DT)
+                    again = adds_large_range(again, reads2, q.to(tl.float32), large_range_from, C)
+                    i_new = i_ok & ((i >= large_range_from) | (again > 0))
                 since2 = span(f_a_end[None, :], f_n_end[None, :], f_a, f_n)
                 product3 = tl.dot(i_.to(DT), dS.to(DT), input_precision="tf32x3")  # i dS^T
                 apart2 = decayed3 + tl.where((i < last)[:, None], (since2 * product3), 0.0)
@@ -1524,7 +1527,7 @@ def backward_read_1_others(
                     C, True and block_e <= 128, DT,
                 )
                 tl.store(
-                    S_pairing_out + step * D + i[:, None] * (H * D) + d[None, :], total,
+                    S_state_adjoint_out + step * D + i[:, None] * (H * D) + d[None, :], total,
                     mask=i_new[:, None] & d_ok[None, :],
                 )  # state-adjoint product of S
 
@@ -1539,103 +1542,106 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], i_.shape[2], f.shape[2], 0)
     D = q.shape[-1]
     E = i_.shape[-1]
-    config = choose(some.dtype, (D, E), "f32010d91f1e50d8")
-    lay = places(packed, (B, T, H), config.chunk)
-    blocks = places(packed, (B, T, H), BLOCK)
-    parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
+    config = choose(some.dtype, (D, E), "e6a5e4592a1451f7")
+    layout = chunk_layout(packed, (B, T, H), config.chunk)
+    blocks = chunk_layout(packed, (B, T, H), BLOCK)
+    segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
     dS_first = dS_starts = whole(final_cotangents.get("S"))
-    S_borders = saved["S borders"]
+    S_checkpoints = saved["S checkpoints"]
     do = cotangent(cotangents.get("o"), some, (B, T, H, E))
-    f_sums, f_rests, f_extents = cumulate(f, lay, config.exact)
-    matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
+    f_sums, f_rests, f_extents = cumulate(f, layout, config.exact)
+    matrix1 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk), dtype=torch.float32)
     scaled1 = some.new_empty((B, H, T, D))
     scaled2 = some.new_empty((B, H, T, D))
     launch(
-        backward_prepare_1, (lay.programs,),
+        backward_prologue_1, (layout.programs,),
         f, *strides(f, H), f_sums, f_rests, q, *strides(q, H), f_extents, scaled1, scaled2, matrix1,
-        *lay.at_once, lay.programs,
-        D=D, part_d=min(config.block, config.padded(D)), FLAT=True, GROUP=GROUP, CHUNK=config.chunk,
-        C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
-        DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=config.registers,
+        *layout.at_once, layout.programs,
+        D=D, tile_d=min(config.block, config.padded(D)), SMALL_RANGE=True, GROUP=GROUP,
+        CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1,
+        maxnreg=config.registers,
     )
     launch(
-        backward_prepare_1_others, (cdiv(lay.programs, GROUP),),
+        backward_prologue_1_slow, (cdiv(layout.programs, GROUP),),
         f, *strides(f, H), f_sums, f_rests, q, *strides(q, H), f_extents, scaled1, scaled2, matrix1,
-        *lay.at_once, lay.programs,
-        D=D, part_d=min(config.block, config.padded(D)), FLAT=False, GROUP=GROUP,
-        CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
-        DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=config.registers,
+        *layout.at_once, layout.programs,
+        D=D, tile_d=min(config.block, config.padded(D)), SMALL_RANGE=False, GROUP=GROUP,
+        CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1,
+        maxnreg=config.registers,
     )
-    if parts > 1 or exchange is not None:
-        dS_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
-        walk = config.walk(E, config.padded(D) * scaled2.element_size(), 0, do.element_size())
+    if segments > 1 or exchange is not None:
+        dS_ends = some.new_empty((B * segments, H, D, E), dtype=torch.float32)
+        sweep = config.sweep(E, config.padded(D) * scaled2.element_size(), 0, do.element_size())
         launch(
-            backward_sweep_1, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+            backward_sweep_1, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
             None, dS_ends, None, scaled1, do, *strides(do, H), matrix1, None, f_sums, f_rests, scaled2,
-            *lay.walked, parts, lay.length(parts), blocks.chunks,
-            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=False,
-            WARPS=walk.warps, STAGES=walk.stages, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels,
-            EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps,
-            num_stages=2, maxnreg=walk.registers,
+            *layout.swept, segments, layout.length(segments), blocks.chunks,
+            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False,
+            WARPS=sweep.warps, STAGES=sweep.stages, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels,
+            EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps,
+            num_stages=2, maxnreg=sweep.registers,
         )
         if exchange is not None:  # other segments of the sequence are elsewhere
             dS_coming = exchange.begin(
                 (
                     map_of_all(
-                        "S", dS_first, dS_ends, lay, parts, False, decay=(f_sums, f_rests), axis=0, exact=config.exact
+                        "S", dS_first, dS_ends, layout, segments, False, decay=(f_sums, f_rests),
+                        axis=0, exact=config.exact,
                     ),
                 )
             )
-    if parts > 1 or exchange is not None:
+    if segments > 1 or exchange is not None:
         if exchange is not None:
             ((dS_first, dS_starts),) = dS_coming()
         else:
-            dS_starts = chained(dS_first, dS_ends, lay, parts, False, (f_sums, f_rests), 0, config.exact)
+            dS_starts = chained(dS_first, dS_ends, layout, segments, False, (f_sums, f_rests), 0, config.exact)
     dS_ends = None
     di = some.new_empty((B, T, H, E), dtype=some.dtype)
-    dS_borders = some.new_empty((B, H, blocks.chunks, D, E), dtype=some.dtype)
-    dS_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if needs & {"S"} else None
-    walk = config.walk(
+    dS_checkpoints = some.new_empty((B, H, blocks.chunks, D, E), dtype=some.dtype)
+    dS_last = some.new_empty((layout.sequences, H, D, E), dtype=torch.float32) if needs & {"S"} else None
+    sweep = config.sweep(
         E, config.padded(D) * (scaled1.element_size() + scaled2.element_size()),
         config.chunk * matrix1.element_size(), do.element_size(),
     )
     launch(
-        backward_sweep_1, (lay.sequences * parts * H * cdiv(E, walk.tile),),
-        dS_starts, dS_last, dS_borders, scaled1, do, *strides(do, H), matrix1, di, f_sums, f_rests,
-        scaled2,
-        *lay.walked, parts, lay.length(parts), blocks.chunks,
-        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=True,
-        WARPS=walk.warps, STAGES=walk.stages, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels,
-        EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps,
-        num_stages=2, maxnreg=walk.registers,
+        backward_sweep_1, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
+        dS_starts, dS_last, dS_checkpoints, scaled1, do, *strides(do, H), matrix1, di, f_sums,
+        f_rests, scaled2,
+        *layout.swept, segments, layout.length(segments), blocks.chunks,
+        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True,
+        WARPS=sweep.warps, STAGES=sweep.stages, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels,
+        EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps,
+        num_stages=2, maxnreg=sweep.registers,
     )
     matrix1 = scaled1 = scaled2 = None
     if needs & {"f", "q"}:
         dq = some.new_empty((B, T, H, D), dtype=some.dtype)
         dlog_f_2 = some.new_empty((B, T, H, D), dtype=torch.float32)
-        S_pairing = some.new_empty((B, T, H, D), dtype=torch.float32)
+        S_state_adjoint = some.new_empty((B, T, H, D), dtype=torch.float32)
         launch(
             backward_read_1, (blocks.programs * cdiv(D, min(config.read_tile, config.padded(D))),),
-            S_borders, dS_borders, f_sums, f_rests, do, *strides(do, H), i_, *strides(i_, H),
-            f, *strides(f, H), f_extents, q, *strides(q, H), dq, dlog_f_2, S_pairing,
+            S_checkpoints, dS_checkpoints, f_sums, f_rests, do, *strides(do, H), i_, *strides(i_, H),
+            f, *strides(f, H), f_extents, q, *strides(q, H), dq, dlog_f_2, S_state_adjoint,
             *blocks.at_once, blocks.programs,
             E=E, D=D, block_e=config.padded(E), block_d=min(config.read_tile, config.padded(D)),
-            FLAT=True, GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even,
+            SMALL_RANGE=True, GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even,
             EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.read_warps(config.padded(E)),
             num_stages=1, maxnreg=config.most,
         )
         launch(
-            backward_read_1_others, (cdiv(blocks.programs, GROUP) * cdiv(D, min(config.read_tile, config.padded(D))),),
-            S_borders, dS_borders, f_sums, f_rests, do, *strides(do, H), i_, *strides(i_, H),
-            f, *strides(f, H), f_extents, q, *strides(q, H), dq, dlog_f_2, S_pairing,
+            backward_read_1_slow, (cdiv(blocks.programs, GROUP) * cdiv(D, min(config.read_tile, config.padded(D))),),
+            S_checkpoints, dS_checkpoints, f_sums, f_rests, do, *strides(do, H), i_, *strides(i_, H),
+            f, *strides(f, H), f_extents, q, *strides(q, H), dq, dlog_f_2, S_state_adjoint,
             *blocks.at_once, blocks.programs,
             E=E, D=D, block_e=config.padded(E), block_d=min(config.read_tile, config.padded(D)),
-            FLAT=False, GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even,
-            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.read_warps(config.padded(E)),
-            num_stages=1, maxnreg=config.most,
+            SMALL_RANGE=False, GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS,
+            EVEN=blocks.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=config.read_warps(config.padded(E)), num_stages=1, maxnreg=config.most,
         )
-    dS_borders = f_extents = f_rests = f_sums = None
+    dS_checkpoints = f_extents = f_rests = f_sums = None
     gradients, initial = {}, {}
     if "q" in needs:
         gradients["q"] = dq.to(given["q"].dtype)
@@ -1644,8 +1650,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         gradients["i"] = di.to(given["i"].dtype)
     di = None
     if "f" in needs:
-        gradients["f"] = total((B, T, H, D), torch.float32, dlog_f_2, S_pairing).to(given["f"].dtype)
-    S_pairing = dlog_f_2 = None
+        gradients["f"] = total((B, T, H, D), torch.float32, dlog_f_2, S_state_adjoint).to(given["f"].dtype)
+    S_state_adjoint = dlog_f_2 = None
     if "S" in needs:
         initial["S"] = dS_last
     dS_last = None
@@ -1672,10 +1678,10 @@ def step_kernel(
     i_stride0, i_stride1, i_stride2, f_stride0, f_stride1, f_stride2, S_stride0, S_stride1,
     next_S_stride0, next_S_stride1, o_stride0, o_stride1, heads, q_group, i_group, f_group,
     size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
-    parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
+    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
 ):
     """Each program: one batch entry and head and a tile of e, one step."""
-    place = tl.program_id(0) // parts
+    place = tl.program_id(0) // programs
     if flat:  # more batch entries than a grid is high
         batch = tl.cast(place // heads, tl.int64)
         head = tl.cast(place % heads, tl.int64)
@@ -1701,7 +1707,7 @@ def step_kernel(
     wide_d = tl.cast(at_d, tl.int64)
     in_d = at_d < size_d
     for turn in tl.static_range(turns):
-        tile = tl.program_id(0) % parts * turns + turn
+        tile = tl.program_id(0) % programs * turns + turn
         first = tile == 0
         at_e = tile * block_e + tl.arange(0, block_e)
         wide_e = tl.cast(at_e, tl.int64)
@@ -1731,11 +1737,11 @@ def steps_kernel(
     kept_S_stride0, kept_S_stride1, kept_S_stride2, kept_S_stride3,
     o_stride0, o_stride1, o_stride2, heads, q_group, i_group, f_group, steps,
     size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
-    parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
+    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
     yields: tl.constexpr, keeps: tl.constexpr, ends: tl.constexpr,
 ):
     """Each program: one sequence and head and a tile of e, one step after the other, with the state in registers."""
-    place = tl.program_id(0) // parts
+    place = tl.program_id(0) // programs
     if flat:  # more batch entries than a grid is high
         batch = tl.cast(place // heads, tl.int64)
         head = tl.cast(place % heads, tl.int64)
@@ -1765,7 +1771,7 @@ def steps_kernel(
     wide_d = tl.cast(at_d, tl.int64)
     in_d = at_d < size_d
     for turn in tl.static_range(turns):
-        tile = tl.program_id(0) % parts * turns + turn
+        tile = tl.program_id(0) % programs * turns + turn
         first = tile == 0
         at_e = tile * block_e + tl.arange(0, block_e)
         wide_e = tl.cast(at_e, tl.int64)
@@ -1774,19 +1780,19 @@ def steps_kernel(
         in_d_e = in_d[:, None] & in_e[None, :]
         S = tl.load(S_at + at_d[:, None] * S_stride2 + at_e[None, :] * S_stride3, mask=in_d_e, other=0.0)
         now = tl.cast(0, tl.int64)
-        q_ahead = tl.load(q_at + now * q_stride1 + wide_d * q_stride3, mask=in_d, other=0.0)
-        i_2_ahead = tl.load(i_at + now * i_stride1 + wide_e * i_stride3, mask=in_e, other=0.0)
-        f_ahead = tl.load(f_at + now * f_stride1 + wide_d * f_stride3, mask=in_d, other=0.0)
+        q_prefetched = tl.load(q_at + now * q_stride1 + wide_d * q_stride3, mask=in_d, other=0.0)
+        i_2_prefetched = tl.load(i_at + now * i_stride1 + wide_e * i_stride3, mask=in_e, other=0.0)
+        f_prefetched = tl.load(f_at + now * f_stride1 + wide_d * f_stride3, mask=in_d, other=0.0)
         S = S.to(tl.float32)
         for offset in range(count):
             now = tl.cast(offset, tl.int64)
             then = tl.minimum(now + 1, count - 1)
-            q = q_ahead.to(tl.float32)
-            q_ahead = tl.load(q_at + then * q_stride1 + wide_d * q_stride3, mask=in_d, other=0.0)
-            i_2 = i_2_ahead.to(tl.float32)
-            i_2_ahead = tl.load(i_at + then * i_stride1 + wide_e * i_stride3, mask=in_e, other=0.0)
-            f = tl.exp(f_ahead.to(tl.float32))
-            f_ahead = tl.load(f_at + then * f_stride1 + wide_d * f_stride3, mask=in_d, other=0.0)
+            q = q_prefetched.to(tl.float32)
+            q_prefetched = tl.load(q_at + then * q_stride1 + wide_d * q_stride3, mask=in_d, other=0.0)
+            i_2 = i_2_prefetched.to(tl.float32)
+            i_2_prefetched = tl.load(i_at + then * i_stride1 + wide_e * i_stride3, mask=in_e, other=0.0)
+            f = tl.exp(f_prefetched.to(tl.float32))
+            f_prefetched = tl.load(f_at + then * f_stride1 + wide_d * f_stride3, mask=in_d, other=0.0)
             t1 = (1.0 - f)[:, None] * i_2[None, :] + f[:, None] * S
             t2 = tl.sum(q[:, None] * t1, axis=0)
             if yields:
@@ -1825,7 +1831,7 @@ OP = Op(
         "triton": Backend(
             triton_forward, triton_backward,
             frozenset(("packed", "groups", "inference", "finals", "replays", "exchange")),
-            saved={"S borders": (("B", "H", "T blocks", "d", "e"), "input")}, saved_packed=True,
+            saved={"S checkpoints": (("B", "H", "T blocks", "d", "e"), "input")}, saved_packed=True,
         ),
     },
     Step(

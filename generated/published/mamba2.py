@@ -75,9 +75,9 @@ from chunkform.runtime.op.version import written_for
 
 written_for("0.1", __file__)
 
-from chunkform.runtime.chunk_kernels.chunk_layout import parts_for, places
+from chunkform.runtime.chunk_kernels.chunk_layout import chunk_layout, segments_for
 from chunkform.runtime.chunk_kernels.kernels import (
-    border_sums, chained, chunk_of, cumulate_beside, lasting, part_of, place_of, power, span,
+    boundary_sums, chained, chunk_of, cumulate_beside, lasting, place_of, power, segment_of, span,
 )
 from chunkform.runtime.chunk_kernels.reductions import pair
 from chunkform.runtime.chunk_kernels.segment_maps import map_of_all
@@ -92,8 +92,8 @@ from chunkform.runtime.op.decode import Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK, call_of, chunks_of, dtype_of, from_chunks, from_heads, from_steps, in_parts, in_segments,
-    or_zeros, per_head, steps_first, steps_or_zeros,
+    CHUNK, call_of, chunks_of, dtype_of, from_boundaries, from_chunks, from_heads, from_steps,
+    in_segments, or_zeros, per_head, steps_first, steps_or_zeros,
 )
 from chunkform.runtime.torch_form.decays import decay_all, decay_in, decay_mask, decay_out
 from chunkform.runtime.torch_form.segment_maps import LONG_CHUNK, Segment, map_of_segment, over_chunks
@@ -255,7 +255,9 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     # (38) y_2: dh_t x_t
     y_2, dh_first = in_segments(_backward_sweep_3, (t8, dy, C, x), (dh_last,), lead, -1, CHUNK)
     # paired_h: exp(-exp(A_log) softplus(bias + raw_t)) <h_{t-1}, dh_t>
-    (paired_h,) = in_parts(_backward_state_adjoint_4, (torch.exp(t8), t8, dy, C, t11, x, B), (h_0, dh_C), lead, CHUNK)
+    (paired_h,) = from_boundaries(
+        _backward_state_adjoint_4, (torch.exp(t8), t8, dy, C, t11, x, B), (h_0, dh_C), lead, CHUNK
+    )
     gradients = {}
     gradients["B"] = from_steps(y_2 * t11[..., None], lead, 1, given["B"].dtype)
     gradients["C"] = from_steps(dC, lead, 1, given["C"].dtype)
@@ -293,9 +295,9 @@ def _forward_states_1_composed(later, earlier):
     return (later[0] * earlier[0], (later[0][..., None, None] * earlier[1] + later[1]))
 
 
-def _forward_states_1_applied(parts, states):
+def _forward_states_1_applied(maps, states):
     """The states that leave a segment, from those that enter it."""
-    return ((parts[1] + parts[0][..., None, None] * states[0]),)
+    return ((maps[1] + maps[0][..., None, None] * states[0]),)
 
 
 def torch_forward_states(given, states, constants, exchange):
@@ -341,9 +343,9 @@ def _backward_states_1_composed(later, earlier):
     return (later[0] * earlier[0], (later[0][..., None, None] * earlier[1] + later[1]))
 
 
-def _backward_states_1_applied(parts, states):
+def _backward_states_1_applied(maps, states):
     """The states that leave a segment, from those that enter it."""
-    return ((parts[0][..., None, None] * states[0] + parts[1]),)
+    return ((maps[0][..., None, None] * states[0] + maps[1]),)
 
 
 def torch_backward_states(given, states, constants, saved, cotangents, final_cotangents, exchange):
@@ -371,7 +373,7 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
 
 
 @triton.jit(do_not_specialize=["T", "count"])
-def forward_rows_1(
+def forward_per_step_1(
     raw_p, raw_b, raw_t, raw_h, raw_g, bias_p, A_log_p, ahead1_out,
     T, H, count,
     ROWS: tl.constexpr,
@@ -394,11 +396,11 @@ def forward_rows_1(
     tl.store(ahead1_out + at, -tl.exp(A_log) * t2, mask=i_ok)
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def forward_sweep_1(
     h__first, h__last, C__p, C__b, C__t, C__h, C__g, decay1_sums, decay1_rests,
     x_p, x_b, x_t, x_h, x_g, B__p, B__b, B__t, B__h, B__g, raw_by_head, bias_p, y_0_out,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     N: tl.constexpr, P: tl.constexpr, block_n_: tl.constexpr, block_p_: tl.constexpr,
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
@@ -407,7 +409,7 @@ def forward_sweep_1(
     tile = tl.program_id(0) % tl.cdiv(P, block_p_)
     sh = (tl.program_id(0) // tl.cdiv(P, block_p_)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -508,9 +510,9 @@ def forward_sweep_1(
     for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
         if YIELD:
             if h__last is not None:
-                if part == parts - 1:
+                if segment == segments - 1:
                     tl.store(
-                        h__last + (sh // H // parts * H + h) * N * P + n_[n_n_][None, :] * P + p_[:, None],
+                        h__last + (sh // H // segments * H + h) * N * P + n_[n_n_][None, :] * P + p_[:, None],
                         h_[n_n_], mask=n__ok[n_n_][None, :] & p__ok[:, None],
                     )
         else:
@@ -522,11 +524,11 @@ def forward_sweep_1(
 
 @gluon.jit
 def forward_sweep_1_consumer(
-    h__first, h__last, y_0_out, T, H, parts, tile, sh, h, b, part, begin, stop, count, chunk_ready,
-    chunk_empty, C__ring, B__ring, decay1_a_ring, x_ring, number1_ring, stepwise_ring, y_0_buffer,
-    kept_ring, since_ring, y_0_out_tile, N: gl.constexpr, P: gl.constexpr, block_n_: gl.constexpr,
-    block_p_: gl.constexpr, WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr,
-    DT: gl.constexpr,
+    h__first, h__last, y_0_out, T, H, segments, tile, sh, h, b, segment, begin, stop, count,
+    chunk_ready, chunk_empty, C__ring, B__ring, decay1_a_ring, x_ring, number1_ring, stepwise_ring,
+    y_0_buffer, kept_ring, since_ring, y_0_out_tile, N: gl.constexpr, P: gl.constexpr,
+    block_n_: gl.constexpr, block_p_: gl.constexpr, WARPS: gl.constexpr, STAGES: gl.constexpr,
+    C: gl.constexpr, DT: gl.constexpr,
 ):
     tile1: gl.constexpr = accumulator(block_p_, block_n_, WARPS)
     left1: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=accumulator(block_p_, C, WARPS), k_width=2)
@@ -601,10 +603,10 @@ def forward_sweep_1_consumer(
         h__2 = h__after
         h__2_operand = gl.convert_layout(h__2.to(DT), left1)
     if h__last is not None:
-        if part == parts - 1:
+        if segment == segments - 1:
             gl.store(
                 h__last
-                + (sh // H // parts * H + h) * N * P
+                + (sh // H // segments * H + h) * N * P
                 + gl.arange(0, block_n_, layout=gl.SliceLayout(0, tile1))[None, :] * P
                 + (tile * block_p_ + gl.arange(0, block_p_, layout=gl.SliceLayout(1, tile1)))[:, None],
                 h__2,
@@ -672,11 +674,11 @@ def forward_sweep_1_loader(
         mbarrier.arrive(chunk_ready.index(stage), count=1)
 
 
-@gluon.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@gluon.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def forward_sweep_1_roles(
     h__first, h__last, C__p, C__b, C__t, C__h, C__g, decay1_sums, decay1_rests,
     x_p, x_b, x_t, x_h, x_g, B__p, B__b, B__t, B__h, B__g, raw_by_head, bias_p, y_0_out,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     N: gl.constexpr, P: gl.constexpr, block_n_: gl.constexpr, block_p_: gl.constexpr,
     YIELD: gl.constexpr, WARPS: gl.constexpr, STAGES: gl.constexpr, C: gl.constexpr,
     LEVELS: gl.constexpr, EVEN: gl.constexpr, EXACT: gl.constexpr, DT: gl.constexpr,
@@ -686,11 +688,11 @@ def forward_sweep_1_roles(
     tile = gl.program_id(0) % gl.cdiv(P, block_p_)
     sh = (gl.program_id(0) // gl.cdiv(P, block_p_)).to(gl.int64)
     h = sh % H
-    b = (sh // H // parts) if starts is None else (sh // H * 0)
-    part = (sh // H % parts) if starts is None else (sh // H * 0)
-    begin = (sh // H % parts * length) if starts is None else (gl.load(starts + sh // H))
-    stop = (gl.minimum(sh // H % parts * length + length, T)) if starts is None else (gl.load(starts + sh // H + 1))
-    first = (sh // H % parts * length // C) if starts is None else (gl.load(starts + sh // H) // C + sh // H)
+    b = (sh // H // segments) if starts is None else (sh // H * 0)
+    segment = (sh // H % segments) if starts is None else (sh // H * 0)
+    begin = (sh // H % segments * length) if starts is None else (gl.load(starts + sh // H))
+    stop = (gl.minimum(sh // H % segments * length + length, T)) if starts is None else (gl.load(starts + sh // H + 1))
+    first = (sh // H % segments * length // C) if starts is None else (gl.load(starts + sh // H) // C + sh // H)
     first_2 = first.to(gl.int32)
     bh = b * H + h
     count = gl.cdiv(gl.maximum(stop - begin, 0), C).to(gl.int32)
@@ -720,8 +722,8 @@ def forward_sweep_1_roles(
             (
                 forward_sweep_1_consumer,
                 (
-                    h__first, h__last, y_0_out, T, H, parts, tile, sh, h, b, part, begin, stop,
-                    count, chunk_ready, chunk_empty, C__ring, B__ring, decay1_a_ring, x_ring,
+                    h__first, h__last, y_0_out, T, H, segments, tile, sh, h, b, segment, begin,
+                    stop, count, chunk_ready, chunk_empty, C__ring, B__ring, decay1_a_ring, x_ring,
                     number1_ring, stepwise_ring, y_0_buffer, kept_ring, since_ring, y_0_out_tile, N,
                     P, block_n_, block_p_, WARPS, STAGES, C, DT,
                 ),
@@ -741,7 +743,7 @@ def forward_sweep_1_roles(
 
 
 @triton.jit(do_not_specialize=["T", "count"])
-def forward_rows_2(
+def forward_per_step_2(
     x_p, x_b, x_t, x_h, x_g, D_p, y_0_p, y_0_b, y_0_t, y_0_h, y_0_g, y_out,
     T, H, count,
     P: tl.constexpr, block_p_: tl.constexpr, ROWS: tl.constexpr,
@@ -784,73 +786,75 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     D = with_heads(D, H)
     N = B_.shape[-1]
     P = x.shape[-1]
-    config = choose(some.dtype, (N, P), "4660f946e6b1cf75")
+    config = choose(some.dtype, (N, P), "07fe5d82143ed718")
     config = with_roles(config, N, C_, x, B_)
-    lay = places(packed, (B, T, H), config.chunk)
-    parts = parts_for(lay, B * H * cdiv(P, min(config.tile, config.padded(P))))
+    layout = chunk_layout(packed, (B, T, H), config.chunk)
+    segments = segments_for(layout, B * H * cdiv(P, min(config.tile, config.padded(P))))
     h__first = whole(states.get("h"))
     h__starts = h__first
     ahead1 = some.new_empty((B, T, H), dtype=torch.float32)
     launch(
-        forward_rows_1, (cdiv(B * T, config.rows()) * H,),
+        forward_per_step_1, (cdiv(B * T, config.rows()) * H,),
         raw, *strides(raw, H), bias, A_log, ahead1,
         T, H, B * T,
         ROWS=config.rows(), num_warps=4,
     )
-    decay1_sums, decay1_rests, decay1_extents, raw_by_head = cumulate_beside(ahead1, raw, lay, config.exact)
+    decay1_sums, decay1_rests, decay1_extents, raw_by_head = cumulate_beside(ahead1, raw, layout, config.exact)
     ahead1 = decay1_extents = None
-    if parts > 1 or exchange is not None:
-        h__ends = some.new_empty((B * parts, H, N, P), dtype=torch.float32)
-        walk = config.walk(
+    if segments > 1 or exchange is not None:
+        h__ends = some.new_empty((B * segments, H, N, P), dtype=torch.float32)
+        sweep = config.sweep(
             P, config.padded(N) * B_.element_size(),
             decay1_sums.element_size() + raw_by_head.element_size(), x.element_size(),
         )
         launch(
-            forward_sweep_1, (lay.sequences * parts * H * cdiv(P, walk.tile),),
+            forward_sweep_1, (layout.sequences * segments * H * cdiv(P, sweep.tile),),
             None, h__ends, C_, *strides(C_, H), decay1_sums, decay1_rests, x, *strides(x, H),
             B_, *strides(B_, H), raw_by_head, bias, None,
-            *lay.walked, parts, lay.length(parts),
-            N=N, P=P, block_n_=min(config.slice, config.padded(N)), block_p_=walk.tile, YIELD=False,
-            WARPS=walk.warps, STAGES=walk.stages, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
-            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2,
-            maxnreg=walk.registers,
+            *layout.swept, segments, layout.length(segments),
+            N=N, P=P, block_n_=min(config.slice, config.padded(N)), block_p_=sweep.tile, YIELD=False,
+            WARPS=sweep.warps, STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels,
+            EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps,
+            num_stages=2, maxnreg=sweep.registers,
         )
         if exchange is not None:  # other segments of the sequence are elsewhere
             h__coming = exchange.begin(
                 (
                     map_of_all(
-                        "h", h__first, h__ends, lay, parts, True, decay=(decay1_sums, decay1_rests),
-                        axis=0, exact=config.exact,
+                        "h", h__first, h__ends, layout, segments, True,
+                        decay=(decay1_sums, decay1_rests), axis=0, exact=config.exact,
                     ),
                 )
             )
-    if parts > 1 or exchange is not None:
+    if segments > 1 or exchange is not None:
         if exchange is not None:
             ((h__first, h__starts),) = h__coming()
         else:
-            h__starts = chained(h__first, h__ends, lay, parts, True, (decay1_sums, decay1_rests), None, config.exact)
+            h__starts = chained(
+                h__first, h__ends, layout, segments, True, (decay1_sums, decay1_rests), None, config.exact
+            )
     h__ends = None
     y_0 = some.new_empty((B, T, H, P), dtype=torch.float32)
-    h__last = some.new_empty((lay.sequences, H, N, P), dtype=torch.float32) if finals else None
-    walk = config.walk(
+    h__last = some.new_empty((layout.sequences, H, N, P), dtype=torch.float32) if finals else None
+    sweep = config.sweep(
         P, config.padded(N) * (C_.element_size() + B_.element_size()),
         decay1_sums.element_size() + raw_by_head.element_size(), x.element_size(),
     )
     launch_with_roles(
         config, forward_sweep_1, forward_sweep_1_roles, ("N", "block_n_", "P", "block_p_"),
-        (lay.sequences * parts * H * cdiv(P, walk.tile),),
+        (layout.sequences * segments * H * cdiv(P, sweep.tile),),
         h__starts, h__last, C_, *strides(C_, H), decay1_sums, decay1_rests, x, *strides(x, H),
         B_, *strides(B_, H), raw_by_head, bias, y_0,
-        *lay.walked, parts, lay.length(parts),
-        N=N, P=P, block_n_=min(config.slice, config.padded(N)), block_p_=walk.tile, YIELD=True,
-        WARPS=walk.warps, STAGES=walk.stages, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
-        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2,
-        maxnreg=walk.registers,
+        *layout.swept, segments, layout.length(segments),
+        N=N, P=P, block_n_=min(config.slice, config.padded(N)), block_p_=sweep.tile, YIELD=True,
+        WARPS=sweep.warps, STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels,
+        EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps,
+        num_stages=2, maxnreg=sweep.registers,
     )
     decay1_rests = None
     y = some.new_empty((B, T, H, P), dtype=some.dtype)
     launch(
-        forward_rows_2, (cdiv(B * T, config.rows(config.padded(P))) * H,),
+        forward_per_step_2, (cdiv(B * T, config.rows(config.padded(P))) * H,),
         x, *strides(x, H), D, y_0, *strides(y_0, H), y,
         T, H, B * T,
         P=P, block_p_=config.padded(P), ROWS=config.rows(config.padded(P)), num_warps=4,
@@ -860,13 +864,13 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     if needs_backward is True and not config.exact and config.roles is None:
         saved |= {"decay1_sums": decay1_sums, "raw_by_head": raw_by_head}
     decay1_sums = raw_by_head = None
-    if parts > 1:
+    if segments > 1:
         saved |= {"h starts": h__starts}
     return {"y": y}, {"h": h__last}, saved
 
 
 @triton.jit(do_not_specialize=["T", "count"])
-def backward_rows_1(
+def backward_per_step_1(
     raw_p, raw_b, raw_t, raw_h, raw_g, bias_p, A_log_p, ahead1_out,
     T, H, count,
     ROWS: tl.constexpr,
@@ -890,7 +894,7 @@ def backward_rows_1(
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def backward_prepare_1(
+def backward_prologue_1(
     matrix1, raw_by_head, bias_p, decay1_sums, decay1_rests, dy_p, dy_b, dy_t, dy_h, dy_g,
     x_p, x_b, x_t, x_h, x_g, matrix2, C__p, C__b, C__t, C__h, C__g,
     B__p, B__b, B__t, B__h, B__g, matrix3, own1_out,
@@ -967,12 +971,12 @@ def backward_prepare_1(
         )  # h: own.late, columns
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_1(
     h__first, h__last, C__p, C__b, C__t, C__h, C__g, decay1_sums, decay1_rests,
     dy_p, dy_b, dy_t, dy_h, dy_g, h_in_late__out, B__p, B__b, B__t, B__h, B__g, matrix1, dC_out,
     raw_by_head, bias_p, x_p, x_b, x_t, x_h, x_g,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     P: tl.constexpr, N: tl.constexpr, block_p_: tl.constexpr, block_n_: tl.constexpr,
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
     C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
@@ -982,7 +986,7 @@ def backward_sweep_1(
     tile = tl.program_id(0) % tl.cdiv(N, block_n_)
     sh = (tl.program_id(0) // tl.cdiv(N, block_n_)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -1101,12 +1105,12 @@ def backward_sweep_1(
             )
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_2(
     dh_first, dh_last, decay1_sums, decay1_rests, B__p, B__b, B__t, B__h, B__g,
     dy_p, dy_b, dy_t, dy_h, dy_g, matrix2, raw_by_head, bias_p, dx_1_out,
     C__p, C__b, C__t, C__h, C__g,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     N: tl.constexpr, P: tl.constexpr, block_n_: tl.constexpr, block_p_: tl.constexpr,
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
     C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
@@ -1116,7 +1120,7 @@ def backward_sweep_2(
     tile = tl.program_id(0) % tl.cdiv(P, block_p_)
     sh = (tl.program_id(0) // tl.cdiv(P, block_p_)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -1213,9 +1217,9 @@ def backward_sweep_2(
     for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
         if YIELD:
             if dh_last is not None:
-                if part == 0:
+                if segment == 0:
                     tl.store(
-                        dh_last + (sh // H // parts * H + h) * N * P + n_[n_n_][None, :] * P + p_[:, None],
+                        dh_last + (sh // H // segments * H + h) * N * P + n_[n_n_][None, :] * P + p_[:, None],
                         dh[n_n_], mask=n__ok[n_n_][None, :] & p__ok[:, None],
                     )
         else:
@@ -1225,12 +1229,12 @@ def backward_sweep_2(
             )
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_3(
     dh_first, B__p, B__b, B__t, B__h, B__g, raw_by_head, bias_p, decay1_sums, decay1_rests,
     x_p, x_b, x_t, x_h, x_g, h_out_late__out, C__p, C__b, C__t, C__h, C__g, matrix3, dB_out,
     draw_2_out, dbias_2_out, dy_p, dy_b, dy_t, dy_h, dy_g,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     P: tl.constexpr, N: tl.constexpr, block_p_: tl.constexpr, block_n_: tl.constexpr,
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
     C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
@@ -1240,7 +1244,7 @@ def backward_sweep_3(
     tile = tl.program_id(0) % tl.cdiv(N, block_n_)
     sh = (tl.program_id(0) // tl.cdiv(N, block_n_)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -1399,12 +1403,12 @@ def backward_sweep_3(
 
 
 @triton.jit(do_not_specialize=["T", "count"])
-def backward_rows_2(
+def backward_per_step_2(
     dy_p, dy_b, dy_t, dy_h, dy_g, D_p, dx_1_p, dx_1_b, dx_1_t, dx_1_h, dx_1_g,
     raw_p, raw_b, raw_t, raw_h, raw_g, bias_p,
-    h__pairing_p, h__pairing_b, h__pairing_t, h__pairing_h, h__pairing_g, A_log_p,
-    draw_2_sums, draw_2_n, dbias_2_sums, dbias_2_n, x_p, x_b, x_t, x_h, x_g, dx_out, draw_out,
-    dA_log_summed_out, dbias_summed_out, dD_summed_out,
+    h__state_adjoint_p, h__state_adjoint_b, h__state_adjoint_t, h__state_adjoint_h, h__state_adjoint_g,
+    A_log_p, draw_2_sums, draw_2_n, dbias_2_sums, dbias_2_n, x_p, x_b, x_t, x_h, x_g, dx_out,
+    draw_out, dA_log_summed_out, dbias_summed_out, dD_summed_out,
     T, H, count,
     P: tl.constexpr, block_p_: tl.constexpr, ROWS: tl.constexpr,
 ):
@@ -1430,11 +1434,13 @@ def backward_rows_2(
         ).to(tl.float32)
     raw = tl.load(raw_p + h // raw_g * raw_h + b * raw_b + step * raw_t, mask=i_ok, other=0.0).to(tl.float32)
     bias = tl.load(bias_p + h).to(tl.float32)
-    h__pairing = tl.zeros([ROWS], tl.float32)
-    if h__pairing_p is not None:
-        h__pairing = tl.load(
-            h__pairing_p + h // h__pairing_g * h__pairing_h + b * h__pairing_b + step * h__pairing_t,
-            mask=i_ok, other=0.0,
+    h__state_adjoint = tl.zeros([ROWS], tl.float32)
+    if h__state_adjoint_p is not None:
+        h__state_adjoint = tl.load(
+            h__state_adjoint_p
+            + h // h__state_adjoint_g * h__state_adjoint_h
+            + b * h__state_adjoint_b
+            + step * h__state_adjoint_t, mask=i_ok, other=0.0,
         ).to(tl.float32)
     A_log = tl.load(A_log_p + h).to(tl.float32)
     draw_2 = tl.zeros([ROWS], tl.float32)
@@ -1456,15 +1462,15 @@ def backward_rows_2(
         tl.abs(t2) > 16.0, tl.exp(-tl.abs(t2)),
         tl.log(1.0 + tl.exp(-tl.abs(t2))) * tl.exp(-tl.abs(t2)) / ((1.0 + tl.exp(-tl.abs(t2))) - 1.0),
     )
-    t5 = tl.sum(h__pairing * t4, axis=0)
-    t6 = tl.sum(t3 * h__pairing, axis=0)
+    t5 = tl.sum(h__state_adjoint * t4, axis=0)
+    t6 = tl.sum(t3 * h__state_adjoint, axis=0)
     t7 = tl.sum(dbias_2, axis=0)
     dy_x = tl.sum(dy * x, axis=1)
     t8 = tl.sum(dy_x, axis=0)
     if dx_out is not None:
         tl.store(dx_out + at[:, None] * P + p_[None, :], dx_1 + D * dy, mask=i_ok[:, None] & p__ok[None, :])
     if draw_out is not None:
-        tl.store(draw_out + at, draw_2 - t1 * t3 * h__pairing, mask=i_ok)
+        tl.store(draw_out + at, draw_2 - t1 * t3 * h__state_adjoint, mask=i_ok)
     if dA_log_summed_out is not None:
         tl.store(dA_log_summed_out + tl.program_id(0).to(tl.int64), -t1 * t5)
     if dbias_summed_out is not None:
@@ -1490,61 +1496,61 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     D = with_heads(D, H)
     N = B_.shape[-1]
     P = x.shape[-1]
-    config = choose(some.dtype, (N, P), "4660f946e6b1cf75")
-    lay = places(packed, (B, T, H), config.chunk)
-    parts = parts_for(lay, B * H * cdiv(P, min(config.tile, config.padded(P))))
+    config = choose(some.dtype, (N, P), "07fe5d82143ed718")
+    layout = chunk_layout(packed, (B, T, H), config.chunk)
+    segments = segments_for(layout, B * H * cdiv(P, min(config.tile, config.padded(P))))
     h__first = whole(states.get("h"))
     dh_first = dh_starts = whole(final_cotangents.get("h"))
-    h__starts = saved["h starts"] if parts > 1 else h__first
+    h__starts = saved["h starts"] if segments > 1 else h__first
     dy = cotangent(cotangents.get("y"), some, (B, T, H, P))
     if "decay1_sums" in saved:
         decay1_sums, decay1_rests, decay1_extents, raw_by_head = saved["decay1_sums"], None, None, saved["raw_by_head"]
     else:
         ahead1 = some.new_empty((B, T, H), dtype=torch.float32)
         launch(
-            backward_rows_1, (cdiv(B * T, config.rows()) * H,),
+            backward_per_step_1, (cdiv(B * T, config.rows()) * H,),
             raw, *strides(raw, H), bias, A_log, ahead1,
             T, H, B * T,
             ROWS=config.rows(), num_warps=4,
         )
-        decay1_sums, decay1_rests, decay1_extents, raw_by_head = cumulate_beside(ahead1, raw, lay, config.exact)
+        decay1_sums, decay1_rests, decay1_extents, raw_by_head = cumulate_beside(ahead1, raw, layout, config.exact)
     ahead1 = decay1_extents = None
     if needs & {"A_log", "B", "C", "bias", "h", "raw", "x"}:
         own1 = some.new_empty((B, H, 3, T), dtype=torch.float32)
-        matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
-        matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
-        matrix3 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+        matrix1 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
+        matrix2 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
+        matrix3 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
         launch(
-            backward_prepare_1, (config.queues(lay.programs),),
+            backward_prologue_1, (config.queues(layout.programs),),
             matrix1, raw_by_head, bias, decay1_sums, decay1_rests, dy, *strides(dy, H),
             x, *strides(x, H), matrix2, C_, *strides(C_, H), B_, *strides(B_, H), matrix3, own1,
-            *lay.at_once, lay.programs,
+            *layout.at_once, layout.programs,
             P=P, N=N, block_p_=config.padded(P), block_n_=config.padded(N), CHUNK=config.chunk,
             STAGES=config.queued(config.padded(P) * (dy.element_size() + x.element_size()) + config.padded(N) * (C_.element_size() + B_.element_size()), config.chunk),
-            C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
-            DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=255,
+            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
         )
     if needs & {"A_log", "B", "bias", "h", "raw", "x"}:
-        if parts > 1 or exchange is not None:
-            dh_ends = some.new_empty((B * parts, H, N, P), dtype=torch.float32)
-            walk = config.walk(
+        if segments > 1 or exchange is not None:
+            dh_ends = some.new_empty((B * segments, H, N, P), dtype=torch.float32)
+            sweep = config.sweep(
                 P, config.padded(N) * C_.element_size(), decay1_sums.element_size(), dy.element_size(), elements=True
             )
             launch(
-                backward_sweep_2, (lay.sequences * parts * H * cdiv(P, walk.tile),),
+                backward_sweep_2, (layout.sequences * segments * H * cdiv(P, sweep.tile),),
                 None, dh_ends, decay1_sums, decay1_rests, B_, *strides(B_, H), dy, *strides(dy, H), matrix2,
                 raw_by_head, bias, None, C_, *strides(C_, H),
-                *lay.walked, parts, lay.length(parts),
-                N=N, P=P, block_n_=min(config.slice, config.padded(N)), block_p_=walk.tile, YIELD=False,
-                WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
-                LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-                num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+                *layout.swept, segments, layout.length(segments),
+                N=N, P=P, block_n_=min(config.slice, config.padded(N)), block_p_=sweep.tile, YIELD=False,
+                WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
+                LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+                num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
             )
             if exchange is not None:  # other segments of the sequence are elsewhere
                 dh_coming = exchange.begin(
                     (
                         map_of_all(
-                            "h", dh_first, dh_ends, lay, parts, False,
+                            "h", dh_first, dh_ends, layout, segments, False,
                             decay=(decay1_sums, decay1_rests), axis=0, exact=config.exact,
                         ),
                     )
@@ -1555,52 +1561,52 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             (B, H, cdiv(N, min(config.tile, config.padded(N))) * config.warps, T), dtype=torch.float32
         )
         h__last = (
-            some.new_empty((lay.sequences * parts, H, N, P), dtype=torch.float32)
-            if dh_first is not None or parts > 1 or exchange is not None
+            some.new_empty((layout.sequences * segments, H, N, P), dtype=torch.float32)
+            if dh_first is not None or segments > 1 or exchange is not None
             else None
         )
-        walk = config.walk(
+        sweep = config.sweep(
             N, config.padded(P) * (dy.element_size() + x.element_size()),
             decay1_sums.element_size() + raw_by_head.element_size() + config.chunk * matrix1.element_size(),
             C_.element_size() + B_.element_size(), elements=True,
         )
         launch(
-            backward_sweep_1, (lay.sequences * parts * H * cdiv(N, walk.tile),),
+            backward_sweep_1, (layout.sequences * segments * H * cdiv(N, sweep.tile),),
             h__starts, h__last, C_, *strides(C_, H), decay1_sums, decay1_rests, dy, *strides(dy, H),
             h_in_late_, B_, *strides(B_, H), matrix1, dC, raw_by_head, bias, x, *strides(x, H),
-            *lay.walked, parts, lay.length(parts),
-            P=P, N=N, block_p_=min(config.slice, config.padded(P)), block_n_=walk.tile, YIELD=True,
-            WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
-            LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+            *layout.swept, segments, layout.length(segments),
+            P=P, N=N, block_p_=min(config.slice, config.padded(P)), block_n_=sweep.tile, YIELD=True,
+            WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
+            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
     matrix1 = None
     if needs & {"A_log", "B", "bias", "h", "raw", "x"}:
-        if parts > 1 or exchange is not None:
+        if segments > 1 or exchange is not None:
             if exchange is not None:
                 ((dh_first, dh_starts),) = dh_coming()
             else:
                 dh_starts = chained(
-                    dh_first, dh_ends, lay, parts, False, (decay1_sums, decay1_rests), None, config.exact
+                    dh_first, dh_ends, layout, segments, False, (decay1_sums, decay1_rests), None, config.exact
                 )
     dh_ends = None
     if needs & {"h", "x"}:
         dx_1 = some.new_empty((B, T, H, P), dtype=torch.float32)
-        dh_last = some.new_empty((lay.sequences, H, N, P), dtype=torch.float32) if needs & {"h"} else None
-        walk = config.walk(
+        dh_last = some.new_empty((layout.sequences, H, N, P), dtype=torch.float32) if needs & {"h"} else None
+        sweep = config.sweep(
             P, config.padded(N) * (B_.element_size() + C_.element_size()),
             decay1_sums.element_size() + raw_by_head.element_size() + config.chunk * matrix2.element_size(),
             dy.element_size(), elements=True, wide=True,
         )
         launch(
-            backward_sweep_2, (lay.sequences * parts * H * cdiv(P, walk.tile),),
+            backward_sweep_2, (layout.sequences * segments * H * cdiv(P, sweep.tile),),
             dh_starts, dh_last, decay1_sums, decay1_rests, B_, *strides(B_, H), dy, *strides(dy, H),
             matrix2, raw_by_head, bias, dx_1, C_, *strides(C_, H),
-            *lay.walked, parts, lay.length(parts),
-            N=N, P=P, block_n_=min(config.slice, config.padded(N)), block_p_=walk.tile, YIELD=True,
-            WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
-            LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+            *layout.swept, segments, layout.length(segments),
+            N=N, P=P, block_n_=min(config.slice, config.padded(N)), block_p_=sweep.tile, YIELD=True,
+            WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
+            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
     matrix2 = None
     if needs & {"A_log", "bias", "raw"}:
@@ -1617,28 +1623,28 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         h_out_late_ = some.new_empty(
             (B, H, cdiv(N, min(config.tile, config.padded(N))) * config.warps, T), dtype=torch.float32
         )
-        walk = config.walk(
+        sweep = config.sweep(
             N, config.padded(P) * (x.element_size() + dy.element_size()),
             raw_by_head.element_size() + decay1_sums.element_size() + config.chunk * matrix3.element_size(),
             B_.element_size() + C_.element_size(), elements=True,
         )
         launch(
-            backward_sweep_3, (lay.sequences * parts * H * cdiv(N, walk.tile),),
+            backward_sweep_3, (layout.sequences * segments * H * cdiv(N, sweep.tile),),
             dh_starts, B_, *strides(B_, H), raw_by_head, bias, decay1_sums, decay1_rests,
             x, *strides(x, H), h_out_late_, C_, *strides(C_, H), matrix3, dB, draw_2, dbias_2,
             dy, *strides(dy, H),
-            *lay.walked, parts, lay.length(parts),
-            P=P, N=N, block_p_=min(config.slice, config.padded(P)), block_n_=walk.tile, YIELD=True,
-            WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
-            LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+            *layout.swept, segments, layout.length(segments),
+            P=P, N=N, block_p_=min(config.slice, config.padded(P)), block_n_=sweep.tile, YIELD=True,
+            WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
+            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
     matrix3 = raw_by_head = None
     gradients, initial = {}, {}
     if needs & {"A_log", "bias", "raw"}:  # the decay times <h_(t-1), dh_t>
-        h__pairing = border_sums(
-            decay1_sums, decay1_rests, h__at_ends, lay, parts, config.exact, in_late=h_in_late_,
-            own_late=own1, out_late=h_out_late_,
+        h__state_adjoint = boundary_sums(
+            decay1_sums, decay1_rests, h__at_ends, layout, segments, config.exact,
+            in_late=h_in_late_, own_late=own1, out_late=h_out_late_,
         )
     decay1_rests = decay1_sums = h_in_late_ = h_out_late_ = own1 = None
     if needs & {"A_log", "D", "bias", "raw", "x"}:
@@ -1660,11 +1666,11 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             else None
         )
         launch(
-            backward_rows_2, (cdiv(B * T, config.rows(config.padded(P))) * H,),
+            backward_per_step_2, (cdiv(B * T, config.rows(config.padded(P))) * H,),
             dy, *strides(dy, H), D,
             *((dx_1, *strides(dx_1, H)) if "x" in needs else (None, 0, 0, 0, 1)), raw, *strides(raw, H),
             bias,
-            *((h__pairing, *strides(h__pairing, H)) if "raw" in needs or "A_log" in needs or "bias" in needs else (None, 0, 0, 0, 1)),
+            *((h__state_adjoint, *strides(h__state_adjoint, H)) if "raw" in needs or "A_log" in needs or "bias" in needs else (None, 0, 0, 0, 1)),
             A_log, *((draw_2, draw_2.shape[2]) if "raw" in needs else (None, 0)),
             *((dbias_2, dbias_2.shape[2]) if "bias" in needs else (None, 0)), x, *strides(x, H), dx,
             draw, dA_log_summed, dbias_summed, dD_summed,
@@ -1726,10 +1732,10 @@ def step_kernel(
     D_stride0, h_stride0, h_stride1, next_h_stride0, next_h_stride1, y_stride0, y_stride1,
     heads, B_group, C_group, x_group, raw_group, A_log_group, bias_group, D_group,
     size_n: tl.constexpr, block_n: tl.constexpr, size_p: tl.constexpr, block_p: tl.constexpr,
-    parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
+    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
 ):
     """Each program: one batch entry and head and a tile of p, one step."""
-    place = tl.program_id(0) // parts
+    place = tl.program_id(0) // programs
     if flat:  # more batch entries than a grid is high
         batch = tl.cast(place // heads, tl.int64)
         head = tl.cast(place % heads, tl.int64)
@@ -1759,7 +1765,7 @@ def step_kernel(
     wide_n = tl.cast(at_n, tl.int64)
     in_n = at_n < size_n
     for turn in tl.static_range(turns):
-        tile = tl.program_id(0) % parts * turns + turn
+        tile = tl.program_id(0) % programs * turns + turn
         first = tile == 0
         at_p = tile * block_p + tl.arange(0, block_p)
         wide_p = tl.cast(at_p, tl.int64)
@@ -1804,11 +1810,11 @@ def steps_kernel(
     y_stride0, y_stride1, y_stride2,
     heads, B_group, C_group, x_group, raw_group, A_log_group, bias_group, D_group, steps,
     size_n: tl.constexpr, block_n: tl.constexpr, size_p: tl.constexpr, block_p: tl.constexpr,
-    parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
+    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
     yields: tl.constexpr, keeps: tl.constexpr, ends: tl.constexpr,
 ):
     """Each program: one sequence and head and a tile of p, one step after the other, with the state in registers."""
-    place = tl.program_id(0) // parts
+    place = tl.program_id(0) // programs
     if flat:  # more batch entries than a grid is high
         batch = tl.cast(place // heads, tl.int64)
         head = tl.cast(place % heads, tl.int64)
@@ -1842,7 +1848,7 @@ def steps_kernel(
     wide_n = tl.cast(at_n, tl.int64)
     in_n = at_n < size_n
     for turn in tl.static_range(turns):
-        tile = tl.program_id(0) % parts * turns + turn
+        tile = tl.program_id(0) % programs * turns + turn
         first = tile == 0
         at_p = tile * block_p + tl.arange(0, block_p)
         wide_p = tl.cast(at_p, tl.int64)
@@ -1854,22 +1860,22 @@ def steps_kernel(
         D = tl.load(D_at).to(tl.float32)
         h = tl.load(h_at + at_n[:, None] * h_stride2 + at_p[None, :] * h_stride3, mask=in_n_p, other=0.0)
         now = tl.cast(0, tl.int64)
-        B_ahead = tl.load(B_at + now * B_stride1 + wide_n * B_stride3, mask=in_n, other=0.0)
-        C_ahead = tl.load(C_at + now * C_stride1 + wide_n * C_stride3, mask=in_n, other=0.0)
-        x_ahead = tl.load(x_at + now * x_stride1 + wide_p * x_stride3, mask=in_p, other=0.0)
-        raw_ahead = tl.load(raw_at + now * raw_stride1)
+        B_prefetched = tl.load(B_at + now * B_stride1 + wide_n * B_stride3, mask=in_n, other=0.0)
+        C_prefetched = tl.load(C_at + now * C_stride1 + wide_n * C_stride3, mask=in_n, other=0.0)
+        x_prefetched = tl.load(x_at + now * x_stride1 + wide_p * x_stride3, mask=in_p, other=0.0)
+        raw_prefetched = tl.load(raw_at + now * raw_stride1)
         h = h.to(tl.float32)
         for offset in range(count):
             now = tl.cast(offset, tl.int64)
             then = tl.minimum(now + 1, count - 1)
-            B = B_ahead.to(tl.float32)
-            B_ahead = tl.load(B_at + then * B_stride1 + wide_n * B_stride3, mask=in_n, other=0.0)
-            C = C_ahead.to(tl.float32)
-            C_ahead = tl.load(C_at + then * C_stride1 + wide_n * C_stride3, mask=in_n, other=0.0)
-            x = x_ahead.to(tl.float32)
-            x_ahead = tl.load(x_at + then * x_stride1 + wide_p * x_stride3, mask=in_p, other=0.0)
-            raw = raw_ahead.to(tl.float32)
-            raw_ahead = tl.load(raw_at + then * raw_stride1)
+            B = B_prefetched.to(tl.float32)
+            B_prefetched = tl.load(B_at + then * B_stride1 + wide_n * B_stride3, mask=in_n, other=0.0)
+            C = C_prefetched.to(tl.float32)
+            C_prefetched = tl.load(C_at + then * C_stride1 + wide_n * C_stride3, mask=in_n, other=0.0)
+            x = x_prefetched.to(tl.float32)
+            x_prefetched = tl.load(x_at + then * x_stride1 + wide_p * x_stride3, mask=in_p, other=0.0)
+            raw = raw_prefetched.to(tl.float32)
+            raw_prefetched = tl.load(raw_at + then * raw_stride1)
             t1 = raw + bias
             dt = tl.maximum(t1, 0.0) + tl.where(
                 tl.abs(t1) > 16.0, tl.exp(-tl.abs(t1)),

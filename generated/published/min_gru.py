@@ -66,11 +66,12 @@ from chunkform.runtime.op.version import written_for
 
 written_for("0.1", __file__)
 
-from chunkform.runtime.chunk_kernels.chunk_layout import places
+from chunkform.runtime.chunk_kernels.chunk_layout import chunk_layout
 from chunkform.runtime.chunk_kernels.elementwise_scan import (
-    SCAN, one_after_other, scan_parts, scan_stages, scan_width, scanned, times, with_those_before,
+    SCAN, one_after_other, scan_segments, scan_stages, scan_width, scanned, times,
+    with_those_before,
 )
-from chunkform.runtime.chunk_kernels.kernels import part_of
+from chunkform.runtime.chunk_kernels.kernels import segment_of
 from chunkform.runtime.launch.launch import cdiv, choose, cotangent, launch, steps, strides, whole
 from chunkform.runtime.launch.varlen import backward_by_length, forward_by_length
 from chunkform.runtime.op.decode import Step, StepKernel
@@ -205,9 +206,9 @@ def _forward_states_1_composed(later, earlier):
     return (earlier[0] * later[0], (later[0] * earlier[1] + later[1]))
 
 
-def _forward_states_1_applied(parts, states):
+def _forward_states_1_applied(maps, states):
     """The states that leave a segment, from those that enter it."""
-    return ((parts[0] * states[0] + parts[1]),)
+    return ((maps[0] * states[0] + maps[1]),)
 
 
 def torch_forward_states(given, states, constants, exchange):
@@ -247,9 +248,9 @@ def _backward_states_1_composed(later, earlier):
     return (later[0] * earlier[0], (later[1] + later[0] * earlier[1]))
 
 
-def _backward_states_1_applied(parts, states):
+def _backward_states_1_applied(maps, states):
     """The states that leave a segment, from those that enter it."""
-    return ((states[0] * parts[0] + parts[1]),)
+    return ((states[0] * maps[0] + maps[1]),)
 
 
 def torch_backward_states(given, states, constants, saved, cotangents, final_cotangents, exchange):
@@ -271,17 +272,17 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
     return {"h": dh_last}
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def forward_scan_1(
     h__first, h__last, h__linear, z_p, z_b, z_t, z_h, z_g, c__p, c__b, c__t, c__h, c__g, y_out,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     D: tl.constexpr, block_d: tl.constexpr, C: tl.constexpr, RESULTS: tl.constexpr,
     STAGES: tl.constexpr,
 ):
     """A scan of h, forwards, and what is made of each step there."""
     sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
     d = tl.program_id(0) % tl.cdiv(D, block_d) * block_d + tl.arange(0, block_d)
@@ -328,18 +329,18 @@ def forward_scan_1(
         tl.store(h__linear + sh * D + d, tl.reduce(whole_2, 0, times), mask=d_ok)
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_scan_1(
     h__first, h__last, h__linear, z_p, z_b, z_t, z_h, z_g, c__p, c__b, c__t, c__h, c__g,
     h_before__out,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     D: tl.constexpr, block_d: tl.constexpr, C: tl.constexpr, RESULTS: tl.constexpr,
     STAGES: tl.constexpr,
 ):
     """A scan of h, forwards, and what is made of each step there."""
     sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
     d = tl.program_id(0) % tl.cdiv(D, block_d) * block_d + tl.arange(0, block_d)
@@ -394,19 +395,19 @@ def backward_scan_1(
         tl.store(h__linear + sh * D + d, tl.reduce(whole_2, 0, times), mask=d_ok)
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_scan_2(
     dh_first, dh_last, dh_linear, z_p, z_b, z_t, z_h, z_g, dy_p, dy_b, dy_t, dy_h, dy_g,
     c__p, c__b, c__t, c__h, c__g,
     h_before__p, h_before__b, h_before__t, h_before__h, h_before__g, dz_out, dc_out,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     D: tl.constexpr, block_d: tl.constexpr, C: tl.constexpr, RESULTS: tl.constexpr,
     STAGES: tl.constexpr,
 ):
     """A scan of dh, backwards, and what is made of each step there."""
     sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = C - 1 - tl.arange(0, C)  # in the order of the sweep
     d = tl.program_id(0) % tl.cdiv(D, block_d) * block_d + tl.arange(0, block_d)
@@ -495,32 +496,33 @@ def triton_forward(given, states, constants, packed=None, needs_backward=True, f
     B, T = z.shape[:2]
     H = max(z.shape[2], c_.shape[2], 0)
     D = z.shape[-1]
-    config = choose(some.dtype, (D,), "773e7d484d76b97e")
-    lay = places(packed, (B, T, H), config.chunk)
-    parts = 1
+    config = choose(some.dtype, (D,), "95fa0d11c08cc539")
+    layout = chunk_layout(packed, (B, T, H), config.chunk)
+    segments = 1
     h__first = whole(states.get("h"))
     h__starts = h__first
-    parts = scan_parts(lay, cdiv(D, scan_width(D)))
+    segments = scan_segments(layout, cdiv(D, scan_width(D)))
     y = some.new_empty((B, T, H, D), dtype=some.dtype)
     h__starts = h__first
-    if parts > 1:
-        h__ends, h__linear = (some.new_empty((B * parts, H, D), dtype=torch.float32) for _ in range(2))
+    if segments > 1:
+        h__ends, h__linear = (some.new_empty((B * segments, H, D), dtype=torch.float32) for _ in range(2))
         launch(
-            forward_scan_1, (lay.sequences * parts * H * cdiv(D, scan_width(D)),),
+            forward_scan_1, (layout.sequences * segments * H * cdiv(D, scan_width(D)),),
             None, h__ends, h__linear, z, *strides(z, H), c_, *strides(c_, H), None,
-            *lay.walked, parts, lay.length(parts),
-            D=D, block_d=scan_width(D), C=SCAN, RESULTS=False, STAGES=scan_stages(parts), num_warps=1,
+            *layout.swept, segments, layout.length(segments),
+            D=D, block_d=scan_width(D), C=SCAN, RESULTS=False, STAGES=scan_stages(segments),
+            num_warps=1,
         )
-        h__starts = scanned(h__first, h__ends, h__linear, lay, parts, True)
-    h__last = some.new_empty((lay.sequences * parts, H, D), dtype=torch.float32) if finals else None
+        h__starts = scanned(h__first, h__ends, h__linear, layout, segments, True)
+    h__last = some.new_empty((layout.sequences * segments, H, D), dtype=torch.float32) if finals else None
     launch(
-        forward_scan_1, (lay.sequences * parts * H * cdiv(D, scan_width(D)),),
+        forward_scan_1, (layout.sequences * segments * H * cdiv(D, scan_width(D)),),
         h__starts, h__last, None, z, *strides(z, H), c_, *strides(c_, H), y,
-        *lay.walked, parts, lay.length(parts),
-        D=D, block_d=scan_width(D), C=SCAN, RESULTS=True, STAGES=scan_stages(parts), num_warps=1,
+        *layout.swept, segments, layout.length(segments),
+        D=D, block_d=scan_width(D), C=SCAN, RESULTS=True, STAGES=scan_stages(segments), num_warps=1,
     )
-    if parts > 1 and h__last is not None:
-        h__last = h__last.unflatten(0, (B, parts))[:, -1]
+    if segments > 1 and h__last is not None:
+        h__last = h__last.unflatten(0, (B, segments))[:, -1]
     saved = {}
     return {"y": y}, {"h": h__last}, saved
 
@@ -533,56 +535,58 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     B, T = z.shape[:2]
     H = max(z.shape[2], c_.shape[2], 0)
     D = z.shape[-1]
-    config = choose(some.dtype, (D,), "773e7d484d76b97e")
-    lay = places(packed, (B, T, H), config.chunk)
-    parts = 1
+    config = choose(some.dtype, (D,), "95fa0d11c08cc539")
+    layout = chunk_layout(packed, (B, T, H), config.chunk)
+    segments = 1
     h__first = whole(states.get("h"))
     dh_first = dh_starts = whole(final_cotangents.get("h"))
     dy = cotangent(cotangents.get("y"), some, (B, T, H, D))
-    parts = scan_parts(lay, cdiv(D, scan_width(D)))
+    segments = scan_segments(layout, cdiv(D, scan_width(D)))
     h_before_ = some.new_empty((B, T, H, D), dtype=torch.float32)
     h__starts = h__first
-    if parts > 1:
-        h__ends, h__linear = (some.new_empty((B * parts, H, D), dtype=torch.float32) for _ in range(2))
+    if segments > 1:
+        h__ends, h__linear = (some.new_empty((B * segments, H, D), dtype=torch.float32) for _ in range(2))
         launch(
-            backward_scan_1, (lay.sequences * parts * H * cdiv(D, scan_width(D)),),
+            backward_scan_1, (layout.sequences * segments * H * cdiv(D, scan_width(D)),),
             None, h__ends, h__linear, z, *strides(z, H), c_, *strides(c_, H), None,
-            *lay.walked, parts, lay.length(parts),
-            D=D, block_d=scan_width(D), C=SCAN, RESULTS=False, STAGES=scan_stages(parts), num_warps=1,
+            *layout.swept, segments, layout.length(segments),
+            D=D, block_d=scan_width(D), C=SCAN, RESULTS=False, STAGES=scan_stages(segments),
+            num_warps=1,
         )
-        h__starts = scanned(h__first, h__ends, h__linear, lay, parts, True)
+        h__starts = scanned(h__first, h__ends, h__linear, layout, segments, True)
     h__last = None
     launch(
-        backward_scan_1, (lay.sequences * parts * H * cdiv(D, scan_width(D)),),
+        backward_scan_1, (layout.sequences * segments * H * cdiv(D, scan_width(D)),),
         h__starts, h__last, None, z, *strides(z, H), c_, *strides(c_, H), h_before_,
-        *lay.walked, parts, lay.length(parts),
-        D=D, block_d=scan_width(D), C=SCAN, RESULTS=True, STAGES=scan_stages(parts), num_warps=1,
+        *layout.swept, segments, layout.length(segments),
+        D=D, block_d=scan_width(D), C=SCAN, RESULTS=True, STAGES=scan_stages(segments), num_warps=1,
     )
-    parts = scan_parts(lay, cdiv(D, scan_width(D)))
+    segments = scan_segments(layout, cdiv(D, scan_width(D)))
     dz = some.new_empty((B, T, H, D), dtype=some.dtype) if "z" in needs else None
     dc = some.new_empty((B, T, H, D), dtype=some.dtype) if "c" in needs else None
     dh_starts = dh_first
-    if parts > 1:
-        dh_ends, dh_linear = (some.new_empty((B * parts, H, D), dtype=torch.float32) for _ in range(2))
+    if segments > 1:
+        dh_ends, dh_linear = (some.new_empty((B * segments, H, D), dtype=torch.float32) for _ in range(2))
         launch(
-            backward_scan_2, (lay.sequences * parts * H * cdiv(D, scan_width(D)),),
+            backward_scan_2, (layout.sequences * segments * H * cdiv(D, scan_width(D)),),
             None, dh_ends, dh_linear, z, *strides(z, H), dy, *strides(dy, H), c_, *strides(c_, H),
             *((h_before_, *strides(h_before_, H)) if "z" in needs else (None, 0, 0, 0, 1)), None, None,
-            *lay.walked, parts, lay.length(parts),
-            D=D, block_d=scan_width(D), C=SCAN, RESULTS=False, STAGES=scan_stages(parts), num_warps=1,
+            *layout.swept, segments, layout.length(segments),
+            D=D, block_d=scan_width(D), C=SCAN, RESULTS=False, STAGES=scan_stages(segments),
+            num_warps=1,
         )
-        dh_starts = scanned(dh_first, dh_ends, dh_linear, lay, parts, False)
-    dh_last = some.new_empty((lay.sequences * parts, H, D), dtype=torch.float32)
+        dh_starts = scanned(dh_first, dh_ends, dh_linear, layout, segments, False)
+    dh_last = some.new_empty((layout.sequences * segments, H, D), dtype=torch.float32)
     launch(
-        backward_scan_2, (lay.sequences * parts * H * cdiv(D, scan_width(D)),),
+        backward_scan_2, (layout.sequences * segments * H * cdiv(D, scan_width(D)),),
         dh_starts, dh_last, None, z, *strides(z, H), dy, *strides(dy, H), c_, *strides(c_, H),
         *((h_before_, *strides(h_before_, H)) if "z" in needs else (None, 0, 0, 0, 1)), dz, dc,
-        *lay.walked, parts, lay.length(parts),
-        D=D, block_d=scan_width(D), C=SCAN, RESULTS=True, STAGES=scan_stages(parts), num_warps=1,
+        *layout.swept, segments, layout.length(segments),
+        D=D, block_d=scan_width(D), C=SCAN, RESULTS=True, STAGES=scan_stages(segments), num_warps=1,
     )
     h_before_ = None
-    if parts > 1 and dh_last is not None:
-        dh_last = dh_last.unflatten(0, (B, parts))[:, 0]
+    if segments > 1 and dh_last is not None:
+        dh_last = dh_last.unflatten(0, (B, segments))[:, 0]
     gradients, initial = {}, {}
     if "z" in needs:
         gradients["z"] = dz.to(given["z"].dtype)
@@ -615,10 +619,10 @@ def step_kernel(
     c_stride0, c_stride1, c_stride2, h_stride0, h_stride1, next_h_stride0, next_h_stride1,
     y_stride0, y_stride1, heads, z_group, c_group,
     size_d: tl.constexpr, block_d: tl.constexpr,
-    parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
+    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
 ):
     """Each program: one batch entry and head and a tile of d, one step."""
-    place = tl.program_id(0) // parts
+    place = tl.program_id(0) // programs
     if flat:  # more batch entries than a grid is high
         batch = tl.cast(place // heads, tl.int64)
         head = tl.cast(place % heads, tl.int64)
@@ -640,7 +644,7 @@ def step_kernel(
     else:
         next_h_at += batch * next_h_stride0 + head * next_h_stride1
     for turn in tl.static_range(turns):
-        tile = tl.program_id(0) % parts * turns + turn
+        tile = tl.program_id(0) % programs * turns + turn
         first = tile == 0
         at_d = tile * block_d + tl.arange(0, block_d)
         wide_d = tl.cast(at_d, tl.int64)
@@ -667,11 +671,11 @@ def steps_kernel(
     h_stride0, h_stride1, h_stride2, kept_h_stride0, kept_h_stride1, kept_h_stride2,
     y_stride0, y_stride1, y_stride2, heads, z_group, c_group, steps,
     size_d: tl.constexpr, block_d: tl.constexpr,
-    parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
+    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
     yields: tl.constexpr, keeps: tl.constexpr, ends: tl.constexpr,
 ):
     """Each program: one sequence and head and a tile of d, one step after the other, with the state in registers."""
-    place = tl.program_id(0) // parts
+    place = tl.program_id(0) // programs
     if flat:  # more batch entries than a grid is high
         batch = tl.cast(place // heads, tl.int64)
         head = tl.cast(place % heads, tl.int64)
@@ -697,23 +701,23 @@ def steps_kernel(
     h_at += row * h_stride0 + head * h_stride1
     y_at += entry * y_stride0 + begin * y_stride1 + head * y_stride2
     for turn in tl.static_range(turns):
-        tile = tl.program_id(0) % parts * turns + turn
+        tile = tl.program_id(0) % programs * turns + turn
         first = tile == 0
         at_d = tile * block_d + tl.arange(0, block_d)
         wide_d = tl.cast(at_d, tl.int64)
         in_d = at_d < size_d
         h = tl.load(h_at + at_d * h_stride2, mask=in_d, other=0.0)
         now = tl.cast(0, tl.int64)
-        z_ahead = tl.load(z_at + now * z_stride1 + wide_d * z_stride3, mask=in_d, other=0.0)
-        c_ahead = tl.load(c_at + now * c_stride1 + wide_d * c_stride3, mask=in_d, other=0.0)
+        z_prefetched = tl.load(z_at + now * z_stride1 + wide_d * z_stride3, mask=in_d, other=0.0)
+        c_prefetched = tl.load(c_at + now * c_stride1 + wide_d * c_stride3, mask=in_d, other=0.0)
         h = h.to(tl.float32)
         for offset in range(count):
             now = tl.cast(offset, tl.int64)
             then = tl.minimum(now + 1, count - 1)
-            z = z_ahead.to(tl.float32)
-            z_ahead = tl.load(z_at + then * z_stride1 + wide_d * z_stride3, mask=in_d, other=0.0)
-            c = c_ahead.to(tl.float32)
-            c_ahead = tl.load(c_at + then * c_stride1 + wide_d * c_stride3, mask=in_d, other=0.0)
+            z = z_prefetched.to(tl.float32)
+            z_prefetched = tl.load(z_at + then * z_stride1 + wide_d * z_stride3, mask=in_d, other=0.0)
+            c = c_prefetched.to(tl.float32)
+            c_prefetched = tl.load(c_at + then * c_stride1 + wide_d * c_stride3, mask=in_d, other=0.0)
             candidate = tl.maximum(c, 0.0, propagate_nan=tl.PropagateNan.ALL) + tl.sigmoid(
                 -tl.maximum(-c, 0.0, propagate_nan=tl.PropagateNan.ALL)
             )

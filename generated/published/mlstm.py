@@ -131,14 +131,14 @@ from chunkform.runtime.op.version import written_for
 
 written_for("0.1", __file__)
 
-from chunkform.runtime.chunk_kernels.chunk_layout import parts_for, places
+from chunkform.runtime.chunk_kernels.chunk_layout import chunk_layout, segments_for
 from chunkform.runtime.chunk_kernels.elementwise_scan import (
-    LONG_SCAN, maximum_at, maximum_then, maximum_then_beside, one_after_other, scan_parts,
+    LONG_SCAN, maximum_at, maximum_then, maximum_then_beside, one_after_other, scan_segments,
     scan_stages, scanned, times, with_those_before,
 )
 from chunkform.runtime.chunk_kernels.head_major import by_head
 from chunkform.runtime.chunk_kernels.kernels import (
-    border_sums, chained, chunk_of, cumulate_beside, lasting, part_of, place_of, power, span,
+    boundary_sums, chained, chunk_of, cumulate_beside, lasting, place_of, power, segment_of, span,
 )
 from chunkform.runtime.chunk_kernels.reductions import pair
 from chunkform.runtime.chunk_kernels.split_precision import rounded_and_rest, rounded_to
@@ -151,11 +151,11 @@ from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.op.strata import Gradients, kept, kept_of
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK, call_of, chunks_of, dtype_of, from_chunks, from_steps, in_parts, in_segments, or_zeros,
-    steps_first, steps_or_zeros,
+    CHUNK, call_of, chunks_of, dtype_of, from_boundaries, from_chunks, from_steps, in_segments,
+    or_zeros, steps_first, steps_or_zeros,
 )
 from chunkform.runtime.torch_form.decays import decay_all, decay_in, decay_mask, decay_out
-from chunkform.runtime.torch_form.scans import LONG, backward_in_parts, entering, forward_in_parts, scan_maps
+from chunkform.runtime.torch_form.scans import LONG, backward_in_segments, entering, forward_in_segments, scan_maps
 from chunkform.runtime.torch_form.segment_maps import LONG_CHUNK, Segment, map_of_segment, over_chunks
 
 
@@ -202,7 +202,7 @@ def torch_part1_forward(given, states, constants, packed=None):
         per_step = ["i", "f"]
         return forward_by_length(torch_part1_forward, per_step, given, states, constants, packed)
     per_step = ["i", "f"]
-    return forward_in_parts(_part1_forward_part, per_step, given, states, constants, LONG)
+    return forward_in_segments(_part1_forward_part, per_step, given, states, constants, LONG)
 
 
 def _part1_backward_part(given, states, constants, saved, cotangents, final_cotangents, needs):
@@ -283,7 +283,7 @@ def torch_part1_backward(given, states, constants, saved, cotangents, final_cota
             torch_part1_backward, per_step, given, states, constants, saved, cotangents, final_cotangents, needs, packed
         )
     per_step = ["i", "f"]
-    return backward_in_parts(
+    return backward_in_segments(
         _part1_backward_part, per_step, given, states, constants, saved, cotangents, final_cotangents, needs, LONG
     )
 
@@ -627,7 +627,7 @@ def torch_part2_backward(given, states, constants, saved, cotangents, final_cota
     t51 = -t50
     t52 = torch.exp(t51)
     # paired_C: exp(Min(0, m_{prev,t} - i_t - softplus(-f_t))) <C_{t-1}, dC_t>
-    (paired_C,) = in_parts(
+    (paired_C,) = from_boundaries(
         _part2_backward_state_adjoint_10, (torch.exp(t19), k, v, t19, t46 * t52, t29, dh, q), (C_0, dC_C), lead, CHUNK
     )
     gradients = {}
@@ -685,9 +685,9 @@ def _part2_forward_states_1_composed(later, earlier):
     return (earlier[0] * later[0], (earlier[1] * later[0][..., None, None] + later[1]))
 
 
-def _part2_forward_states_1_applied(parts, states):
+def _part2_forward_states_1_applied(maps, states):
     """The states that leave a segment, from those that enter it."""
-    return ((parts[1] + parts[0][..., None, None] * states[0]),)
+    return ((maps[1] + maps[0][..., None, None] * states[0]),)
 
 
 def _part2_forward_states_2_chunks(x, x2, lead, size, dtype, device, size_d):
@@ -708,9 +708,9 @@ def _part2_forward_states_2_composed(later, earlier):
     return (earlier[0] * later[0], (later[1] + earlier[1] * later[0][..., None]))
 
 
-def _part2_forward_states_2_applied(parts, states):
+def _part2_forward_states_2_applied(maps, states):
     """The states that leave a segment, from those that enter it."""
-    return ((parts[0][..., None] * states[0] + parts[1]),)
+    return ((maps[0][..., None] * states[0] + maps[1]),)
 
 
 def torch_part2_forward_states(given, states, constants, exchange):
@@ -819,9 +819,9 @@ def _part2_backward_states_1_composed(later, earlier):
     return (earlier[0] * later[0], (earlier[1] * later[0][..., None, None] + later[1]))
 
 
-def _part2_backward_states_1_applied(parts, states):
+def _part2_backward_states_1_applied(maps, states):
     """The states that leave a segment, from those that enter it."""
-    return ((parts[1] + states[0] * parts[0][..., None, None]),)
+    return ((maps[1] + states[0] * maps[0][..., None, None]),)
 
 
 def _part2_backward_states_2_chunks(x, x2, lead, size, dtype, device, size_d):
@@ -842,9 +842,9 @@ def _part2_backward_states_2_composed(later, earlier):
     return (later[0] * earlier[0], (earlier[1] * later[0][..., None] + later[1]))
 
 
-def _part2_backward_states_2_applied(parts, states):
+def _part2_backward_states_2_applied(maps, states):
     """The states that leave a segment, from those that enter it."""
-    return ((parts[0][..., None] * states[0] + parts[1]),)
+    return ((maps[0][..., None] * states[0] + maps[1]),)
 
 
 def torch_part2_backward_states(given, states, constants, saved, cotangents, final_cotangents, exchange):
@@ -984,17 +984,17 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
     return leaving
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def part1_forward_scan_1(
     m_first, m_last, m_linear, f_p, f_b, f_t, f_h, f_g, i__p, i__b, i__t, i__h, i__g,
     m_prev_out, m_next__out,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     C: tl.constexpr, RESULTS: tl.constexpr, STAGES: tl.constexpr,
 ):
     """A scan of m, forwards, and what is made of each step there."""
     sh = (tl.program_id(0) // 1).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
     m = tl.zeros([], tl.float32)
@@ -1042,17 +1042,17 @@ def part1_forward_scan_1(
         tl.store(m_last + sh, m)
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def part1_backward_scan_1(
     m_first, m_last, m_linear, f_p, f_b, f_t, f_h, f_g, i__p, i__b, i__t, i__h, i__g,
     m_before__out,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     C: tl.constexpr, RESULTS: tl.constexpr, STAGES: tl.constexpr,
 ):
     """A scan of m, forwards, and what is made of each step there."""
     sh = (tl.program_id(0) // 1).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
     m = tl.zeros([], tl.float32)
@@ -1099,19 +1099,19 @@ def part1_backward_scan_1(
         tl.store(m_last + sh, m)
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def part1_backward_scan_2(
     dm_first, dm_last, dm_linear, i__p, i__b, i__t, i__h, i__g,
     m_before__p, m_before__b, m_before__t, m_before__h, m_before__g, f_p, f_b, f_t, f_h, f_g,
     dm_next__p, dm_next__b, dm_next__t, dm_next__h, dm_next__g,
     dm_prev_p, dm_prev_b, dm_prev_t, dm_prev_h, dm_prev_g, di_out, df_out,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     C: tl.constexpr, RESULTS: tl.constexpr, STAGES: tl.constexpr,
 ):
     """A scan of dm, backwards, and what is made of each step there."""
     sh = (tl.program_id(0) // 1).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = C - 1 - tl.arange(0, C)  # in the order of the sweep
     dm = tl.zeros([], tl.float32)
@@ -1187,21 +1187,21 @@ def triton_part1_forward(given, states, constants, packed=None, needs_backward=T
     some = i_
     B, T = i_.shape[:2]
     H = max(i_.shape[2], f.shape[2], 0)
-    config = choose(some.dtype, (), "43d078c7c38874ba")
-    lay = places(packed, (B, T, H), config.chunk)
-    parts = 1
+    config = choose(some.dtype, (), "59cfad5124ed6864")
+    layout = chunk_layout(packed, (B, T, H), config.chunk)
+    segments = 1
     m_first = whole(states.get("m"))
     m_starts = m_first
-    parts = 1
+    segments = 1
     m_prev = some.new_empty((B, T, H), dtype=torch.float32)
     m_next_ = some.new_empty((B, T, H), dtype=torch.float32)
     m_starts = m_first
-    m_last = some.new_empty((lay.sequences * parts, H), dtype=torch.float32) if finals else None
+    m_last = some.new_empty((layout.sequences * segments, H), dtype=torch.float32) if finals else None
     launch(
-        part1_forward_scan_1, (lay.sequences * parts * H * 1,),
+        part1_forward_scan_1, (layout.sequences * segments * H * 1,),
         m_starts, m_last, None, f, *strides(f, H), i_, *strides(i_, H), m_prev, m_next_,
-        *lay.walked, parts, lay.length(parts),
-        C=LONG_SCAN, RESULTS=True, STAGES=scan_stages(parts), num_warps=1,
+        *layout.swept, segments, layout.length(segments),
+        C=LONG_SCAN, RESULTS=True, STAGES=scan_stages(segments), num_warps=1,
     )
     saved = {}
     return {"m_prev": m_prev, "m_next": m_next_}, {"m": m_last}, saved
@@ -1214,49 +1214,49 @@ def triton_part1_backward(given, states, constants, saved, cotangents, final_cot
     some = i_
     B, T = i_.shape[:2]
     H = max(i_.shape[2], f.shape[2], 0)
-    config = choose(some.dtype, (), "43d078c7c38874ba")
-    lay = places(packed, (B, T, H), config.chunk)
-    parts = 1
+    config = choose(some.dtype, (), "59cfad5124ed6864")
+    layout = chunk_layout(packed, (B, T, H), config.chunk)
+    segments = 1
     m_first = whole(states.get("m"))
     dm_first = dm_starts = whole(final_cotangents.get("m"))
     dm_prev = cotangent(cotangents.get("m_prev"), some, (B, T, H))
     dm_next_ = cotangent(cotangents.get("m_next"), some, (B, T, H))
-    parts = 1
+    segments = 1
     m_before_ = some.new_empty((B, T, H), dtype=torch.float32)
     m_starts = m_first
     m_last = None
     launch(
-        part1_backward_scan_1, (lay.sequences * parts * H * 1,),
+        part1_backward_scan_1, (layout.sequences * segments * H * 1,),
         m_starts, m_last, None, f, *strides(f, H), i_, *strides(i_, H), m_before_,
-        *lay.walked, parts, lay.length(parts),
-        C=LONG_SCAN, RESULTS=True, STAGES=scan_stages(parts), num_warps=1,
+        *layout.swept, segments, layout.length(segments),
+        C=LONG_SCAN, RESULTS=True, STAGES=scan_stages(segments), num_warps=1,
     )
-    parts = scan_parts(lay, 1)
+    segments = scan_segments(layout, 1)
     di = some.new_empty((B, T, H), dtype=some.dtype) if "i" in needs else None
     df = some.new_empty((B, T, H), dtype=some.dtype) if "f" in needs else None
     dm_starts = dm_first
-    if parts > 1:
-        dm_ends, dm_linear = (some.new_empty((B * parts, H), dtype=torch.float32) for _ in range(2))
+    if segments > 1:
+        dm_ends, dm_linear = (some.new_empty((B * segments, H), dtype=torch.float32) for _ in range(2))
         launch(
-            part1_backward_scan_2, (lay.sequences * parts * H * 1,),
+            part1_backward_scan_2, (layout.sequences * segments * H * 1,),
             None, dm_ends, dm_linear, i_, *strides(i_, H), m_before_, *strides(m_before_, H),
             f, *strides(f, H), dm_next_, *strides(dm_next_, H), dm_prev, *strides(dm_prev, H), None,
             None,
-            *lay.walked, parts, lay.length(parts),
-            C=LONG_SCAN, RESULTS=False, STAGES=scan_stages(parts), num_warps=1,
+            *layout.swept, segments, layout.length(segments),
+            C=LONG_SCAN, RESULTS=False, STAGES=scan_stages(segments), num_warps=1,
         )
-        dm_starts = scanned(dm_first, dm_ends, dm_linear, lay, parts, False)
-    dm_last = some.new_empty((lay.sequences * parts, H), dtype=torch.float32)
+        dm_starts = scanned(dm_first, dm_ends, dm_linear, layout, segments, False)
+    dm_last = some.new_empty((layout.sequences * segments, H), dtype=torch.float32)
     launch(
-        part1_backward_scan_2, (lay.sequences * parts * H * 1,),
+        part1_backward_scan_2, (layout.sequences * segments * H * 1,),
         dm_starts, dm_last, None, i_, *strides(i_, H), m_before_, *strides(m_before_, H),
         f, *strides(f, H), dm_next_, *strides(dm_next_, H), dm_prev, *strides(dm_prev, H), di, df,
-        *lay.walked, parts, lay.length(parts),
-        C=LONG_SCAN, RESULTS=True, STAGES=scan_stages(parts), num_warps=1,
+        *layout.swept, segments, layout.length(segments),
+        C=LONG_SCAN, RESULTS=True, STAGES=scan_stages(segments), num_warps=1,
     )
     m_before_ = None
-    if parts > 1 and dm_last is not None:
-        dm_last = dm_last.unflatten(0, (B, parts))[:, 0]
+    if segments > 1 and dm_last is not None:
+        dm_last = dm_last.unflatten(0, (B, segments))[:, 0]
     gradients, initial = {}, {}
     if "i" in needs:
         gradients["i"] = di.to(given["i"].dtype)
@@ -1270,12 +1270,12 @@ def triton_part1_backward(given, states, constants, saved, cotangents, final_cot
     return gradients, initial
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def part2_forward_sweep_1(
     C__first, C__last, decay1_sums, decay1_rests, q_p, q_b, q_t, q_h, q_g,
     v_p, v_b, v_t, v_h, v_g, k_p, k_b, k_t, k_h, k_g, f_by_head, m_prev_by_head, i__by_head,
     D_all, read1_out,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
@@ -1284,7 +1284,7 @@ def part2_forward_sweep_1(
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
     sh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -1404,9 +1404,9 @@ def part2_forward_sweep_1(
     for n_d in tl.static_range((D + block_d - 1) // block_d):
         if YIELD:
             if C__last is not None:
-                if part == parts - 1:
+                if segment == segments - 1:
                     tl.store(
-                        C__last + (sh // H // parts * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
+                        C__last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
                         C_[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         else:
@@ -1416,11 +1416,11 @@ def part2_forward_sweep_1(
             )
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def part2_forward_sweep_2(
     n__first, n__last, decay1_sums, decay1_rests, q_p, q_b, q_t, q_h, q_g, f_by_head,
     m_prev_by_head, i__by_head, k_p, k_b, k_t, k_h, k_g, D_all, read2_out,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     D: tl.constexpr, block_d: tl.constexpr, YIELD: tl.constexpr, WARPS: tl.constexpr,
     STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
@@ -1428,7 +1428,7 @@ def part2_forward_sweep_2(
     """An inter-chunk sweep forwards in time, which carries a tile of n."""
     sh = tl.program_id(0).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -1541,8 +1541,8 @@ def part2_forward_sweep_2(
     for n_d in tl.static_range((D + block_d - 1) // block_d):
         if YIELD:
             if n__last is not None:
-                if part == parts - 1:
-                    tl.store(n__last + (sh // H // parts * H + h) * D + d[n_d], n_[n_d], mask=d_ok[n_d])
+                if segment == segments - 1:
+                    tl.store(n__last + (sh // H // segments * H + h) * D + d[n_d], n_[n_d], mask=d_ok[n_d])
         else:
             tl.store(n__last + sh * D + d[n_d], n_[n_d], mask=d_ok[n_d])
 
@@ -1561,9 +1561,9 @@ def triton_part2_forward(given, states, constants, packed=None, needs_backward=T
     H = max(q.shape[2], k.shape[2], v.shape[2], i_.shape[2], f.shape[2], m_prev.shape[2], m_next_.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "a3e2c0fb9f9ce5c0")
-    lay = places(packed, (B, T, H), config.chunk)
-    parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
+    config = choose(some.dtype, (D, E), "266ab9cb6e1d4e15")
+    layout = chunk_layout(packed, (B, T, H), config.chunk)
+    segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))
     C__first = whole(states.get("C"))
     C__starts = C__first
     n__first = whole(states.get("n"))
@@ -1574,14 +1574,14 @@ def triton_part2_forward(given, states, constants, packed=None, needs_backward=T
         - each_head(m_prev, H).float()
     )
     decay1_sums, decay1_rests, decay1_extents, f_by_head = cumulate_beside(
-        spread(-torch.maximum(t1, some.new_tensor(0.0)), (B, T, H), some), f, lay, config.exact
+        spread(-torch.maximum(t1, some.new_tensor(0.0)), (B, T, H), some), f, layout, config.exact
     )
     decay1_extents = None
     m_prev_by_head = by_head(m_prev, H)
     i__by_head = by_head(i_, H)
-    if parts > 1:
-        C__ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
-        walk = config.walk(
+    if segments > 1:
+        C__ends = some.new_empty((B * segments, H, D, E), dtype=torch.float32)
+        sweep = config.sweep(
             E, config.padded(D) * k.element_size(),
             decay1_sums.element_size()
             + f_by_head.element_size()
@@ -1589,21 +1589,21 @@ def triton_part2_forward(given, states, constants, packed=None, needs_backward=T
             + i__by_head.element_size(), v.element_size(),
         )
         launch(
-            part2_forward_sweep_1, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+            part2_forward_sweep_1, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
             None, C__ends, decay1_sums, decay1_rests, q, *strides(q, H), v, *strides(v, H),
             k, *strides(k, H), f_by_head, m_prev_by_head, i__by_head, D, None,
-            *lay.walked, parts, lay.length(parts),
-            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=False,
-            WARPS=walk.warps, STAGES=walk.stages, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
-            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2,
-            maxnreg=walk.registers,
+            *layout.swept, segments, layout.length(segments),
+            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False,
+            WARPS=sweep.warps, STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels,
+            EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps,
+            num_stages=2, maxnreg=sweep.registers,
         )
-    if parts > 1:
-        C__starts = chained(C__first, C__ends, lay, parts, True, (decay1_sums, decay1_rests), None, config.exact)
+    if segments > 1:
+        C__starts = chained(C__first, C__ends, layout, segments, True, (decay1_sums, decay1_rests), None, config.exact)
     C__ends = None
     read1 = some.new_empty((B, T, H, E), dtype=some.dtype)
-    C__last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if finals else None
-    walk = config.walk(
+    C__last = some.new_empty((layout.sequences, H, D, E), dtype=torch.float32) if finals else None
+    sweep = config.sweep(
         E, config.padded(D) * (q.element_size() + k.element_size()),
         decay1_sums.element_size()
         + f_by_head.element_size()
@@ -1611,18 +1611,18 @@ def triton_part2_forward(given, states, constants, packed=None, needs_backward=T
         + i__by_head.element_size(), v.element_size(),
     )
     launch(
-        part2_forward_sweep_1, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+        part2_forward_sweep_1, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
         C__starts, C__last, decay1_sums, decay1_rests, q, *strides(q, H), v, *strides(v, H),
         k, *strides(k, H), f_by_head, m_prev_by_head, i__by_head, D, read1,
-        *lay.walked, parts, lay.length(parts),
-        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=True,
-        WARPS=walk.warps, STAGES=walk.stages, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
-        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2,
-        maxnreg=walk.registers,
+        *layout.swept, segments, layout.length(segments),
+        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True,
+        WARPS=sweep.warps, STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels,
+        EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps,
+        num_stages=2, maxnreg=sweep.registers,
     )
-    if parts > 1:
-        n__ends = some.new_empty((B * parts, H, D), dtype=torch.float32)
-        walk = config.walk(
+    if segments > 1:
+        n__ends = some.new_empty((B * segments, H, D), dtype=torch.float32)
+        sweep = config.sweep(
             None, config.padded(D) * k.element_size(),
             decay1_sums.element_size()
             + f_by_head.element_size()
@@ -1630,20 +1630,21 @@ def triton_part2_forward(given, states, constants, packed=None, needs_backward=T
             + i__by_head.element_size(), 0,
         )
         launch(
-            part2_forward_sweep_2, (lay.sequences * parts * H,),
+            part2_forward_sweep_2, (layout.sequences * segments * H,),
             None, n__ends, decay1_sums, decay1_rests, q, *strides(q, H), f_by_head, m_prev_by_head,
             i__by_head, k, *strides(k, H), D, None,
-            *lay.walked, parts, lay.length(parts),
-            D=D, block_d=min(config.slice, config.padded(D)), YIELD=False, WARPS=walk.warps,
-            STAGES=walk.stages, C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
-            DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+            *layout.swept, segments, layout.length(segments),
+            D=D, block_d=min(config.slice, config.padded(D)), YIELD=False, WARPS=sweep.warps,
+            STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2,
+            maxnreg=sweep.registers,
         )
-    if parts > 1:
-        n__starts = chained(n__first, n__ends, lay, parts, True, (decay1_sums, decay1_rests), None, config.exact)
+    if segments > 1:
+        n__starts = chained(n__first, n__ends, layout, segments, True, (decay1_sums, decay1_rests), None, config.exact)
     n__ends = None
     read2 = some.new_empty((B, T, H), dtype=torch.float32)
-    n__last = some.new_empty((lay.sequences, H, D), dtype=torch.float32) if finals else None
-    walk = config.walk(
+    n__last = some.new_empty((layout.sequences, H, D), dtype=torch.float32) if finals else None
+    sweep = config.sweep(
         None, config.padded(D) * (q.element_size() + k.element_size()),
         decay1_sums.element_size()
         + f_by_head.element_size()
@@ -1651,13 +1652,14 @@ def triton_part2_forward(given, states, constants, packed=None, needs_backward=T
         + i__by_head.element_size(), 0,
     )
     launch(
-        part2_forward_sweep_2, (lay.sequences * parts * H,),
+        part2_forward_sweep_2, (layout.sequences * segments * H,),
         n__starts, n__last, decay1_sums, decay1_rests, q, *strides(q, H), f_by_head, m_prev_by_head,
         i__by_head, k, *strides(k, H), D, read2,
-        *lay.walked, parts, lay.length(parts),
-        D=D, block_d=min(config.slice, config.padded(D)), YIELD=True, WARPS=walk.warps,
-        STAGES=walk.stages, C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
-        DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+        *layout.swept, segments, layout.length(segments),
+        D=D, block_d=min(config.slice, config.padded(D)), YIELD=True, WARPS=sweep.warps,
+        STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2,
+        maxnreg=sweep.registers,
     )
     decay1_rests = None
     saved = {}
@@ -1667,7 +1669,7 @@ def triton_part2_forward(given, states, constants, packed=None, needs_backward=T
             "i__by_head": i__by_head,
         }
     decay1_sums = f_by_head = None
-    if parts > 1:
+    if segments > 1:
         saved |= {"C starts": C__starts, "n starts": n__starts}
     return (
         {
@@ -1681,7 +1683,7 @@ def triton_part2_forward(given, states, constants, packed=None, needs_backward=T
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def part2_backward_prepare_1(
+def part2_backward_prologue_1(
     matrix1, decay1_sums, decay1_rests, f_by_head, m_prev_by_head, i__by_head,
     q_p, q_b, q_t, q_h, q_g, k_p, k_b, k_t, k_h, k_g, D_all, matrix2,
     dh_p, dh_b, dh_t, dh_h, dh_g, v_p, v_b, v_t, v_h, v_g, matrix3, matrix4,
@@ -1784,11 +1786,11 @@ def part2_backward_prepare_1(
         )  # m diag((exp(Min(0, i + softplus(-f) - m_{{prev})))} . (1 / sqrt(d)))
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def part2_backward_sweep_1(
     C__first, decay1_sums, decay1_rests, q_p, q_b, q_t, q_h, q_g, v_p, v_b, v_t, v_h, v_g,
     matrix1, read1_out, D_all, f_by_head, m_prev_by_head, i__by_head, k_p, k_b, k_t, k_h, k_g,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
     C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
@@ -1798,7 +1800,7 @@ def part2_backward_sweep_1(
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
     sh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -1908,12 +1910,12 @@ def part2_backward_sweep_1(
             )
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def part2_backward_sweep_2(
     C__first, dh_p, dh_b, dh_t, dh_h, dh_g, decay1_sums, decay1_rests, k_p, k_b, k_t, k_h, k_g,
     matrix2, q_p, q_b, q_t, q_h, q_g, read2_out, dq_1_5362be_out, dm_next_1_5362be_out, D_all,
     f_by_head, m_prev_by_head, i__by_head, v_p, v_b, v_t, v_h, v_g,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
     C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
@@ -1923,7 +1925,7 @@ def part2_backward_sweep_2(
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
     sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -2067,11 +2069,11 @@ def part2_backward_sweep_2(
             )  # dm_next
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def part2_backward_sweep_3(
     n__first, n__last, decay1_sums, decay1_rests, q_p, q_b, q_t, q_h, q_g, matrix1, read3_out,
     D_all, f_by_head, m_prev_by_head, i__by_head, k_p, k_b, k_t, k_h, k_g,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     D: tl.constexpr, block_d: tl.constexpr, YIELD: tl.constexpr, WARPS: tl.constexpr,
     STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
@@ -2079,7 +2081,7 @@ def part2_backward_sweep_3(
     """An inter-chunk sweep forwards in time, which carries a tile of n."""
     sh = tl.program_id(0).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -2178,7 +2180,7 @@ def part2_backward_sweep_3(
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def part2_backward_prepare_4(
+def part2_backward_prologue_4(
     matrix5, decay1_sums, decay1_rests, m_next__by_head,
     read3_p, read3_b, read3_t, read3_h, read3_g, q_p, q_b, q_t, q_h, q_g,
     k_p, k_b, k_t, k_h, k_g, matrix6, dh_p, dh_b, dh_t, dh_h, dh_g, v_p, v_b, v_t, v_h, v_g,
@@ -2290,11 +2292,11 @@ def part2_backward_prepare_4(
         )  # C: own.late, columns
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def part2_backward_sweep_4(
     n__first, decay1_sums, decay1_rests, k_p, k_b, k_t, k_h, k_g, matrix3, matrix4, read4_out,
     read5_out, D_all, f_by_head, m_prev_by_head, i__by_head,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     D: tl.constexpr, block_d: tl.constexpr, YIELD: tl.constexpr, WARPS: tl.constexpr,
     STAGES: tl.constexpr, PRODUCTS: tl.constexpr, READ: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
@@ -2303,7 +2305,7 @@ def part2_backward_sweep_4(
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
     sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -2395,12 +2397,12 @@ def part2_backward_sweep_4(
         n_ = sums + (kept * n_)  # kept n + k^T (until . (1 / sqrt(d)) . (exp(Min(0, i + softplus(-f) - m_{{prev})))})
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def part2_backward_sweep_5(
     dC_first, dC_last, decay1_sums, decay1_rests, k_p, k_b, k_t, k_h, k_g,
     dh_p, dh_b, dh_t, dh_h, dh_g, matrix5, f_by_head, m_prev_by_head, i__by_head, D_all, dv_out,
     m_next__by_head, read3_p, read3_b, read3_t, read3_h, read3_g, q_p, q_b, q_t, q_h, q_g,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
     C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
@@ -2410,7 +2412,7 @@ def part2_backward_sweep_5(
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
     sh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -2536,9 +2538,9 @@ def part2_backward_sweep_5(
     for n_d in tl.static_range((D + block_d - 1) // block_d):
         if YIELD:
             if dC_last is not None:
-                if part == 0:
+                if segment == 0:
                     tl.store(
-                        dC_last + (sh // H // parts * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
+                        dC_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
                         dC[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         else:
@@ -2548,13 +2550,13 @@ def part2_backward_sweep_5(
             )
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def part2_backward_sweep_6(
     dC_first, decay1_sums, decay1_rests, D_all, f_by_head, m_prev_by_head, i__by_head,
     k_p, k_b, k_t, k_h, k_g, v_p, v_b, v_t, v_h, v_g, C_out_late__out, q_p, q_b, q_t, q_h, q_g,
     matrix6, dk_5_out, di_5_f06d11_out, df_5_f06d11_out, dm_prev_5_f06d11_out, m_next__by_head,
     read3_p, read3_b, read3_t, read3_h, read3_g, dh_p, dh_b, dh_t, dh_h, dh_g,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
     C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
@@ -2564,7 +2566,7 @@ def part2_backward_sweep_6(
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
     sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -2778,7 +2780,7 @@ def part2_backward_sweep_6(
 
 
 @triton.jit(do_not_specialize=["T", "count"])
-def part2_backward_rows_1(
+def part2_backward_per_step_1(
     read1_p, read1_b, read1_t, read1_h, read1_g, dh_p, dh_b, dh_t, dh_h, dh_g, ahead1_out,
     T, H, count,
     E: tl.constexpr, block_e: tl.constexpr, ROWS: tl.constexpr,
@@ -2805,7 +2807,7 @@ def part2_backward_rows_1(
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def part2_backward_prepare_7(
+def part2_backward_prologue_7(
     matrix7, ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g, decay1_sums, decay1_rests,
     q_p, q_b, q_t, q_h, q_g, k_p, k_b, k_t, k_h, k_g,
     read3_p, read3_b, read3_t, read3_h, read3_g, m_next__by_head,
@@ -2893,12 +2895,12 @@ def part2_backward_prepare_7(
         )  # diag((ahead1) . (sign(read3)) . (1 / Max(exp(-m_{{next}), |read3|)^2)} . (1/2 + 1/2 sign(|read3| - exp(-m_{{next})))}) ((q k^T) . m)
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def part2_backward_sweep_7(
     dn_first, dn_last, decay1_sums, decay1_rests, k_p, k_b, k_t, k_h, k_g, matrix7, read6_out,
     ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g,
     read3_p, read3_b, read3_t, read3_h, read3_g, m_next__by_head, q_p, q_b, q_t, q_h, q_g,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     D: tl.constexpr, block_d: tl.constexpr, YIELD: tl.constexpr, WARPS: tl.constexpr,
     STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
@@ -2906,7 +2908,7 @@ def part2_backward_sweep_7(
     """An inter-chunk sweep backwards in time, which carries a tile of dn."""
     sh = tl.program_id(0).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -3018,14 +3020,14 @@ def part2_backward_sweep_7(
     for n_d in tl.static_range((D + block_d - 1) // block_d):
         if YIELD:
             if dn_last is not None:
-                if part == 0:
-                    tl.store(dn_last + (sh // H // parts * H + h) * D + d[n_d], dn[n_d], mask=d_ok[n_d])
+                if segment == 0:
+                    tl.store(dn_last + (sh // H // segments * H + h) * D + d[n_d], dn[n_d], mask=d_ok[n_d])
         else:
             tl.store(dn_last + sh * D + d[n_d], dn[n_d], mask=d_ok[n_d])
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def part2_backward_prepare_8(
+def part2_backward_prologue_8(
     matrix8, ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g, decay1_sums, decay1_rests,
     read3_p, read3_b, read3_t, read3_h, read3_g, m_next__by_head,
     T, H, chunks, begins, stops, programs,
@@ -3091,14 +3093,14 @@ def part2_backward_prepare_8(
     )  # diag((ahead1) . (sign(read3)) . (1 / Max(exp(-m_{{next}), |read3|)^2)} . (1/2 + 1/2 sign(|read3| - exp(-m_{{next})))}) m
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def part2_backward_sweep_8(
     dn_first, q_p, q_b, q_t, q_h, q_g, matrix8, decay1_sums, decay1_rests,
     dk_5_p, dk_5_b, dk_5_t, dk_5_h, dk_5_g, f_by_head, m_prev_by_head, i__by_head,
     read5_p, read5_b, read5_t, read5_h, read5_g, D_all, dk_out, di_7_out, df_7_out,
     dm_prev_7_out, ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g,
     read3_p, read3_b, read3_t, read3_h, read3_g, m_next__by_head,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     D: tl.constexpr, block_d: tl.constexpr, YIELD: tl.constexpr, WARPS: tl.constexpr,
     STAGES: tl.constexpr, PRODUCTS: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
     EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
@@ -3107,7 +3109,7 @@ def part2_backward_sweep_8(
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
     sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -3523,13 +3525,13 @@ def part2_backward_sweep_8(
         )  # kept dn - q^T ((ahead1) . (sign(read3)) . (1 / Max(exp(-m_{{next}), |read3|)^2)} . (1/2 + 1/2 sign(|read3| - exp(-m_{{next})))} . until)
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def part2_backward_sweep_9(
     C__first, C__last, m_next__by_head, read3_p, read3_b, read3_t, read3_h, read3_g,
     decay1_sums, decay1_rests, q_p, q_b, q_t, q_h, q_g, dh_p, dh_b, dh_t, dh_h, dh_g,
     C_in_late__out, k_p, k_b, k_t, k_h, k_g, D_all, f_by_head, m_prev_by_head, i__by_head,
     v_p, v_b, v_t, v_h, v_g,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
     C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
@@ -3539,7 +3541,7 @@ def part2_backward_sweep_9(
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
     sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -3697,15 +3699,15 @@ def triton_part2_backward(given, states, constants, saved, cotangents, final_cot
     H = max(q.shape[2], k.shape[2], v.shape[2], i_.shape[2], f.shape[2], m_prev.shape[2], m_next_.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "a3e2c0fb9f9ce5c0")
-    lay = places(packed, (B, T, H), config.chunk)
-    parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
+    config = choose(some.dtype, (D, E), "266ab9cb6e1d4e15")
+    layout = chunk_layout(packed, (B, T, H), config.chunk)
+    segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))
     C__first = whole(states.get("C"))
     n__first = whole(states.get("n"))
     dC_first = dC_starts = whole(final_cotangents.get("C"))
     dn_first = dn_starts = whole(final_cotangents.get("n"))
-    C__starts = saved["C starts"] if parts > 1 else C__first
-    n__starts = saved["n starts"] if parts > 1 else n__first
+    C__starts = saved["C starts"] if segments > 1 else C__first
+    n__starts = saved["n starts"] if segments > 1 else n__first
     dh = cotangent(cotangents.get("h"), some, (B, T, H, E))
     if "decay1_sums" in saved:
         decay1_sums, decay1_rests, decay1_extents, f_by_head = saved["decay1_sums"], None, None, saved["f_by_head"]
@@ -3716,7 +3718,7 @@ def triton_part2_backward(given, states, constants, saved, cotangents, final_cot
             - each_head(m_prev, H).float()
         )
         decay1_sums, decay1_rests, decay1_extents, f_by_head = cumulate_beside(
-            spread(-torch.maximum(t1, some.new_tensor(0.0)), (B, T, H), some), f, lay, config.exact
+            spread(-torch.maximum(t1, some.new_tensor(0.0)), (B, T, H), some), f, layout, config.exact
         )
     decay1_extents = None
     if "m_prev_by_head" in saved:
@@ -3727,24 +3729,24 @@ def triton_part2_backward(given, states, constants, saved, cotangents, final_cot
         i__by_head = saved["i__by_head"]
     else:
         i__by_head = by_head(i_, H)
-    matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
-    matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
-    matrix3 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
-    matrix4 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+    matrix1 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk), dtype=torch.float32)
+    matrix2 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
+    matrix3 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
+    matrix4 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
     launch(
-        part2_backward_prepare_1, (config.queues(lay.programs),),
+        part2_backward_prologue_1, (config.queues(layout.programs),),
         matrix1, decay1_sums, decay1_rests, f_by_head, m_prev_by_head, i__by_head,
         q, *strides(q, H), k, *strides(k, H), D, matrix2, dh, *strides(dh, H), v, *strides(v, H),
         matrix3, matrix4,
-        *lay.at_once, lay.programs,
+        *layout.at_once, layout.programs,
         D=D, E=E, block_d=config.padded(D), block_e=config.padded(E), CHUNK=config.chunk,
         STAGES=config.queued(config.padded(D) * (q.element_size() + k.element_size()) + config.padded(E) * (dh.element_size() + v.element_size()), config.chunk),
-        C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
-        DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=255,
+        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
     )
     if needs & {"f", "i", "k", "m_prev", "n"}:
         read1 = some.new_empty((B, T, H, E), dtype=torch.float32)
-        walk = config.walk(
+        sweep = config.sweep(
             E, config.padded(D) * (q.element_size() + k.element_size()),
             decay1_sums.element_size()
             + f_by_head.element_size()
@@ -3753,22 +3755,22 @@ def triton_part2_backward(given, states, constants, saved, cotangents, final_cot
             + config.chunk * matrix1.element_size(), v.element_size(), elements=True, wide=True,
         )
         launch(
-            part2_backward_sweep_1, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+            part2_backward_sweep_1, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
             C__starts, decay1_sums, decay1_rests, q, *strides(q, H), v, *strides(v, H), matrix1, read1,
             D, f_by_head, m_prev_by_head, i__by_head, k, *strides(k, H),
-            *lay.walked, parts, lay.length(parts),
-            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=True,
-            WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
-            LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+            *layout.swept, segments, layout.length(segments),
+            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True,
+            WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
+            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
     read3 = some.new_empty((B, T, H), dtype=torch.float32)
     n__last = (
-        some.new_empty((lay.sequences * parts, H, D), dtype=torch.float32)
-        if dn_first is not None or parts > 1
+        some.new_empty((layout.sequences * segments, H, D), dtype=torch.float32)
+        if dn_first is not None or segments > 1
         else None
     )
-    walk = config.walk(
+    sweep = config.sweep(
         None, config.padded(D) * (q.element_size() + k.element_size()),
         decay1_sums.element_size()
         + f_by_head.element_size()
@@ -3777,35 +3779,36 @@ def triton_part2_backward(given, states, constants, saved, cotangents, final_cot
         + config.chunk * matrix1.element_size(), 0,
     )
     launch(
-        part2_backward_sweep_3, (lay.sequences * parts * H,),
+        part2_backward_sweep_3, (layout.sequences * segments * H,),
         n__starts, n__last, decay1_sums, decay1_rests, q, *strides(q, H), matrix1, read3, D,
         f_by_head, m_prev_by_head, i__by_head, k, *strides(k, H),
-        *lay.walked, parts, lay.length(parts),
-        D=D, block_d=min(config.slice, config.padded(D)), YIELD=True, WARPS=walk.warps,
-        STAGES=walk.stages, C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
-        DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+        *layout.swept, segments, layout.length(segments),
+        D=D, block_d=min(config.slice, config.padded(D)), YIELD=True, WARPS=sweep.warps,
+        STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2,
+        maxnreg=sweep.registers,
     )
     matrix1 = n__last = None
     m_next__by_head = by_head(m_next_, H)
     if needs & {"C", "f", "i", "k", "m_prev", "q", "v"}:
         own1 = some.new_empty((B, H, 3, T), dtype=torch.float32)
-        matrix5 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
-        matrix6 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+        matrix5 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
+        matrix6 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
         launch(
-            part2_backward_prepare_4, (config.queues(lay.programs),),
+            part2_backward_prologue_4, (config.queues(layout.programs),),
             matrix5, decay1_sums, decay1_rests, m_next__by_head, read3, *strides(read3, H),
             q, *strides(q, H), k, *strides(k, H), matrix6, dh, *strides(dh, H), v, *strides(v, H),
             f_by_head, m_prev_by_head, i__by_head, D, own1,
-            *lay.at_once, lay.programs,
+            *layout.at_once, layout.programs,
             E=E, D=D, block_e=config.padded(E), block_d=config.padded(D), CHUNK=config.chunk,
             STAGES=config.queued(config.padded(D) * (q.element_size() + k.element_size()) + config.padded(E) * (dh.element_size() + v.element_size()), config.chunk),
-            C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
-            DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=255,
+            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
         )
     if needs & {"f", "i", "k", "m_prev", "q"}:
         read4 = some.new_empty((B, T, H, D), dtype=some.dtype)
         read5 = some.new_empty((B, T, H, D), dtype=some.dtype)
-        for read, keeps, walk in config.by_read(
+        for read, keeps, sweep in config.by_read(
             D,
             (
                 0,
@@ -3838,34 +3841,34 @@ def triton_part2_backward(given, states, constants, saved, cotangents, final_cot
             elements=True, wanted=(bool(needs & {"q"}), bool(needs & {"f", "i", "k", "m_prev"})),
         ):
             launch(
-                part2_backward_sweep_4, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+                part2_backward_sweep_4, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
                 n__starts, decay1_sums, decay1_rests, k, *strides(k, H), matrix3, matrix4, read4, read5, D,
                 f_by_head, m_prev_by_head, i__by_head,
-                *lay.walked, parts, lay.length(parts),
-                D=D, block_d=walk.tile, YIELD=True, WARPS=walk.warps, STAGES=walk.stages,
-                PRODUCTS=walk.products, READ=read, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
-                EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2,
-                maxnreg=walk.registers,
+                *layout.swept, segments, layout.length(segments),
+                D=D, block_d=sweep.tile, YIELD=True, WARPS=sweep.warps, STAGES=sweep.stages,
+                PRODUCTS=sweep.products, READ=read, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+                EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2,
+                maxnreg=sweep.registers,
             )
     matrix3 = matrix4 = None
     if needs & {"C", "f", "i", "k", "m_prev", "v"}:
-        if parts > 1:
-            dC_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
-            walk = config.walk(
+        if segments > 1:
+            dC_ends = some.new_empty((B * segments, H, D, E), dtype=torch.float32)
+            sweep = config.sweep(
                 E, config.padded(D) * q.element_size(),
                 decay1_sums.element_size() + m_next__by_head.element_size(), dh.element_size(),
                 elements=True,
             )
             launch(
-                part2_backward_sweep_5, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+                part2_backward_sweep_5, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
                 None, dC_ends, decay1_sums, decay1_rests, k, *strides(k, H), dh, *strides(dh, H), matrix5,
                 f_by_head, m_prev_by_head, i__by_head, D, None, m_next__by_head, read3, *strides(read3, H),
                 q, *strides(q, H),
-                *lay.walked, parts, lay.length(parts),
-                D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=False,
-                WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
-                LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-                num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+                *layout.swept, segments, layout.length(segments),
+                D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False,
+                WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
+                LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+                num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
             )
     if needs & {"m_next", "q"}:
         read2 = some.new_empty((B, T, H, D), dtype=some.dtype)
@@ -3875,7 +3878,7 @@ def triton_part2_backward(given, states, constants, saved, cotangents, final_cot
         dm_next_1_5362be = some.new_empty(
             (B, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps, T), dtype=torch.float32
         )
-        walk = config.walk(
+        sweep = config.sweep(
             D, config.padded(E) * (dh.element_size() + v.element_size()),
             decay1_sums.element_size()
             + f_by_head.element_size()
@@ -3885,25 +3888,27 @@ def triton_part2_backward(given, states, constants, saved, cotangents, final_cot
             elements=True,
         )
         launch(
-            part2_backward_sweep_2, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+            part2_backward_sweep_2, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
             C__starts, dh, *strides(dh, H), decay1_sums, decay1_rests, k, *strides(k, H), matrix2,
             q, *strides(q, H), read2, dq_1_5362be, dm_next_1_5362be, D, f_by_head, m_prev_by_head,
             i__by_head, v, *strides(v, H),
-            *lay.walked, parts, lay.length(parts),
-            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=walk.tile, YIELD=True,
-            WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
-            LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+            *layout.swept, segments, layout.length(segments),
+            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=sweep.tile, YIELD=True,
+            WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
+            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
     matrix2 = None
     if needs & {"C", "f", "i", "k", "m_prev", "v"}:
-        if parts > 1:
-            dC_starts = chained(dC_first, dC_ends, lay, parts, False, (decay1_sums, decay1_rests), None, config.exact)
+        if segments > 1:
+            dC_starts = chained(
+                dC_first, dC_ends, layout, segments, False, (decay1_sums, decay1_rests), None, config.exact
+            )
     dC_ends = None
     if needs & {"C", "v"}:
         dv = some.new_empty((B, T, H, E), dtype=some.dtype)
-        dC_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if needs & {"C"} else None
-        walk = config.walk(
+        dC_last = some.new_empty((layout.sequences, H, D, E), dtype=torch.float32) if needs & {"C"} else None
+        sweep = config.sweep(
             E, config.padded(D) * (k.element_size() + q.element_size()),
             decay1_sums.element_size()
             + f_by_head.element_size()
@@ -3913,15 +3918,15 @@ def triton_part2_backward(given, states, constants, saved, cotangents, final_cot
             + config.chunk * matrix5.element_size(), dh.element_size(), elements=True,
         )
         launch(
-            part2_backward_sweep_5, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+            part2_backward_sweep_5, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
             dC_starts, dC_last, decay1_sums, decay1_rests, k, *strides(k, H), dh, *strides(dh, H),
             matrix5, f_by_head, m_prev_by_head, i__by_head, D, dv, m_next__by_head,
             read3, *strides(read3, H), q, *strides(q, H),
-            *lay.walked, parts, lay.length(parts),
-            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=True,
-            WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
-            LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+            *layout.swept, segments, layout.length(segments),
+            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True,
+            WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
+            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
     matrix5 = None
     if needs & {"f", "i", "k", "m_prev"}:
@@ -3938,7 +3943,7 @@ def triton_part2_backward(given, states, constants, saved, cotangents, final_cot
         C_out_late_ = some.new_empty(
             (B, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps, T), dtype=torch.float32
         )
-        walk = config.walk(
+        sweep = config.sweep(
             D, config.padded(E) * (v.element_size() + dh.element_size()),
             decay1_sums.element_size()
             + f_by_head.element_size()
@@ -3949,86 +3954,91 @@ def triton_part2_backward(given, states, constants, saved, cotangents, final_cot
             elements=True, wide=True,
         )
         launch(
-            part2_backward_sweep_6, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+            part2_backward_sweep_6, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
             dC_starts, decay1_sums, decay1_rests, D, f_by_head, m_prev_by_head, i__by_head,
             k, *strides(k, H), v, *strides(v, H), C_out_late_, q, *strides(q, H), matrix6, dk_5,
             di_5_f06d11, df_5_f06d11, dm_prev_5_f06d11, m_next__by_head, read3, *strides(read3, H),
             dh, *strides(dh, H),
-            *lay.walked, parts, lay.length(parts),
-            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=walk.tile, YIELD=True,
-            WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
-            LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+            *layout.swept, segments, layout.length(segments),
+            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=sweep.tile, YIELD=True,
+            WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
+            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
     matrix6 = None
     if needs & {"f", "i", "k", "m_prev", "n"}:
         ahead1 = some.new_empty((B, T, H), dtype=torch.float32)
         launch(
-            part2_backward_rows_1, (cdiv(B * T, config.rows(config.padded(E))) * H,),
+            part2_backward_per_step_1, (cdiv(B * T, config.rows(config.padded(E))) * H,),
             read1, *strides(read1, H), dh, *strides(dh, H), ahead1,
             T, H, B * T,
             E=E, block_e=config.padded(E), ROWS=config.rows(config.padded(E)), num_warps=4,
         )
     read1 = None
     if needs & {"f", "i", "k", "m_prev", "n"}:
-        matrix7 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
+        matrix7 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk), dtype=torch.float32)
         launch(
-            part2_backward_prepare_7, (config.queues(lay.programs),),
+            part2_backward_prologue_7, (config.queues(layout.programs),),
             matrix7, ahead1, *strides(ahead1, H), decay1_sums, decay1_rests, q, *strides(q, H),
             k, *strides(k, H), read3, *strides(read3, H), m_next__by_head,
-            *lay.at_once, lay.programs,
+            *layout.at_once, layout.programs,
             D=D, block_d=config.padded(D), CHUNK=config.chunk,
             STAGES=config.queued(config.padded(D) * (q.element_size() + k.element_size()), config.chunk),
-            C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
-            DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=255,
+            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
         )
     if needs & {"f", "i", "k", "m_prev", "n"}:
-        if parts > 1:
-            dn_ends = some.new_empty((B * parts, H, D), dtype=torch.float32)
-            walk = config.walk(
+        if segments > 1:
+            dn_ends = some.new_empty((B * segments, H, D), dtype=torch.float32)
+            sweep = config.sweep(
                 None, config.padded(D) * q.element_size(),
                 decay1_sums.element_size() + m_next__by_head.element_size(), 0,
             )
             launch(
-                part2_backward_sweep_7, (lay.sequences * parts * H,),
+                part2_backward_sweep_7, (layout.sequences * segments * H,),
                 None, dn_ends, decay1_sums, decay1_rests, k, *strides(k, H), matrix7, None,
                 ahead1, *strides(ahead1, H), read3, *strides(read3, H), m_next__by_head, q, *strides(q, H),
-                *lay.walked, parts, lay.length(parts),
-                D=D, block_d=min(config.slice, config.padded(D)), YIELD=False, WARPS=walk.warps,
-                STAGES=walk.stages, C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
-                DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+                *layout.swept, segments, layout.length(segments),
+                D=D, block_d=min(config.slice, config.padded(D)), YIELD=False, WARPS=sweep.warps,
+                STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+                EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2,
+                maxnreg=sweep.registers,
             )
     if needs & {"f", "i", "k", "m_prev", "n"}:
-        if parts > 1:
-            dn_starts = chained(dn_first, dn_ends, lay, parts, False, (decay1_sums, decay1_rests), None, config.exact)
+        if segments > 1:
+            dn_starts = chained(
+                dn_first, dn_ends, layout, segments, False, (decay1_sums, decay1_rests), None, config.exact
+            )
     dn_ends = None
     if needs & {"f", "i", "m_prev", "n"}:
         read6 = some.new_empty((B, T, H), dtype=torch.float32)
-        dn_last = some.new_empty((lay.sequences, H, D), dtype=torch.float32) if needs & {"n"} else None
-        walk = config.walk(
+        dn_last = some.new_empty((layout.sequences, H, D), dtype=torch.float32) if needs & {"n"} else None
+        sweep = config.sweep(
             None, config.padded(D) * (k.element_size() + q.element_size()),
             decay1_sums.element_size() + m_next__by_head.element_size() + config.chunk * matrix7.element_size(),
             0,
         )
         launch(
-            part2_backward_sweep_7, (lay.sequences * parts * H,),
+            part2_backward_sweep_7, (layout.sequences * segments * H,),
             dn_starts, dn_last, decay1_sums, decay1_rests, k, *strides(k, H), matrix7, read6,
             ahead1, *strides(ahead1, H), read3, *strides(read3, H), m_next__by_head, q, *strides(q, H),
-            *lay.walked, parts, lay.length(parts),
-            D=D, block_d=min(config.slice, config.padded(D)), YIELD=True, WARPS=walk.warps,
-            STAGES=walk.stages, C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
-            DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+            *layout.swept, segments, layout.length(segments),
+            D=D, block_d=min(config.slice, config.padded(D)), YIELD=True, WARPS=sweep.warps,
+            STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2,
+            maxnreg=sweep.registers,
         )
     matrix7 = None
     if needs & {"f", "i", "k", "m_prev"}:
-        matrix8 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+        matrix8 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
         launch(
-            part2_backward_prepare_8, (lay.programs,),
+            part2_backward_prologue_8, (layout.programs,),
             matrix8, ahead1, *strides(ahead1, H), decay1_sums, decay1_rests, read3, *strides(read3, H),
             m_next__by_head,
-            *lay.at_once, lay.programs,
-            CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
-            DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=config.registers,
+            *layout.at_once, layout.programs,
+            CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1,
+            maxnreg=config.registers,
         )
     if needs & {"f", "i", "k", "m_prev"}:
         dk = some.new_empty((B, T, H, D), dtype=some.dtype)
@@ -4041,7 +4051,7 @@ def triton_part2_backward(given, states, constants, saved, cotangents, final_cot
         dm_prev_7 = some.new_empty(
             (B, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps, T), dtype=torch.float32
         )
-        walk = config.walk(
+        sweep = config.sweep(
             D, 0,
             config.chunk * matrix8.element_size()
             + decay1_sums.element_size()
@@ -4052,15 +4062,15 @@ def triton_part2_backward(given, states, constants, saved, cotangents, final_cot
             q.element_size() + dk_5.element_size() + read5.element_size(), elements=True,
         )
         launch(
-            part2_backward_sweep_8, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+            part2_backward_sweep_8, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
             dn_starts, q, *strides(q, H), matrix8, decay1_sums, decay1_rests, dk_5, *strides(dk_5, H),
             f_by_head, m_prev_by_head, i__by_head, read5, *strides(read5, H), D, dk, di_7, df_7,
             dm_prev_7, ahead1, *strides(ahead1, H), read3, *strides(read3, H), m_next__by_head,
-            *lay.walked, parts, lay.length(parts),
-            D=D, block_d=walk.tile, YIELD=True, WARPS=walk.warps, STAGES=walk.stages,
-            PRODUCTS=walk.products, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
-            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2,
-            maxnreg=walk.registers,
+            *layout.swept, segments, layout.length(segments),
+            D=D, block_d=sweep.tile, YIELD=True, WARPS=sweep.warps, STAGES=sweep.stages,
+            PRODUCTS=sweep.products, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2,
+            maxnreg=sweep.registers,
         )
     ahead1 = dk_5 = matrix8 = read5 = None
     if needs & {"f", "i", "m_prev"}:
@@ -4068,11 +4078,11 @@ def triton_part2_backward(given, states, constants, saved, cotangents, final_cot
             (B, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps, T), dtype=torch.float32
         )
         C__last = (
-            some.new_empty((lay.sequences * parts, H, D, E), dtype=torch.float32)
-            if dC_first is not None or parts > 1
+            some.new_empty((layout.sequences * segments, H, D, E), dtype=torch.float32)
+            if dC_first is not None or segments > 1
             else None
         )
-        walk = config.walk(
+        sweep = config.sweep(
             D, config.padded(E) * (dh.element_size() + v.element_size()),
             m_next__by_head.element_size()
             + decay1_sums.element_size()
@@ -4081,15 +4091,15 @@ def triton_part2_backward(given, states, constants, saved, cotangents, final_cot
             + i__by_head.element_size(), q.element_size() + k.element_size(), elements=True,
         )
         launch(
-            part2_backward_sweep_9, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+            part2_backward_sweep_9, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
             C__starts, C__last, m_next__by_head, read3, *strides(read3, H), decay1_sums, decay1_rests,
             q, *strides(q, H), dh, *strides(dh, H), C_in_late_, k, *strides(k, H), D, f_by_head,
             m_prev_by_head, i__by_head, v, *strides(v, H),
-            *lay.walked, parts, lay.length(parts),
-            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=walk.tile, YIELD=True,
-            WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
-            LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+            *layout.swept, segments, layout.length(segments),
+            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=sweep.tile, YIELD=True,
+            WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
+            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
     f_by_head = None
     if needs & {"f", "i", "m_prev"}:
@@ -4097,9 +4107,9 @@ def triton_part2_backward(given, states, constants, saved, cotangents, final_cot
     C__last = None
     gradients, initial = {}, {}
     if needs & {"f", "i", "m_prev"}:  # the decay times <C_(t-1), dC_t>
-        C__pairing = border_sums(
-            decay1_sums, decay1_rests, C__at_ends, lay, parts, config.exact, out_late=C_out_late_,
-            in_late=C_in_late_, own_late=own1,
+        C__state_adjoint = boundary_sums(
+            decay1_sums, decay1_rests, C__at_ends, layout, segments, config.exact,
+            out_late=C_out_late_, in_late=C_in_late_, own_late=own1,
         )
     C_in_late_ = C_out_late_ = decay1_rests = decay1_sums = own1 = None
     if "q" in needs:
@@ -4122,7 +4132,7 @@ def triton_part2_backward(given, states, constants, saved, cotangents, final_cot
     dv = None
     if "i" in needs:
         t6 = -torch.nn.functional.logsigmoid(-(-each_head(f, H).float()))
-        t7 = -C__pairing * (0.5 + 0.5 * torch.sign(each_head(i_, H).float() + t6 - each_head(m_prev, H).float()))
+        t7 = -C__state_adjoint * (0.5 + 0.5 * torch.sign(each_head(i_, H).float() + t6 - each_head(m_prev, H).float()))
         t8 = D**-0.5
         t9 = each_head(m_prev, H).float() - each_head(i_, H).float() - t6
         t10 = (
@@ -4144,12 +4154,16 @@ def triton_part2_backward(given, states, constants, saved, cotangents, final_cot
             * (t15 * df_5_f06d11.sum(2).mT + t15 * read6.float())
             * torch.exp(-torch.maximum(t13, some.new_tensor(0.0)))
         )
-        t17 = t14 * C__pairing * (0.5 + 0.5 * torch.sign(each_head(i_, H).float() + t12 - each_head(m_prev, H).float()))
+        t17 = (
+            t14
+            * C__state_adjoint
+            * (0.5 + 0.5 * torch.sign(each_head(i_, H).float() + t12 - each_head(m_prev, H).float()))
+        )
         gradients["f"] = spread(t16 + t17 + df_7.sum(2).mT, (B, T, H), some).to(some.dtype).to(given["f"].dtype)
     df_5_f06d11 = df_7 = None
     if "m_prev" in needs:
         t18 = -torch.nn.functional.logsigmoid(-(-each_head(f, H).float()))
-        t19 = C__pairing * (0.5 + 0.5 * torch.sign(each_head(i_, H).float() + t18 - each_head(m_prev, H).float()))
+        t19 = C__state_adjoint * (0.5 + 0.5 * torch.sign(each_head(i_, H).float() + t18 - each_head(m_prev, H).float()))
         t20 = D**-0.5
         t21 = each_head(m_prev, H).float() - each_head(i_, H).float() - t18
         t22 = (
@@ -4259,10 +4273,10 @@ def step_kernel(
     next_n_stride0, next_n_stride1, m_stride0, m_stride1, next_m_stride0, next_m_stride1,
     h_stride0, h_stride1, heads, q_group, k_group, v_group, i_group, f_group,
     size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
-    parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
+    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
 ):
     """Each program: one batch entry and head and a tile of e, one step."""
-    place = tl.program_id(0) // parts
+    place = tl.program_id(0) // programs
     if flat:  # more batch entries than a grid is high
         batch = tl.cast(place // heads, tl.int64)
         head = tl.cast(place % heads, tl.int64)
@@ -4298,7 +4312,7 @@ def step_kernel(
     n = tl.load(n_at + at_d, mask=in_d, other=0.0)
     m = tl.load(m_at)
     for turn in tl.static_range(turns):
-        tile = tl.program_id(0) % parts * turns + turn
+        tile = tl.program_id(0) % programs * turns + turn
         first = tile == 0
         at_e = tile * block_e + tl.arange(0, block_e)
         wide_e = tl.cast(at_e, tl.int64)
@@ -4354,11 +4368,11 @@ def steps_kernel(
     m_stride0, m_stride1, kept_m_stride0, kept_m_stride1, h_stride0, h_stride1, h_stride2,
     heads, q_group, k_group, v_group, i_group, f_group, steps,
     size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
-    parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
+    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
     yields: tl.constexpr, keeps: tl.constexpr, ends: tl.constexpr,
 ):
     """Each program: one sequence and head and a tile of e, one step after the other, with the state in registers."""
-    place = tl.program_id(0) // parts
+    place = tl.program_id(0) // programs
     if flat:  # more batch entries than a grid is high
         batch = tl.cast(place // heads, tl.int64)
         head = tl.cast(place % heads, tl.int64)
@@ -4394,7 +4408,7 @@ def steps_kernel(
     n_before = tl.load(n_at + at_d * n_stride2, mask=in_d, other=0.0).to(tl.float32)
     m_before = tl.load(m_at).to(tl.float32)
     for turn in tl.static_range(turns):
-        tile = tl.program_id(0) % parts * turns + turn
+        tile = tl.program_id(0) % programs * turns + turn
         first = tile == 0
         at_e = tile * block_e + tl.arange(0, block_e)
         wide_e = tl.cast(at_e, tl.int64)
@@ -4405,25 +4419,25 @@ def steps_kernel(
         n = n_before
         m = m_before
         now = tl.cast(0, tl.int64)
-        q_ahead = tl.load(q_at + now * q_stride1 + wide_d * q_stride3, mask=in_d, other=0.0)
-        k_ahead = tl.load(k_at + now * k_stride1 + wide_d * k_stride3, mask=in_d, other=0.0)
-        v_ahead = tl.load(v_at + now * v_stride1 + wide_e * v_stride3, mask=in_e, other=0.0)
-        i_2_ahead = tl.load(i_at + now * i_stride1)
-        f_ahead = tl.load(f_at + now * f_stride1)
+        q_prefetched = tl.load(q_at + now * q_stride1 + wide_d * q_stride3, mask=in_d, other=0.0)
+        k_prefetched = tl.load(k_at + now * k_stride1 + wide_d * k_stride3, mask=in_d, other=0.0)
+        v_prefetched = tl.load(v_at + now * v_stride1 + wide_e * v_stride3, mask=in_e, other=0.0)
+        i_2_prefetched = tl.load(i_at + now * i_stride1)
+        f_prefetched = tl.load(f_at + now * f_stride1)
         C = C.to(tl.float32)
         for offset in range(count):
             now = tl.cast(offset, tl.int64)
             then = tl.minimum(now + 1, count - 1)
-            q = q_ahead.to(tl.float32)
-            q_ahead = tl.load(q_at + then * q_stride1 + wide_d * q_stride3, mask=in_d, other=0.0)
-            k = k_ahead.to(tl.float32)
-            k_ahead = tl.load(k_at + then * k_stride1 + wide_d * k_stride3, mask=in_d, other=0.0)
-            v = v_ahead.to(tl.float32)
-            v_ahead = tl.load(v_at + then * v_stride1 + wide_e * v_stride3, mask=in_e, other=0.0)
-            i_2 = i_2_ahead.to(tl.float32)
-            i_2_ahead = tl.load(i_at + then * i_stride1)
-            f = f_ahead.to(tl.float32)
-            f_ahead = tl.load(f_at + then * f_stride1)
+            q = q_prefetched.to(tl.float32)
+            q_prefetched = tl.load(q_at + then * q_stride1 + wide_d * q_stride3, mask=in_d, other=0.0)
+            k = k_prefetched.to(tl.float32)
+            k_prefetched = tl.load(k_at + then * k_stride1 + wide_d * k_stride3, mask=in_d, other=0.0)
+            v = v_prefetched.to(tl.float32)
+            v_prefetched = tl.load(v_at + then * v_stride1 + wide_e * v_stride3, mask=in_e, other=0.0)
+            i_2 = i_2_prefetched.to(tl.float32)
+            i_2_prefetched = tl.load(i_at + then * i_stride1)
+            f = f_prefetched.to(tl.float32)
+            f_prefetched = tl.load(f_at + then * f_stride1)
             t1 = tl.full([], size_d, tl.float32)
             t2 = 1.0 / tl.sqrt(t1)
             t3 = -f

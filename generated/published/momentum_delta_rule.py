@@ -104,9 +104,9 @@ from chunkform.runtime.op.version import written_for
 
 written_for("0.1", __file__)
 
-from chunkform.runtime.chunk_kernels.chunk_layout import LEVELS, places
+from chunkform.runtime.chunk_kernels.chunk_layout import LEVELS, chunk_layout
 from chunkform.runtime.chunk_kernels.head_major import by_head
-from chunkform.runtime.chunk_kernels.kernels import chunk_of, inverse, part_of, place_of
+from chunkform.runtime.chunk_kernels.kernels import chunk_of, inverse, place_of, segment_of
 from chunkform.runtime.chunk_kernels.reductions import total
 from chunkform.runtime.launch.launch import DTYPES, cdiv, choose, cotangent, launch, steps, strides, whole
 from chunkform.runtime.launch.varlen import backward_by_length, forward_by_length
@@ -114,10 +114,10 @@ from chunkform.runtime.op.decode import Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK, call_of, chunks_of, dtype_of, from_chunks, from_steps, in_parts, in_segments, or_zeros,
-    steps_first, steps_or_zeros, to_chunks,
+    CHUNK, call_of, chunks_of, dtype_of, from_boundaries, from_chunks, from_steps, in_segments,
+    or_zeros, steps_first, steps_or_zeros, to_chunks,
 )
-from chunkform.runtime.torch_form.coupled_states import Mix
+from chunkform.runtime.torch_form.coupled_states import TransitionMatrices
 from chunkform.runtime.torch_form.decays import triangular_inverse
 from chunkform.runtime.torch_form.segment_maps import Segment, map_of_segment, over_chunks
 
@@ -128,22 +128,22 @@ def _forward_sweep_1(alpha, x, mu, x2, x3, x4, v, q, S, M, lead, size, dtype, de
     mu_or_1 = to_chunks(mu, lead, size, 0, 1.0)
     x, x2, x3, x4, v, q = chunks_of(lead, size, x, x2, x3, x4, v, q)
     valid = to_chunks(torch.ones((1, 1, lead[2]), dtype=dtype, device=device), lead, size, 0)
-    mix_1 = Mix((((0, 0), alpha_or_1), ((0, 1), x), ((1, 1), mu_or_1)), 2, 1, valid)
-    weights = mix_1.all(0, 0)
-    weights2 = mix_1.outgoing(0, 0)
+    transitions_1 = TransitionMatrices((((0, 0), alpha_or_1), ((0, 1), x), ((1, 1), mu_or_1)), 2, 1, valid)
+    transition = transitions_1.all(0, 0)
+    transition2 = transitions_1.outgoing(0, 0)
     prod = x3 @ x2.mT
-    weights3 = mix_1.mask(0, 0, False)
-    weights4 = mix_1.mask(0, 1, False)
+    transition3 = transitions_1.mask(0, 0, False)
+    transition4 = transitions_1.mask(0, 1, False)
     prod2 = x3 @ x4.mT
-    inverse = triangular_inverse((prod * weights3 + weights4 * prod2), 1)
-    weights5 = mix_1.incoming(0, 0, False)
-    weights6 = mix_1.incoming(0, 1, False)
-    weights7 = mix_1.all(0, 1)
-    weights8 = mix_1.outgoing(0, 1)
-    weights9 = mix_1.outgoing(1, 1)
-    weights10 = mix_1.all(1, 1)
-    weights11 = mix_1.incoming(1, 1, True)
-    weights12 = mix_1.mask(1, 1, True)
+    inverse = triangular_inverse((prod * transition3 + transition4 * prod2), 1)
+    transition5 = transitions_1.incoming(0, 0, False)
+    transition6 = transitions_1.incoming(0, 1, False)
+    transition7 = transitions_1.all(0, 1)
+    transition8 = transitions_1.outgoing(0, 1)
+    transition9 = transitions_1.outgoing(1, 1)
+    transition10 = transitions_1.all(1, 1)
+    transition11 = transitions_1.incoming(1, 1, True)
+    transition12 = transitions_1.mask(1, 1, True)
     prod10 = q @ x4.mT
     prod14 = q @ x2.mT
     M_0 = []
@@ -155,27 +155,27 @@ def _forward_sweep_1(alpha, x, mu, x2, x3, x4, v, q, S, M, lead, size, dtype, de
         S_0.append(S)
         prod3 = x3[:, :, n] @ S
         prod4 = x3[:, :, n] @ M
-        t = weights5[:, :, n][..., :, None] * prod3 + v[:, :, n] + weights6[:, :, n][..., :, None] * prod4
+        t = transition5[:, :, n][..., :, None] * prod3 + v[:, :, n] + transition6[:, :, n][..., :, None] * prod4
         prod5 = inverse[:, :, n] @ t
-        prod6 = x2[:, :, n].mT @ (weights2[:, :, n][..., :, None] * prod5)
-        prod7 = x4[:, :, n].mT @ (weights8[:, :, n][..., :, None] * prod5)
-        t2 = S * weights[:, :, n][..., None, None] + prod6 + M * weights7[:, :, n][..., None, None] + prod7
-        prod8 = x4[:, :, n].mT @ (weights9[:, :, n][..., :, None] * prod5)
+        prod6 = x2[:, :, n].mT @ (transition2[:, :, n][..., :, None] * prod5)
+        prod7 = x4[:, :, n].mT @ (transition8[:, :, n][..., :, None] * prod5)
+        t2 = S * transition[:, :, n][..., None, None] + prod6 + M * transition7[:, :, n][..., None, None] + prod7
+        prod8 = x4[:, :, n].mT @ (transition9[:, :, n][..., :, None] * prod5)
         prod5_all.append(prod5)
-        S, M = t2, (prod8 + weights10[:, :, n][..., None, None] * M)
+        S, M = t2, (prod8 + transition10[:, :, n][..., None, None] * M)
     M_0 = torch.stack(M_0, 2)
     S_0 = torch.stack(S_0, 2)
     prod5 = torch.stack(prod5_all, 2)
     prod9 = q @ M_0
-    prod11 = (weights12 * prod10) @ prod5
-    prod12 = (weights4 * prod10) @ prod5
+    prod11 = (transition12 * prod10) @ prod5
+    prod12 = (transition4 * prod10) @ prod5
     prod13 = q @ S_0
-    prod15 = (prod14 * weights3) @ prod5
-    t3 = prod12 + weights6[..., :, None] * prod9 + prod13 * weights5[..., :, None] + prod15
+    prod15 = (prod14 * transition3) @ prod5
+    t3 = prod12 + transition6[..., :, None] * prod9 + prod13 * transition5[..., :, None] + prod15
     return (
         from_chunks(prod5, lead, 1),
-        from_chunks((prod9 * weights11[..., :, None] + prod11), lead, 1), from_chunks(t3, lead, 1),
-        S, M,
+        from_chunks((prod9 * transition11[..., :, None] + prod11), lead, 1),
+        from_chunks(t3, lead, 1), S, M,
     )
 
 
@@ -219,31 +219,31 @@ def _backward_sweep_1(alpha, mu, x, x2, do, x3, x4, k, x5, x6, dS, dM, lead, siz
     mu_or_1 = to_chunks(mu, lead, size, 0, 1.0)
     x, x2, do, x3, x4, k, x5, x6 = chunks_of(lead, size, x, x2, do, x3, x4, k, x5, x6)
     valid = to_chunks(torch.ones((1, 1, lead[2]), dtype=dtype, device=device), lead, size, 0)
-    mix_1 = Mix((((0, 0), alpha_or_1), ((1, 1), mu_or_1), ((1, 0), x)), 2, -1, valid)
-    weights = mix_1.all(0, 0)
-    weights2 = mix_1.outgoing(0, 0)
-    prod = (weights2[..., :, None] * x2).mT @ do
+    transitions_1 = TransitionMatrices((((0, 0), alpha_or_1), ((1, 1), mu_or_1), ((1, 0), x)), 2, -1, valid)
+    transition = transitions_1.all(0, 0)
+    transition2 = transitions_1.outgoing(0, 0)
+    prod = (transition2[..., :, None] * x2).mT @ do
     prod2 = x3 @ x4.mT
-    weights3 = mix_1.mask(0, 0, False)
+    transition3 = transitions_1.mask(0, 0, False)
     prod3 = k @ x4.mT
-    weights4 = mix_1.mask(1, 0, False)
-    inverse = triangular_inverse((prod2 * weights3 + prod3 * weights4), -1)
+    transition4 = transitions_1.mask(1, 0, False)
+    inverse = triangular_inverse((prod2 * transition3 + prod3 * transition4), -1)
     prod4 = k @ x6.mT
-    weights5 = mix_1.mask(1, 1, False)
-    prod5 = (prod4 * weights5) @ do
-    weights6 = mix_1.incoming(1, 0, False)
+    transition5 = transitions_1.mask(1, 1, False)
+    prod5 = (prod4 * transition5) @ do
+    transition6 = transitions_1.incoming(1, 0, False)
     prod7 = x3 @ x2.mT
-    prod8 = (weights3 * prod7) @ do
-    weights7 = mix_1.incoming(1, 1, False)
-    weights8 = mix_1.incoming(0, 0, False)
+    prod8 = (transition3 * prod7) @ do
+    transition7 = transitions_1.incoming(1, 1, False)
+    transition8 = transitions_1.incoming(0, 0, False)
     prod11 = k @ x2.mT
-    prod12 = (prod11 * weights4) @ do
-    weights9 = mix_1.outgoing(1, 1)
-    prod15 = (weights9[..., :, None] * x6).mT @ do
-    weights10 = mix_1.outgoing(1, 0)
-    prod16 = (weights10[..., :, None] * x2).mT @ do
-    weights11 = mix_1.all(1, 1)
-    weights12 = mix_1.all(1, 0)
+    prod12 = (prod11 * transition4) @ do
+    transition9 = transitions_1.outgoing(1, 1)
+    prod15 = (transition9[..., :, None] * x6).mT @ do
+    transition10 = transitions_1.outgoing(1, 0)
+    prod16 = (transition10[..., :, None] * x2).mT @ do
+    transition11 = transitions_1.all(1, 1)
+    transition12 = transitions_1.all(1, 0)
     dS_C = []
     dM_C = []
     prod13_all = []
@@ -257,21 +257,21 @@ def _backward_sweep_1(alpha, mu, x, x2, do, x3, x4, k, x5, x6, dS, dM, lead, siz
         t = (
             x5[:, :, n]
             + prod5[:, :, n]
-            + prod6 * weights6[:, :, n][..., :, None]
+            + prod6 * transition6[:, :, n][..., :, None]
             + prod8[:, :, n]
-            + prod9 * weights7[:, :, n][..., :, None]
-            + weights8[:, :, n][..., :, None] * prod10
+            + prod9 * transition7[:, :, n][..., :, None]
+            + transition8[:, :, n][..., :, None] * prod10
             + prod12[:, :, n]
         )
         prod13 = inverse[:, :, n] @ t
-        prod14 = x4[:, :, n].mT @ (weights2[:, :, n][..., :, None] * prod13)
-        t2 = dS * weights[:, :, n][..., None, None] + prod[:, :, n] + prod14
-        prod17 = x4[:, :, n].mT @ (weights10[:, :, n][..., :, None] * prod13)
+        prod14 = x4[:, :, n].mT @ (transition2[:, :, n][..., :, None] * prod13)
+        t2 = dS * transition[:, :, n][..., None, None] + prod[:, :, n] + prod14
+        prod17 = x4[:, :, n].mT @ (transition10[:, :, n][..., :, None] * prod13)
         t3 = (
             prod15[:, :, n]
             + prod16[:, :, n]
-            + dM * weights11[:, :, n][..., None, None]
-            + dS * weights12[:, :, n][..., None, None]
+            + dM * transition11[:, :, n][..., None, None]
+            + dS * transition12[:, :, n][..., None, None]
             + prod17
         )
         prod13_all.append(prod13)
@@ -288,52 +288,55 @@ def _backward_sweep_2(alpha, mu, x, x2, do, x3, p_2, x4, x5, dS, dM, lead, size,
     mu_or_1 = to_chunks(mu, lead, size, 0, 1.0)
     x, x2, do, x3, p_2, x4, x5 = chunks_of(lead, size, x, x2, do, x3, p_2, x4, x5)
     valid = to_chunks(torch.ones((1, 1, lead[2]), dtype=dtype, device=device), lead, size, 0)
-    mix_1 = Mix((((0, 0), alpha_or_1), ((1, 1), mu_or_1), ((1, 0), x)), 2, -1, valid)
-    weights = mix_1.all(0, 0)
-    weights2 = mix_1.outgoing(0, 0)
-    prod = (weights2[..., :, None] * x2).mT @ do
-    prod2 = (weights2[..., :, None] * x3).mT @ p_2
-    weights3 = mix_1.outgoing(1, 1)
-    prod3 = (weights3[..., :, None] * x4).mT @ do
-    weights4 = mix_1.outgoing(1, 0)
-    prod4 = (weights4[..., :, None] * x2).mT @ do
-    weights5 = mix_1.all(1, 1)
-    prod5 = (weights4[..., :, None] * x3).mT @ p_2
-    weights6 = mix_1.all(1, 0)
+    transitions_1 = TransitionMatrices((((0, 0), alpha_or_1), ((1, 1), mu_or_1), ((1, 0), x)), 2, -1, valid)
+    transition = transitions_1.all(0, 0)
+    transition2 = transitions_1.outgoing(0, 0)
+    prod = (transition2[..., :, None] * x2).mT @ do
+    prod2 = (transition2[..., :, None] * x3).mT @ p_2
+    transition3 = transitions_1.outgoing(1, 1)
+    prod3 = (transition3[..., :, None] * x4).mT @ do
+    transition4 = transitions_1.outgoing(1, 0)
+    prod4 = (transition4[..., :, None] * x2).mT @ do
+    transition5 = transitions_1.all(1, 1)
+    prod5 = (transition4[..., :, None] * x3).mT @ p_2
+    transition6 = transitions_1.all(1, 0)
     prod6 = x5 @ p_2.mT
-    weights7 = mix_1.mask(1, 0, False)
-    prod7 = (prod6 * weights7) @ x3
-    weights8 = mix_1.incoming(1, 0, False)
+    transition7 = transitions_1.mask(1, 0, False)
+    prod7 = (prod6 * transition7) @ x3
+    transition8 = transitions_1.incoming(1, 0, False)
     prod9 = x5 @ do.mT
-    prod10 = (prod9 * weights7) @ x2
-    weights9 = mix_1.mask(1, 1, False)
-    prod11 = (prod9 * weights9) @ x4
-    weights10 = mix_1.incoming(1, 1, False)
-    weights11 = mix_1.mask(0, 0, False)
-    prod13 = (prod6 * weights11) @ x3
-    weights12 = mix_1.incoming(0, 0, False)
-    prod14 = (prod9 * weights11) @ x2
+    prod10 = (prod9 * transition7) @ x2
+    transition9 = transitions_1.mask(1, 1, False)
+    prod11 = (prod9 * transition9) @ x4
+    transition10 = transitions_1.incoming(1, 1, False)
+    transition11 = transitions_1.mask(0, 0, False)
+    prod13 = (prod6 * transition11) @ x3
+    transition12 = transitions_1.incoming(0, 0, False)
+    prod14 = (prod9 * transition11) @ x2
     dS_C = []
     dM_C = []
     count = alpha_or_1.shape[2]
     for n in range(count - 1, -1, -1):
         dS_C.append(dS)
         dM_C.append(dM)
-        t = dS * weights[:, :, n][..., None, None] + prod[:, :, n] + prod2[:, :, n]
+        t = dS * transition[:, :, n][..., None, None] + prod[:, :, n] + prod2[:, :, n]
         t2 = (
             prod3[:, :, n]
             + prod4[:, :, n]
-            + dM * weights5[:, :, n][..., None, None]
+            + dM * transition5[:, :, n][..., None, None]
             + prod5[:, :, n]
-            + dS * weights6[:, :, n][..., None, None]
+            + dS * transition6[:, :, n][..., None, None]
         )
         dS, dM = t, t2
     dS_C = torch.stack(dS_C[::-1], 2)
     dM_C = torch.stack(dM_C[::-1], 2)
     prod8 = x5 @ dS_C.mT
     prod12 = x5 @ dM_C.mT
-    t3 = prod7 + weights8[..., :, None] * prod8 + prod10 + prod11 + weights10[..., :, None] * prod12
-    return from_chunks(t3, lead, 1), from_chunks((prod13 + weights12[..., :, None] * prod8 + prod14), lead, 1), dS, dM
+    t3 = prod7 + transition8[..., :, None] * prod8 + prod10 + prod11 + transition10[..., :, None] * prod12
+    return (
+        from_chunks(t3, lead, 1),
+        from_chunks((prod13 + transition12[..., :, None] * prod8 + prod14), lead, 1), dS, dM,
+    )
 
 
 def _backward_sweep_3(alpha, x, mu, x2, w, x3, do, p_2, S, M, lead, size, dtype, device):
@@ -342,32 +345,32 @@ def _backward_sweep_3(alpha, x, mu, x2, w, x3, do, p_2, S, M, lead, size, dtype,
     mu_or_1 = to_chunks(mu, lead, size, 0, 1.0)
     x, x2, w, x3, do, p_2 = chunks_of(lead, size, x, x2, w, x3, do, p_2)
     valid = to_chunks(torch.ones((1, 1, lead[2]), dtype=dtype, device=device), lead, size, 0)
-    mix_1 = Mix((((0, 0), alpha_or_1), ((0, 1), x), ((1, 1), mu_or_1)), 2, 1, valid)
-    weights = mix_1.outgoing(0, 1)
-    prod = (weights[..., :, None] * x2).mT @ w
-    weights2 = mix_1.all(0, 0)
-    weights3 = mix_1.outgoing(0, 0)
-    prod2 = (weights3[..., :, None] * x3).mT @ w
-    weights4 = mix_1.all(0, 1)
-    weights5 = mix_1.all(1, 1)
-    weights6 = mix_1.outgoing(1, 1)
-    prod3 = (weights6[..., :, None] * x2).mT @ w
-    weights7 = mix_1.incoming(1, 1, True)
-    weights8 = mix_1.mask(1, 1, True)
+    transitions_1 = TransitionMatrices((((0, 0), alpha_or_1), ((0, 1), x), ((1, 1), mu_or_1)), 2, 1, valid)
+    transition = transitions_1.outgoing(0, 1)
+    prod = (transition[..., :, None] * x2).mT @ w
+    transition2 = transitions_1.all(0, 0)
+    transition3 = transitions_1.outgoing(0, 0)
+    prod2 = (transition3[..., :, None] * x3).mT @ w
+    transition4 = transitions_1.all(0, 1)
+    transition5 = transitions_1.all(1, 1)
+    transition6 = transitions_1.outgoing(1, 1)
+    prod3 = (transition6[..., :, None] * x2).mT @ w
+    transition7 = transitions_1.incoming(1, 1, True)
+    transition8 = transitions_1.mask(1, 1, True)
     prod5 = do @ w.mT
-    prod6 = (weights8 * prod5) @ x2
-    weights9 = mix_1.incoming(1, 1, False)
-    weights10 = mix_1.mask(1, 1, False)
-    prod7 = (weights10 * prod5) @ x2
-    weights11 = mix_1.incoming(0, 0, False)
-    weights12 = mix_1.mask(0, 1, False)
-    prod9 = (weights12 * prod5) @ x2
-    weights13 = mix_1.mask(0, 0, False)
-    prod10 = (prod5 * weights13) @ x3
-    weights14 = mix_1.incoming(0, 1, False)
+    prod6 = (transition8 * prod5) @ x2
+    transition9 = transitions_1.incoming(1, 1, False)
+    transition10 = transitions_1.mask(1, 1, False)
+    prod7 = (transition10 * prod5) @ x2
+    transition11 = transitions_1.incoming(0, 0, False)
+    transition12 = transitions_1.mask(0, 1, False)
+    prod9 = (transition12 * prod5) @ x2
+    transition13 = transitions_1.mask(0, 0, False)
+    prod10 = (prod5 * transition13) @ x3
+    transition14 = transitions_1.incoming(0, 1, False)
     prod11 = p_2 @ w.mT
-    prod12 = (prod11 * weights13) @ x3
-    prod13 = (weights12 * prod11) @ x2
+    prod12 = (prod11 * transition13) @ x3
+    prod13 = (transition12 * prod11) @ x2
     M_0 = []
     S_0 = []
     count = alpha_or_1.shape[2]
@@ -376,23 +379,24 @@ def _backward_sweep_3(alpha, x, mu, x2, w, x3, do, p_2, S, M, lead, size, dtype,
         S_0.append(S)
         t = (
             prod[:, :, n]
-            + S * weights2[:, :, n][..., None, None]
+            + S * transition2[:, :, n][..., None, None]
             + prod2[:, :, n]
-            + M * weights4[:, :, n][..., None, None]
+            + M * transition4[:, :, n][..., None, None]
         )
-        S, M = t, (weights5[:, :, n][..., None, None] * M + prod3[:, :, n])
+        t2 = transition5[:, :, n][..., None, None] * M + prod3[:, :, n]
+        S, M = t, t2
     M_0 = torch.stack(M_0, 2)
     S_0 = torch.stack(S_0, 2)
     prod4 = do @ M_0.mT
     prod8 = do @ S_0.mT
-    t2 = prod8 * weights11[..., :, None] + prod9 + prod10 + weights14[..., :, None] * prod4
+    t3 = prod8 * transition11[..., :, None] + prod9 + prod10 + transition14[..., :, None] * prod4
     prod14 = p_2 @ M_0.mT
     prod15 = p_2 @ S_0.mT
-    t3 = prod12 + prod13 + weights14[..., :, None] * prod14 + weights11[..., :, None] * prod15
+    t4 = prod12 + prod13 + transition14[..., :, None] * prod14 + transition11[..., :, None] * prod15
     return (
-        from_chunks((weights7[..., :, None] * prod4 + prod6), lead, 1),
-        from_chunks((weights9[..., :, None] * prod4 + prod7), lead, 1), from_chunks(t2, lead, 1),
-        from_chunks(t3, lead, 1), S_0, M_0, S, M,
+        from_chunks((transition7[..., :, None] * prod4 + prod6), lead, 1),
+        from_chunks((transition9[..., :, None] * prod4 + prod7), lead, 1), from_chunks(t3, lead, 1),
+        from_chunks(t4, lead, 1), S_0, M_0, S, M,
     )
 
 
@@ -406,11 +410,11 @@ def _backward_state_adjoint_4(
     valid = to_chunks(torch.ones((1, 1, lead[2]), dtype=dtype, device=device), lead, size, 0)
     prod = (dS_C * M_0).sum(-2)
     prod2 = (prod).sum(-1)
-    mix_1 = Mix((((0, 0), alpha_or_1), ((1, 1), mu_or_1), ((1, 0), x)), 2, -1, valid)
-    weights = mix_1.incoming(0, 0, False)
-    mix_2 = Mix((((0, 0), alpha_or_1), ((0, 1), x), ((1, 1), mu_or_1)), 2, 1, valid)
-    weights2 = mix_2.incoming(1, 1, False)
-    weights3 = mix_1.mask(0, 0, False)
+    transitions_1 = TransitionMatrices((((0, 0), alpha_or_1), ((1, 1), mu_or_1), ((1, 0), x)), 2, -1, valid)
+    transition = transitions_1.incoming(0, 0, False)
+    transitions_2 = TransitionMatrices((((0, 0), alpha_or_1), ((0, 1), x), ((1, 1), mu_or_1)), 2, 1, valid)
+    transition2 = transitions_2.incoming(1, 1, False)
+    transition3 = transitions_1.mask(0, 0, False)
     prod3 = p @ k.mT
     prod4 = p_2 @ w.mT
     t = prod3 * prod4 * eta[..., :, None] * x2[..., None, :]
@@ -418,9 +422,9 @@ def _backward_state_adjoint_4(
     prod6 = q @ k.mT
     t2 = alpha[..., :, None] * prod5 * prod6 * x2[..., None, :]
     t3 = t + t2
-    weights4 = mix_2.mask(1, 1, False)
-    prod7 = weights4 @ t3.mT
-    prod8 = (weights3 * prod7).sum(-1)
+    transition4 = transitions_2.mask(1, 1, False)
+    prod7 = transition4 @ t3.mT
+    prod8 = (transition3 * prod7).sum(-1)
     prod9 = q @ M_0
     prod10 = (do * prod9).sum(-1)
     t4 = prod10 * alpha
@@ -428,62 +432,62 @@ def _backward_state_adjoint_4(
     prod12 = (p_2 * prod11).sum(-1)
     t5 = prod12 * eta
     t6 = t4 + t5
-    prod13 = torch.einsum("...ab,...b->...a", weights3, t6)
+    prod13 = torch.einsum("...ab,...b->...a", transition3, t6)
     prod14 = k @ dS_C
     prod15 = (prod14 * w).sum(-1)
-    prod16 = torch.einsum("...ab,...b->...a", prod15[..., None, :] * weights4, x2)
-    t7 = prod2[..., None] * weights * weights2 + prod8 + weights2 * prod13 + weights * prod16
+    prod16 = torch.einsum("...ab,...b->...a", prod15[..., None, :] * transition4, x2)
+    t7 = prod2[..., None] * transition * transition2 + prod8 + transition2 * prod13 + transition * prod16
     prod17 = p @ S_0
     prod18 = (p_2 * prod17).sum(-1)
     prod19 = q @ S_0
     prod20 = (do * prod19).sum(-1)
-    prod21 = torch.einsum("...ab,...b->...a", weights3, (prod18 * eta + prod20 * alpha))
-    weights5 = mix_2.incoming(0, 0, False)
-    weights6 = mix_2.mask(0, 0, False)
-    prod22 = torch.einsum("...ab,...b->...a", x3[..., None, :] * weights6, prod15)
-    weights7 = mix_2.incoming(0, 1, False)
+    prod21 = torch.einsum("...ab,...b->...a", transition3, (prod18 * eta + prod20 * alpha))
+    transition5 = transitions_2.incoming(0, 0, False)
+    transition6 = transitions_2.mask(0, 0, False)
+    prod22 = torch.einsum("...ab,...b->...a", x3[..., None, :] * transition6, prod15)
+    transition7 = transitions_2.incoming(0, 1, False)
     prod23 = (S_0 * dS_C).sum(-2)
     prod24 = (prod23).sum(-1)
-    weights8 = mix_2.mask(0, 1, False)
-    prod25 = torch.einsum("...ab,...b->...a", prod15[..., None, :] * weights8, x2)
-    prod26 = weights8 @ t3.mT
-    prod27 = (weights3 * prod26).sum(-1)
+    transition8 = transitions_2.mask(0, 1, False)
+    prod25 = torch.einsum("...ab,...b->...a", prod15[..., None, :] * transition8, x2)
+    prod26 = transition8 @ t3.mT
+    prod27 = (transition3 * prod26).sum(-1)
     t8 = alpha[..., :, None] * prod5 * x3[..., None, :] * prod6 + prod3 * prod4 * x3[..., None, :] * eta[..., :, None]
-    prod28 = weights6 @ t8.mT
-    prod29 = (weights3 * prod28).sum(-1)
+    prod28 = transition6 @ t8.mT
+    prod29 = (transition3 * prod28).sum(-1)
     t9 = (
-        prod21 * weights5
-        + weights * prod22
-        + weights7 * prod13
-        + weights * weights5 * prod24[..., None]
-        + weights7 * prod2[..., None] * weights
-        + prod25 * weights
+        prod21 * transition5
+        + transition * prod22
+        + transition7 * prod13
+        + transition * transition5 * prod24[..., None]
+        + transition7 * prod2[..., None] * transition
+        + prod25 * transition
         + prod27
         + prod29
     )
-    weights9 = mix_1.mask(1, 0, False)
-    prod30 = torch.einsum("...ab,...b->...a", weights9, t6)
-    prod31 = (weights9 * prod7).sum(-1)
-    weights10 = mix_1.mask(1, 1, False)
-    prod32 = torch.einsum("...ab,...b->...a", prod10[..., None, :] * weights10, x)
-    prod33 = (x2[..., None, :] * weights4) @ (prod5 * prod6).mT
-    prod34 = torch.einsum("...ab,...b->...a", prod33 * weights10, x)
-    weights11 = mix_1.incoming(1, 0, False)
+    transition9 = transitions_1.mask(1, 0, False)
+    prod30 = torch.einsum("...ab,...b->...a", transition9, t6)
+    prod31 = (transition9 * prod7).sum(-1)
+    transition10 = transitions_1.mask(1, 1, False)
+    prod32 = torch.einsum("...ab,...b->...a", prod10[..., None, :] * transition10, x)
+    prod33 = (x2[..., None, :] * transition4) @ (prod5 * prod6).mT
+    prod34 = torch.einsum("...ab,...b->...a", prod33 * transition10, x)
+    transition11 = transitions_1.incoming(1, 0, False)
     prod35 = (M_0 * dM_C).sum(-2)
     prod36 = (prod35).sum(-1)
-    weights12 = mix_1.incoming(1, 1, False)
+    transition12 = transitions_1.incoming(1, 1, False)
     prod37 = k @ dM_C
     prod38 = (w * prod37).sum(-1)
-    prod39 = torch.einsum("...ab,...b->...a", prod38[..., None, :] * weights4, x2)
+    prod39 = torch.einsum("...ab,...b->...a", prod38[..., None, :] * transition4, x2)
     t10 = (
-        prod30 * weights2
+        prod30 * transition2
         + prod31
-        + weights2 * prod32
+        + transition2 * prod32
         + prod34
-        + prod2[..., None] * weights11 * weights2
-        + prod36[..., None] * weights12 * weights2
-        + prod39 * weights12
-        + weights11 * prod16
+        + prod2[..., None] * transition11 * transition2
+        + prod36[..., None] * transition12 * transition2
+        + prod39 * transition12
+        + transition11 * prod16
     )
     return (from_chunks(t7, lead, 0), from_chunks(t9, lead, 0), from_chunks(t10, lead, 0))
 
@@ -546,7 +550,7 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     # paired_M_dS: <dS_t^+, M_{t-1}>
     # paired_S_dS: <S_{t-1}, dS_t^+>
     # paired_M_dM: <M_{t-1}, dM_t^+>
-    (paired_M_dS, paired_S_dS, paired_M_dM) = in_parts(
+    (paired_M_dS, paired_S_dS, paired_M_dM) = from_boundaries(
         _backward_state_adjoint_4, (alpha, mu, t20, p, k, p_2, w, eta, -eta, do, q, eta * beta),
         (S_0, M_0, dS_C, dM_C), lead, CHUNK, dtype, device,
     )
@@ -578,38 +582,42 @@ def _forward_states_1_chunks(v, alpha, x, mu, x2, x3, x4, lead, size, dtype, dev
     v, x, x2, x3, x4 = chunks_of(lead, size, v, x, x2, x3, x4)
     valid = to_chunks(torch.ones((1, 1, lead[2]), dtype=dtype, device=device), lead, size, 0)
     count = v.shape[2]
-    mix_1 = Mix((((0, 0), alpha_or_1), ((0, 1), x), ((1, 1), mu_or_1)), 2, 1, valid)
-    weights = mix_1.outgoing(0, 0)
+    transitions_1 = TransitionMatrices((((0, 0), alpha_or_1), ((0, 1), x), ((1, 1), mu_or_1)), 2, 1, valid)
+    transition = transitions_1.outgoing(0, 0)
     prod = x3 @ x2.mT
-    weights2 = mix_1.mask(0, 0, False)
-    weights3 = mix_1.mask(0, 1, False)
+    transition2 = transitions_1.mask(0, 0, False)
+    transition3 = transitions_1.mask(0, 1, False)
     prod2 = x3 @ x4.mT
-    inverse = triangular_inverse((prod * weights2 + weights3 * prod2), 1)
-    weights4 = mix_1.incoming(0, 0, False)
-    prod3 = inverse @ (x3 * weights4[..., :, None])
-    prod4 = x2.mT @ (weights[..., :, None] * prod3)
-    weights5 = mix_1.outgoing(0, 1)
-    prod5 = x4.mT @ (weights5[..., :, None] * prod3)
-    weights6 = mix_1.all(0, 0)
+    inverse = triangular_inverse((prod * transition2 + transition3 * prod2), 1)
+    transition4 = transitions_1.incoming(0, 0, False)
+    prod3 = inverse @ (x3 * transition4[..., :, None])
+    prod4 = x2.mT @ (transition[..., :, None] * prod3)
+    transition5 = transitions_1.outgoing(0, 1)
+    prod5 = x4.mT @ (transition5[..., :, None] * prod3)
+    transition6 = transitions_1.all(0, 0)
     t = torch.eye(size_d, dtype=dtype, device=device)
-    weights7 = mix_1.all(0, 1)
-    weights8 = mix_1.incoming(0, 1, False)
-    prod6 = inverse @ (weights8[..., :, None] * x3)
-    prod7 = x4.mT @ (weights5[..., :, None] * prod6)
-    prod8 = x2.mT @ (weights[..., :, None] * prod6)
-    weights9 = mix_1.outgoing(1, 1)
-    prod9 = x4.mT @ (weights9[..., :, None] * prod3)
-    prod10 = x4.mT @ (weights9[..., :, None] * prod6)
-    weights10 = mix_1.all(1, 1)
+    transition7 = transitions_1.all(0, 1)
+    transition8 = transitions_1.incoming(0, 1, False)
+    prod6 = inverse @ (transition8[..., :, None] * x3)
+    prod7 = x4.mT @ (transition5[..., :, None] * prod6)
+    prod8 = x2.mT @ (transition[..., :, None] * prod6)
+    transition9 = transitions_1.outgoing(1, 1)
+    prod9 = x4.mT @ (transition9[..., :, None] * prod3)
+    prod10 = x4.mT @ (transition9[..., :, None] * prod6)
+    transition10 = transitions_1.all(1, 1)
     prod11 = inverse @ v
-    prod12 = x2.mT @ (weights[..., :, None] * prod11)
-    prod13 = (weights5[..., :, None] * x4).mT @ prod11
-    prod14 = (weights9[..., :, None] * x4).mT @ prod11
+    prod12 = x2.mT @ (transition[..., :, None] * prod11)
+    prod13 = (transition5[..., :, None] * x4).mT @ prod11
+    prod14 = (transition9[..., :, None] * x4).mT @ prod11
     return (
-        over_chunks((prod4 + prod5 + weights6[..., None, None] * t), (*lead[:2], count, size_d, size_d), dtype, device),
-        over_chunks((weights7[..., None, None] * t + prod7 + prod8), (*lead[:2], count, size_d, size_d), dtype, device),
+        over_chunks(
+            (prod4 + prod5 + transition6[..., None, None] * t), (*lead[:2], count, size_d, size_d), dtype, device
+        ),
+        over_chunks(
+            (transition7[..., None, None] * t + prod7 + prod8), (*lead[:2], count, size_d, size_d), dtype, device
+        ),
         over_chunks(prod9, (*lead[:2], count, size_d, size_d), dtype, device),
-        over_chunks((prod10 + weights10[..., None, None] * t), (*lead[:2], count, size_d, size_d), dtype, device),
+        over_chunks((prod10 + transition10[..., None, None] * t), (*lead[:2], count, size_d, size_d), dtype, device),
         over_chunks((prod12 + prod13), (*lead[:2], count, size_d, size_e), dtype, device),
         over_chunks(prod14, (*lead[:2], count, size_d, size_e), dtype, device),
     )
@@ -632,13 +640,13 @@ def _forward_states_1_composed(later, earlier):
     return ((a0 + a1), (a2 + a3), (a4 + a5), (a6 + a7), (later[4] + a8 + a9), (later[5] + a10 + a11))
 
 
-def _forward_states_1_applied(parts, states):
+def _forward_states_1_applied(maps, states):
     """The states that leave a segment, from those that enter it."""
-    a0 = parts[0] @ states[0]
-    a1 = parts[1] @ states[1]
-    a2 = parts[3] @ states[1]
-    a3 = parts[2] @ states[0]
-    return ((a0 + a1 + parts[4]), (a2 + a3 + parts[5]))
+    a0 = maps[0] @ states[0]
+    a1 = maps[1] @ states[1]
+    a2 = maps[3] @ states[1]
+    a3 = maps[2] @ states[0]
+    return ((a0 + a1 + maps[4]), (a2 + a3 + maps[5]))
 
 
 def torch_forward_states(given, states, constants, exchange):
@@ -681,46 +689,47 @@ def _backward_states_1_chunks(x, alpha, mu, x2, x3, k, x4, do, x5, x6, lead, siz
     x, x2, x3, k, x4, do, x5, x6 = chunks_of(lead, size, x, x2, x3, k, x4, do, x5, x6)
     valid = to_chunks(torch.ones((1, 1, lead[2]), dtype=dtype, device=device), lead, size, 0)
     count = x.shape[2]
-    mix_1 = Mix((((0, 0), alpha_or_1), ((1, 1), mu_or_1), ((1, 0), x2)), 2, -1, valid)
-    weights = mix_1.all(0, 0)
+    transitions_1 = TransitionMatrices((((0, 0), alpha_or_1), ((1, 1), mu_or_1), ((1, 0), x2)), 2, -1, valid)
+    transition = transitions_1.all(0, 0)
     t = torch.eye(size_d, dtype=dtype, device=device)
-    weights2 = mix_1.outgoing(0, 0)
-    weights3 = mix_1.incoming(0, 0, False)
-    weights4 = mix_1.incoming(1, 0, False)
+    transition2 = transitions_1.outgoing(0, 0)
+    transition3 = transitions_1.incoming(0, 0, False)
+    transition4 = transitions_1.incoming(1, 0, False)
+    t2 = x3 * transition3[..., :, None] + k * transition4[..., :, None]
     prod = x3 @ x4.mT
-    weights5 = mix_1.mask(0, 0, False)
+    transition5 = transitions_1.mask(0, 0, False)
     prod2 = k @ x4.mT
-    weights6 = mix_1.mask(1, 0, False)
-    inverse = triangular_inverse((prod * weights5 + prod2 * weights6), -1)
-    prod3 = inverse @ (x3 * weights3[..., :, None] + k * weights4[..., :, None])
-    prod4 = x4.mT @ (weights2[..., :, None] * prod3)
-    weights7 = mix_1.incoming(1, 1, False)
-    prod5 = inverse @ (k * weights7[..., :, None])
-    prod6 = (weights2[..., :, None] * x4).mT @ prod5
-    weights8 = mix_1.outgoing(1, 0)
-    prod7 = x4.mT @ (weights8[..., :, None] * prod3)
-    weights9 = mix_1.all(1, 0)
-    prod8 = (weights8[..., :, None] * x4).mT @ prod5
-    weights10 = mix_1.all(1, 1)
+    transition6 = transitions_1.mask(1, 0, False)
+    inverse = triangular_inverse((prod * transition5 + prod2 * transition6), -1)
+    prod3 = inverse @ t2
+    prod4 = x4.mT @ (transition2[..., :, None] * prod3)
+    transition7 = transitions_1.incoming(1, 1, False)
+    prod5 = inverse @ (k * transition7[..., :, None])
+    prod6 = (transition2[..., :, None] * x4).mT @ prod5
+    transition8 = transitions_1.outgoing(1, 0)
+    prod7 = x4.mT @ (transition8[..., :, None] * prod3)
+    transition9 = transitions_1.all(1, 0)
+    prod8 = (transition8[..., :, None] * x4).mT @ prod5
+    transition10 = transitions_1.all(1, 1)
     prod9 = k @ x5.mT
-    weights11 = mix_1.mask(1, 1, False)
-    prod10 = (prod9 * weights11) @ do
+    transition11 = transitions_1.mask(1, 1, False)
+    prod10 = (prod9 * transition11) @ do
     prod11 = x3 @ x6.mT
-    prod12 = (weights5 * prod11) @ do
+    prod12 = (transition5 * prod11) @ do
     prod13 = k @ x6.mT
-    prod14 = (prod13 * weights6) @ do
+    prod14 = (prod13 * transition6) @ do
     prod15 = inverse @ (x + prod10 + prod12 + prod14)
-    prod16 = (weights2[..., :, None] * x4).mT @ prod15
-    prod17 = (weights2[..., :, None] * x6).mT @ do
-    weights12 = mix_1.outgoing(1, 1)
-    prod18 = (weights12[..., :, None] * x5).mT @ do
-    prod19 = (weights8[..., :, None] * x6).mT @ do
-    prod20 = (weights8[..., :, None] * x4).mT @ prod15
+    prod16 = (transition2[..., :, None] * x4).mT @ prod15
+    prod17 = (transition2[..., :, None] * x6).mT @ do
+    transition12 = transitions_1.outgoing(1, 1)
+    prod18 = (transition12[..., :, None] * x5).mT @ do
+    prod19 = (transition8[..., :, None] * x6).mT @ do
+    prod20 = (transition8[..., :, None] * x4).mT @ prod15
     return (
-        over_chunks((weights[..., None, None] * t + prod4), (*lead[:2], count, size_d, size_d), dtype, device),
+        over_chunks((transition[..., None, None] * t + prod4), (*lead[:2], count, size_d, size_d), dtype, device),
         over_chunks(prod6, (*lead[:2], count, size_d, size_d), dtype, device),
-        over_chunks((prod7 + weights9[..., None, None] * t), (*lead[:2], count, size_d, size_d), dtype, device),
-        over_chunks((prod8 + t * weights10[..., None, None]), (*lead[:2], count, size_d, size_d), dtype, device),
+        over_chunks((prod7 + transition9[..., None, None] * t), (*lead[:2], count, size_d, size_d), dtype, device),
+        over_chunks((prod8 + t * transition10[..., None, None]), (*lead[:2], count, size_d, size_d), dtype, device),
         over_chunks((prod16 + prod17), (*lead[:2], count, size_d, size_e), dtype, device),
         over_chunks((prod18 + prod19 + prod20), (*lead[:2], count, size_d, size_e), dtype, device),
     )
@@ -743,13 +752,13 @@ def _backward_states_1_composed(later, earlier):
     return ((a0 + a1), (a2 + a3), (a4 + a5), (a6 + a7), (later[4] + a8 + a9), (a10 + a11 + later[5]))
 
 
-def _backward_states_1_applied(parts, states):
+def _backward_states_1_applied(maps, states):
     """The states that leave a segment, from those that enter it."""
-    a0 = parts[1] @ states[1]
-    a1 = parts[0] @ states[0]
-    a2 = parts[3] @ states[1]
-    a3 = parts[2] @ states[0]
-    return ((a0 + a1 + parts[4]), (parts[5] + a2 + a3))
+    a0 = maps[1] @ states[1]
+    a1 = maps[0] @ states[0]
+    a2 = maps[3] @ states[1]
+    a3 = maps[2] @ states[0]
+    return ((a0 + a1 + maps[4]), (maps[5] + a2 + a3))
 
 
 def torch_backward_states(given, states, constants, saved, cotangents, final_cotangents, exchange):
@@ -793,7 +802,7 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def forward_weights_1(
+def forward_transitions_1(
     a_0_0_p, a_0_0_b, a_0_0_t, a_0_0_h, a_0_0_g, a_0_1_p, a_0_1_b, a_0_1_t, a_0_1_h, a_0_1_g,
     a_1_1_p, a_1_1_b, a_1_1_t, a_1_1_h, a_1_1_g, weight2_out, weight1_out, matrix6_out,
     matrix5_out, weight3_out, matrix7_out, weight5_out, weight6_out, weight4_out, weight7_out,
@@ -851,7 +860,7 @@ def forward_weights_1(
 
 
 @triton.jit(do_not_specialize=["T", "count"])
-def forward_rows_1(
+def forward_per_step_1(
     alpha_p, alpha_b, alpha_t, alpha_h, alpha_g, rows_1_out,
     T, H, count,
     ROWS: tl.constexpr,
@@ -870,7 +879,7 @@ def forward_rows_1(
 
 
 @triton.jit(do_not_specialize=["T", "count"])
-def forward_rows_2(
+def forward_per_step_2(
     beta_p, beta_b, beta_t, beta_h, beta_g, mu_p, mu_b, mu_t, mu_h, mu_g, rows_2_out,
     T, H, count,
     ROWS: tl.constexpr,
@@ -888,7 +897,7 @@ def forward_rows_2(
 
 
 @triton.jit(do_not_specialize=["T", "count"])
-def forward_rows_3(
+def forward_per_step_3(
     mu_p, mu_b, mu_t, mu_h, mu_g, rows_3_out,
     T, H, count,
     ROWS: tl.constexpr,
@@ -905,7 +914,7 @@ def forward_rows_3(
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def forward_prepare_1(
+def forward_prologue_1(
     matrix1, matrix5, eta_by_head, p_p, p_b, p_t, p_h, p_g, k_p, k_b, k_t, k_h, k_g, matrix6,
     beta_by_head, matrix2, q_p, q_b, q_t, q_h, q_g, matrix7, matrix4, matrix3,
     T, H, chunks, begins, stops, programs,
@@ -962,13 +971,13 @@ def forward_prepare_1(
         )  # ((q k^T) . matrix5) diag(eta)
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def forward_sweep_1(
     S_first, S_last, M_first, M_last, weight1, p_p, p_b, p_t, p_h, p_g, weight2,
     v_p, v_b, v_t, v_h, v_g, matrix1, weight3, q_p, q_b, q_t, q_h, q_g, matrix2, matrix3,
     matrix4, beta_by_head, write1_out, alpha_by_head, o_out, weight4, weight5, eta_by_head,
     weight6, k_p, k_b, k_t, k_h, k_g, weight7, weight8,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
     C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
@@ -978,7 +987,7 @@ def forward_sweep_1(
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
     sh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -1113,9 +1122,9 @@ def forward_sweep_1(
     for n_d in tl.static_range((D + block_d - 1) // block_d):
         if YIELD:
             if S_last is not None:
-                if part == parts - 1:
+                if segment == segments - 1:
                     tl.store(
-                        S_last + (sh // H // parts * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
+                        S_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
                         S[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         else:
@@ -1124,9 +1133,9 @@ def forward_sweep_1(
             )
         if YIELD:
             if M_last is not None:
-                if part == parts - 1:
+                if segment == segments - 1:
                     tl.store(
-                        M_last + (sh // H // parts * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
+                        M_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
                         M[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         else:
@@ -1150,77 +1159,77 @@ def triton_forward(given, states, constants, packed=None, needs_backward=True, f
     H = max(q.shape[2], k.shape[2], p.shape[2], v.shape[2], beta.shape[2], eta.shape[2], alpha.shape[2], mu.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "92d962f8c64c8bd3")
-    lay = places(packed, (B, T, H), config.chunk)
-    parts = 1
+    config = choose(some.dtype, (D, E), "728a509c76d51a19")
+    layout = chunk_layout(packed, (B, T, H), config.chunk)
+    segments = 1
     S_first = whole(states.get("S"))
     S_starts = S_first
     M_first = whole(states.get("M"))
     M_starts = M_first
     rows_1 = some.new_empty((B, T, H), dtype=torch.float32)
     launch(
-        forward_rows_1, (cdiv(B * T, config.rows()) * H,),
+        forward_per_step_1, (cdiv(B * T, config.rows()) * H,),
         alpha, *strides(alpha, H), rows_1,
         T, H, B * T,
         ROWS=config.rows(), num_warps=4,
     )
     rows_2 = some.new_empty((B, T, H), dtype=torch.float32)
     launch(
-        forward_rows_2, (cdiv(B * T, config.rows()) * H,),
+        forward_per_step_2, (cdiv(B * T, config.rows()) * H,),
         beta, *strides(beta, H), mu, *strides(mu, H), rows_2,
         T, H, B * T,
         ROWS=config.rows(), num_warps=4,
     )
     rows_3 = some.new_empty((B, T, H), dtype=torch.float32)
     launch(
-        forward_rows_3, (cdiv(B * T, config.rows()) * H,),
+        forward_per_step_3, (cdiv(B * T, config.rows()) * H,),
         mu, *strides(mu, H), rows_3,
         T, H, B * T,
         ROWS=config.rows(), num_warps=4,
     )
     weight2 = some.new_empty((B, H, T), dtype=torch.float32)
     weight1 = some.new_empty((B, H, T), dtype=torch.float32)
-    matrix6 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
-    matrix5 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
+    matrix6 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk), dtype=torch.float32)
+    matrix5 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk), dtype=torch.float32)
     weight3 = some.new_empty((B, H, T), dtype=torch.float32)
-    matrix7 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
+    matrix7 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk), dtype=torch.float32)
     weight5 = some.new_empty((B, H, T), dtype=torch.float32)
     weight6 = some.new_empty((B, H, T), dtype=torch.float32)
     weight4 = some.new_empty((B, H, T), dtype=torch.float32)
     weight7 = some.new_empty((B, H, T), dtype=torch.float32)
     weight8 = some.new_empty((B, H, T), dtype=torch.float32)
     launch(
-        forward_weights_1, (lay.programs,),
+        forward_transitions_1, (layout.programs,),
         rows_1, *strides(rows_1, H), rows_2, *strides(rows_2, H), rows_3, *strides(rows_3, H),
         weight2, weight1, matrix6, matrix5, weight3, matrix7, weight5, weight6, weight4, weight7,
         weight8,
-        *lay.at_once, lay.programs,
+        *layout.at_once, layout.programs,
         C=config.chunk, num_warps=1,
     )
     rows_1 = rows_2 = rows_3 = None
     eta_by_head = by_head(eta, H)
     beta_by_head = by_head(beta, H)
-    matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
-    matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
-    matrix4 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
-    matrix3 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+    matrix1 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
+    matrix2 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
+    matrix4 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
+    matrix3 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
     launch(
-        forward_prepare_1, (config.queues(lay.programs),),
+        forward_prologue_1, (config.queues(layout.programs),),
         matrix1, matrix5, eta_by_head, p, *strides(p, H), k, *strides(k, H), matrix6, beta_by_head,
         matrix2, q, *strides(q, H), matrix7, matrix4, matrix3,
-        *lay.at_once, lay.programs,
+        *layout.at_once, layout.programs,
         D=D, block_d=config.padded(D), CHUNK=config.chunk,
         STAGES=config.queued(config.padded(D) * (p.element_size() + k.element_size() + q.element_size()), config.chunk),
-        C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
-        DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=255,
+        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
     )
     matrix5 = matrix6 = matrix7 = None
     alpha_by_head = by_head(alpha, H)
     write1 = some.new_empty((B, T, H, E), dtype=some.dtype) if needs_backward else None
     o = some.new_empty((B, T, H, E), dtype=some.dtype)
-    S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if finals else None
-    M_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if finals else None
-    walk = config.walk(
+    S_last = some.new_empty((layout.sequences, H, D, E), dtype=torch.float32) if finals else None
+    M_last = some.new_empty((layout.sequences, H, D, E), dtype=torch.float32) if finals else None
+    sweep = config.sweep(
         E, config.padded(D) * (p.element_size() + q.element_size() + k.element_size()),
         weight1.element_size()
         + weight2.element_size()
@@ -1238,16 +1247,16 @@ def triton_forward(given, states, constants, packed=None, needs_backward=True, f
         v.element_size(), elements=True,
     )
     launch(
-        forward_sweep_1, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+        forward_sweep_1, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
         S_starts, S_last, M_starts, M_last, weight1, p, *strides(p, H), weight2, v, *strides(v, H),
         matrix1, weight3, q, *strides(q, H), matrix2, matrix3, matrix4, beta_by_head, write1,
         alpha_by_head, o, weight4, weight5, eta_by_head, weight6, k, *strides(k, H), weight7,
         weight8,
-        *lay.walked, parts, lay.length(parts),
-        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=True,
-        WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
-        LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-        num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+        *layout.swept, segments, layout.length(segments),
+        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True,
+        WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
+        LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         enable_fp_fusion=not config.exact,
     )
     matrix1 = matrix2 = matrix3 = matrix4 = weight1 = weight2 = weight3 = weight4 = weight5 = weight6 = weight7 = (
@@ -1263,7 +1272,7 @@ def triton_forward(given, states, constants, packed=None, needs_backward=True, f
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def backward_weights_1(
+def backward_transitions_1(
     a_0_0_p, a_0_0_b, a_0_0_t, a_0_0_h, a_0_0_g, a_1_1_p, a_1_1_b, a_1_1_t, a_1_1_h, a_1_1_g,
     a_1_0_p, a_1_0_b, a_1_0_t, a_1_0_h, a_1_0_g, matrix13_out, weight1_out, matrix12_out,
     weight3_out, weight2_out, matrix14_out, weight4_out, weight5_out, weight9_out, weight8_out,
@@ -1322,7 +1331,7 @@ def backward_weights_1(
 
 
 @triton.jit(do_not_specialize=["T", "count"])
-def backward_rows_1(
+def backward_per_step_1(
     alpha_p, alpha_b, alpha_t, alpha_h, alpha_g, rows_1_out,
     T, H, count,
     ROWS: tl.constexpr,
@@ -1341,7 +1350,7 @@ def backward_rows_1(
 
 
 @triton.jit(do_not_specialize=["T", "count"])
-def backward_rows_2(
+def backward_per_step_2(
     mu_p, mu_b, mu_t, mu_h, mu_g, rows_2_out,
     T, H, count,
     ROWS: tl.constexpr,
@@ -1358,7 +1367,7 @@ def backward_rows_2(
 
 
 @triton.jit(do_not_specialize=["T", "count"])
-def backward_rows_3(
+def backward_per_step_3(
     beta_p, beta_b, beta_t, beta_h, beta_g, mu_p, mu_b, mu_t, mu_h, mu_g, rows_3_out,
     T, H, count,
     ROWS: tl.constexpr,
@@ -1376,7 +1385,7 @@ def backward_rows_3(
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def backward_weights_2(
+def backward_transitions_2(
     a_0_0_p, a_0_0_b, a_0_0_t, a_0_0_h, a_0_0_g, a_0_1_p, a_0_1_b, a_0_1_t, a_0_1_h, a_0_1_g,
     a_1_1_p, a_1_1_b, a_1_1_t, a_1_1_h, a_1_1_g, matrix15_out, weight13_out, weight16_out,
     weight14_out, weight17_out, weight15_out, weight18_out, weight10_out, matrix16_out,
@@ -1436,7 +1445,7 @@ def backward_weights_2(
 
 
 @triton.jit(do_not_specialize=["T", "count"])
-def backward_rows_4(
+def backward_per_step_4(
     alpha_p, alpha_b, alpha_t, alpha_h, alpha_g, rows_4_out,
     T, H, count,
     ROWS: tl.constexpr,
@@ -1455,7 +1464,7 @@ def backward_rows_4(
 
 
 @triton.jit(do_not_specialize=["T", "count"])
-def backward_rows_5(
+def backward_per_step_5(
     beta_p, beta_b, beta_t, beta_h, beta_g, mu_p, mu_b, mu_t, mu_h, mu_g, rows_5_out,
     T, H, count,
     ROWS: tl.constexpr,
@@ -1473,7 +1482,7 @@ def backward_rows_5(
 
 
 @triton.jit(do_not_specialize=["T", "count"])
-def backward_rows_6(
+def backward_per_step_6(
     mu_p, mu_b, mu_t, mu_h, mu_g, rows_6_out,
     T, H, count,
     ROWS: tl.constexpr,
@@ -1490,7 +1499,7 @@ def backward_rows_6(
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def backward_prepare_1(
+def backward_prologue_1(
     matrix3, matrix12, k_p, k_b, k_t, k_h, k_g, q_p, q_b, q_t, q_h, q_g, alpha_by_head,
     beta_by_head, matrix2, mu_by_head, matrix13, matrix4, matrix14, matrix1,
     p_p, p_b, p_t, p_h, p_g, eta_by_head, matrix5,
@@ -1591,7 +1600,7 @@ def backward_prepare_1(
 
 
 @triton.jit(do_not_specialize=["T", "count"])
-def backward_rows_7(
+def backward_per_step_7(
     q_p, q_b, q_t, q_h, q_g, k_p, k_b, k_t, k_h, k_g, ahead1_out,
     T, H, count,
     D: tl.constexpr, block_d: tl.constexpr, ROWS: tl.constexpr,
@@ -1617,15 +1626,15 @@ def backward_rows_7(
     tl.store(ahead1_out + at, q_k, mask=i_ok)
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_1(
-    dS_first, dS_last, dM_first, dM_last, dS_borders, dM_borders,
+    dS_first, dS_last, dM_first, dM_last, dS_checkpoints, dM_checkpoints,
     ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g, beta_by_head,
     do_p, do_b, do_t, do_h, do_g, k_p, k_b, k_t, k_h, k_g, weight1, weight2, matrix2, matrix3,
     weight3, matrix4, matrix1, eta_by_head, write1_p, write1_b, write1_t, write1_h, write1_g,
     write2_out, dv_out, deta_0_out, weight4, alpha_by_head, weight5, q_p, q_b, q_t, q_h, q_g,
     p_p, p_b, p_t, p_h, p_g, weight6, weight7, weight8, mu_by_head, weight9,
-    T, H, chunks, starts, parts, length, blocks,
+    T, H, chunks, starts, segments, length, blocks,
     D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
     BLOCK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
@@ -1635,7 +1644,7 @@ def backward_sweep_1(
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
     sh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -1712,18 +1721,18 @@ def backward_sweep_1(
         p = ()
         q = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
-            if dS_borders is not None:
+            if dS_checkpoints is not None:
                 if (n == 0) | ((count - n) % (BLOCK // C) == 0):
                     tl.store(
-                        dS_borders
+                        dS_checkpoints
                         + (bh * blocks + first_block + (count - 1 - n) // (BLOCK // C)) * D * E
                         + d[n_d][None, :] * E
                         + e[:, None], dS[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
-            if dM_borders is not None:
+            if dM_checkpoints is not None:
                 if (n == 0) | ((count - n) % (BLOCK // C) == 0):
                     tl.store(
-                        dM_borders
+                        dM_checkpoints
                         + (bh * blocks + first_block + (count - 1 - n) // (BLOCK // C)) * D * E
                         + d[n_d][None, :] * E
                         + e[:, None], dM[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
@@ -1819,9 +1828,9 @@ def backward_sweep_1(
     for n_d in tl.static_range((D + block_d - 1) // block_d):
         if YIELD:
             if dS_last is not None:
-                if part == 0:
+                if segment == 0:
                     tl.store(
-                        dS_last + (sh // H // parts * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
+                        dS_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
                         dS[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         else:
@@ -1831,9 +1840,9 @@ def backward_sweep_1(
             )
         if YIELD:
             if dM_last is not None:
-                if part == 0:
+                if segment == 0:
                     tl.store(
-                        dM_last + (sh // H // parts * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
+                        dM_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
                         dM[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         else:
@@ -1844,7 +1853,7 @@ def backward_sweep_1(
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def backward_prepare_2(
+def backward_prologue_2(
     matrix19, eta_by_head, write1_p, write1_b, write1_t, write1_h, write1_g,
     write2_p, write2_b, write2_t, write2_h, write2_g, matrix14, matrix20, matrix12, matrix21,
     beta_by_head, matrix17, matrix22, matrix18,
@@ -1903,7 +1912,7 @@ def backward_prepare_2(
         )  # diag(eta) ((write2 write1^T) . matrix18) diag(eta)
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_2(
     dS_first, dM_first, q_p, q_b, q_t, q_h, q_g, matrix5,
     write1_p, write1_b, write1_t, write1_h, write1_g, weight3, weight1, p_p, p_b, p_t, p_h, p_g,
@@ -1911,7 +1920,7 @@ def backward_sweep_2(
     read1_out, read2_out, dbeta_1_out, weight4, alpha_by_head, weight5,
     do_p, do_b, do_t, do_h, do_g, write2_p, write2_b, write2_t, write2_h, write2_g, weight6,
     weight7, weight8, beta_by_head, mu_by_head, weight9,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
     READ: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
@@ -1921,7 +1930,7 @@ def backward_sweep_2(
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
     sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -2088,12 +2097,12 @@ def backward_sweep_2(
             )  # dbeta
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_3(
-    S_first, S_last, M_first, M_last, S_borders, M_borders, k_p, k_b, k_t, k_h, k_g, matrix8,
-    beta_by_head, do_p, do_b, do_t, do_h, do_g, weight13, dq_2_out, weight14, weight15,
+    S_first, S_last, M_first, M_last, S_checkpoints, M_checkpoints, k_p, k_b, k_t, k_h, k_g,
+    matrix8, beta_by_head, do_p, do_b, do_t, do_h, do_g, weight13, dq_2_out, weight14, weight15,
     weight16, eta_by_head, write1_p, write1_b, write1_t, write1_h, write1_g, weight17, weight18,
-    T, H, chunks, starts, parts, length, blocks,
+    T, H, chunks, starts, segments, length, blocks,
     E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
     BLOCK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
@@ -2103,7 +2112,7 @@ def backward_sweep_3(
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
     sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -2165,18 +2174,18 @@ def backward_sweep_3(
         M_next2 = ()
         S_next2 = ()
         for n_e in tl.static_range((E + block_e - 1) // block_e):
-            if S_borders is not None:
+            if S_checkpoints is not None:
                 if n % (BLOCK // C) == 0:
                     tl.store(
-                        S_borders
+                        S_checkpoints
                         + (bh * blocks + first_block + n // (BLOCK // C)) * D * E
                         + d[:, None] * E
                         + e[n_e][None, :], S[n_e], mask=d_ok[:, None] & e_ok[n_e][None, :],
                     )
-            if M_borders is not None:
+            if M_checkpoints is not None:
                 if n % (BLOCK // C) == 0:
                     tl.store(
-                        M_borders
+                        M_checkpoints
                         + (bh * blocks + first_block + n // (BLOCK // C)) * D * E
                         + d[:, None] * E
                         + e[n_e][None, :], M[n_e], mask=d_ok[:, None] & e_ok[n_e][None, :],
@@ -2228,13 +2237,13 @@ def backward_sweep_3(
             )
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_4(
     S_first, M_first, weight10, do_p, do_b, do_t, do_h, do_g, k_p, k_b, k_t, k_h, k_g, matrix9,
     q_p, q_b, q_t, q_h, q_g, beta_by_head, mu_by_head, dbeta_3_out, dlog_mu_3_out, weight14,
     weight15, weight16, eta_by_head, write1_p, write1_b, write1_t, write1_h, write1_g, weight17,
     weight13, weight18,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
     C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
@@ -2244,7 +2253,7 @@ def backward_sweep_4(
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
     sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -2376,14 +2385,14 @@ def backward_sweep_4(
             )  # dlog_mu
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_5(
     S_first, M_first, k_p, k_b, k_t, k_h, k_g, matrix11, weight12, do_p, do_b, do_t, do_h, do_g,
     weight11, matrix10, dq_2_p, dq_2_b, dq_2_t, dq_2_h, dq_2_g, q_p, q_b, q_t, q_h, q_g,
     alpha_by_head, dq_out, dlog_alpha_4_out, weight14, weight15, weight16, eta_by_head,
     write1_p, write1_b, write1_t, write1_h, write1_g, beta_by_head, weight17, weight13,
     weight18,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
     C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
@@ -2393,7 +2402,7 @@ def backward_sweep_5(
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
     sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -2533,13 +2542,13 @@ def backward_sweep_5(
             )  # dlog_alpha
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_6(
     S_first, M_first, write2_p, write2_b, write2_t, write2_h, write2_g, eta_by_head, weight11,
     weight12, k_p, k_b, k_t, k_h, k_g, matrix22, matrix21, dp_out, weight14, weight15, weight16,
     write1_p, write1_b, write1_t, write1_h, write1_g, beta_by_head, weight17, weight13,
     weight18,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
     C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
@@ -2549,7 +2558,7 @@ def backward_sweep_6(
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
     sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -2772,12 +2781,13 @@ def backward_unroll_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_unroll_2(
-    S_borders, M_borders, dS_borders, dM_borders, matrix23, do_p, do_b, do_t, do_h, do_g,
-    q_p, q_b, q_t, q_h, q_g, alpha_by_head, eta_by_head, p_p, p_b, p_t, p_h, p_g,
-    write2_p, write2_b, write2_t, write2_h, write2_g, weight19, weight20, matrix24,
-    k_p, k_b, k_t, k_h, k_g, write1_p, write1_b, write1_t, write1_h, write1_g, M_dS_out,
-    matrix25, weight21, weight22, matrix26, beta_by_head, S_dS_out, weight23, weight24,
-    matrix28, matrix27, mu_by_head, M_dM_out,
+    S_checkpoints, M_checkpoints, dS_checkpoints, dM_checkpoints, matrix23,
+    do_p, do_b, do_t, do_h, do_g, q_p, q_b, q_t, q_h, q_g, alpha_by_head, eta_by_head,
+    p_p, p_b, p_t, p_h, p_g, write2_p, write2_b, write2_t, write2_h, write2_g, weight19,
+    weight20, matrix24, k_p, k_b, k_t, k_h, k_g,
+    write1_p, write1_b, write1_t, write1_h, write1_g, M_dS_out, matrix25, weight21, weight22,
+    matrix26, beta_by_head, S_dS_out, weight23, weight24, matrix28, matrix27, mu_by_head,
+    M_dM_out,
     T, H, chunks, begins, stops, programs,
     D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
     CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
@@ -2815,7 +2825,7 @@ def backward_unroll_2(
     do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     M = tl.load(
-        M_borders + (bh * chunks + c) * D * E + d[:, None] * E + e[None, :],
+        M_checkpoints + (bh * chunks + c) * D * E + d[:, None] * E + e[None, :],
         mask=d_ok[:, None] & e_ok[None, :], other=0.0,
     )  # M
     q_M = tl.dot(q.to(DT), M.to(DT), input_precision="tf32x3")  # (q) M
@@ -2833,7 +2843,7 @@ def backward_unroll_2(
         (((sums * stepwise) + (eta * sums2))[None, :] * matrix23_tile.to(tl.float32)), axis=1
     )  # matrix23 ((alpha) . ((((q) M) . (do)) 1) + (eta) . ((((p) M) . (write2)) 1))
     dS = tl.load(
-        dS_borders + (bh * chunks + c) * D * E + d[:, None] * E + e[None, :],
+        dS_checkpoints + (bh * chunks + c) * D * E + d[:, None] * E + e[None, :],
         mask=d_ok[:, None] & e_ok[None, :], other=0.0,
     )  # dS
     dS_M = tl.sum((dS.to(tl.float32) * M.to(tl.float32)), axis=0)  # (M . dS)^T 1
@@ -2859,7 +2869,7 @@ def backward_unroll_2(
         ((sums5 * stepwise2)[None, :] * matrix25_tile.to(tl.float32)), axis=1
     )  # matrix25 ((-eta) . ((((k) dS) . (write1)) 1))
     S = tl.load(
-        S_borders + (bh * chunks + c) * D * E + d[:, None] * E + e[None, :],
+        S_checkpoints + (bh * chunks + c) * D * E + d[:, None] * E + e[None, :],
         mask=d_ok[:, None] & e_ok[None, :], other=0.0,
     )  # S
     S_dS = tl.sum((S.to(tl.float32) * dS.to(tl.float32)), axis=0)  # (S . dS)^T 1
@@ -2890,7 +2900,7 @@ def backward_unroll_2(
         mask=i_ok,
     )  # S.dS
     dM = tl.load(
-        dM_borders + (bh * chunks + c) * D * E + d[:, None] * E + e[None, :],
+        dM_checkpoints + (bh * chunks + c) * D * E + d[:, None] * E + e[None, :],
         mask=d_ok[:, None] & e_ok[None, :], other=0.0,
     )  # dM
     k_dM = tl.dot(k.to(DT), dM.to(DT), input_precision="tf32x3")  # (k) dM
@@ -2925,7 +2935,7 @@ def backward_unroll_2(
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def backward_weights_3(
+def backward_transitions_3(
     a_0_0_p, a_0_0_b, a_0_0_t, a_0_0_h, a_0_0_g, a_1_1_p, a_1_1_b, a_1_1_t, a_1_1_h, a_1_1_g,
     a_1_0_p, a_1_0_b, a_1_0_t, a_1_0_h, a_1_0_g, weight20_out, matrix23_out, matrix28_out,
     matrix27_out, weight24_out, weight23_out,
@@ -2977,7 +2987,7 @@ def backward_weights_3(
 
 
 @triton.jit(do_not_specialize=["T", "count"])
-def backward_rows_8(
+def backward_per_step_8(
     alpha_p, alpha_b, alpha_t, alpha_h, alpha_g, rows_7_out,
     T, H, count,
     ROWS: tl.constexpr,
@@ -2996,7 +3006,7 @@ def backward_rows_8(
 
 
 @triton.jit(do_not_specialize=["T", "count"])
-def backward_rows_9(
+def backward_per_step_9(
     mu_p, mu_b, mu_t, mu_h, mu_g, rows_8_out,
     T, H, count,
     ROWS: tl.constexpr,
@@ -3013,7 +3023,7 @@ def backward_rows_9(
 
 
 @triton.jit(do_not_specialize=["T", "count"])
-def backward_rows_10(
+def backward_per_step_10(
     beta_p, beta_b, beta_t, beta_h, beta_g, mu_p, mu_b, mu_t, mu_h, mu_g, rows_9_out,
     T, H, count,
     ROWS: tl.constexpr,
@@ -3031,7 +3041,7 @@ def backward_rows_10(
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def backward_weights_4(
+def backward_transitions_4(
     a_0_0_p, a_0_0_b, a_0_0_t, a_0_0_h, a_0_0_g, a_0_1_p, a_0_1_b, a_0_1_t, a_0_1_h, a_0_1_g,
     a_1_1_p, a_1_1_b, a_1_1_t, a_1_1_h, a_1_1_g, weight19_out, matrix24_out, weight21_out,
     matrix26_out, weight22_out, matrix25_out,
@@ -3083,7 +3093,7 @@ def backward_weights_4(
 
 
 @triton.jit(do_not_specialize=["T", "count"])
-def backward_rows_11(
+def backward_per_step_11(
     alpha_p, alpha_b, alpha_t, alpha_h, alpha_g, rows_10_out,
     T, H, count,
     ROWS: tl.constexpr,
@@ -3102,7 +3112,7 @@ def backward_rows_11(
 
 
 @triton.jit(do_not_specialize=["T", "count"])
-def backward_rows_12(
+def backward_per_step_12(
     beta_p, beta_b, beta_t, beta_h, beta_g, mu_p, mu_b, mu_t, mu_h, mu_g, rows_11_out,
     T, H, count,
     ROWS: tl.constexpr,
@@ -3120,7 +3130,7 @@ def backward_rows_12(
 
 
 @triton.jit(do_not_specialize=["T", "count"])
-def backward_rows_13(
+def backward_per_step_13(
     mu_p, mu_b, mu_t, mu_h, mu_g, rows_12_out,
     T, H, count,
     ROWS: tl.constexpr,
@@ -3137,18 +3147,18 @@ def backward_rows_13(
 
 
 @triton.jit(do_not_specialize=["T", "count"])
-def backward_rows_14(
+def backward_per_step_14(
     eta_p, eta_b, eta_t, eta_h, eta_g, q_p, q_b, q_t, q_h, q_g,
     write1_p, write1_b, write1_t, write1_h, write1_g, do_p, do_b, do_t, do_h, do_g,
     read2_p, read2_b, read2_t, read2_h, read2_g, beta_p, beta_b, beta_t, beta_h, beta_g,
     read1_p, read1_b, read1_t, read1_h, read1_g, k_p, k_b, k_t, k_h, k_g,
     dbeta_1_sums, dbeta_1_n, dbeta_3_sums, dbeta_3_n,
-    M_dS__pairing_p, M_dS__pairing_b, M_dS__pairing_t, M_dS__pairing_h, M_dS__pairing_g,
+    M_dS__state_adjoint_p, M_dS__state_adjoint_b, M_dS__state_adjoint_t, M_dS__state_adjoint_h, M_dS__state_adjoint_g,
     mu_p, mu_b, mu_t, mu_h, mu_g, alpha_p, alpha_b, alpha_t, alpha_h, alpha_g,
-    S_dS__pairing_p, S_dS__pairing_b, S_dS__pairing_t, S_dS__pairing_h, S_dS__pairing_g,
+    S_dS__state_adjoint_p, S_dS__state_adjoint_b, S_dS__state_adjoint_t, S_dS__state_adjoint_h, S_dS__state_adjoint_g,
     dlog_alpha_4_sums, dlog_alpha_4_n, dlog_mu_3_sums, dlog_mu_3_n,
-    M_dM__pairing_p, M_dM__pairing_b, M_dM__pairing_t, M_dM__pairing_h, M_dM__pairing_g, dk_out,
-    dbeta_out, dlog_alpha_out, dlog_mu_out,
+    M_dM__state_adjoint_p, M_dM__state_adjoint_b, M_dM__state_adjoint_t, M_dM__state_adjoint_h, M_dM__state_adjoint_g,
+    dk_out, dbeta_out, dlog_alpha_out, dlog_mu_out,
     T, H, count,
     D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
     ROWS: tl.constexpr,
@@ -3204,21 +3214,25 @@ def backward_rows_14(
     if dbeta_3_sums is not None:
         for tile in range(dbeta_3_n):
             dbeta_3 += tl.load(dbeta_3_sums + ((b * H + h) * dbeta_3_n + tile) * T + step, mask=i_ok, other=0.0)
-    M_dS__pairing = tl.zeros([ROWS], tl.float32)
-    if M_dS__pairing_p is not None:
-        M_dS__pairing = tl.load(
-            M_dS__pairing_p + h // M_dS__pairing_g * M_dS__pairing_h + b * M_dS__pairing_b + step * M_dS__pairing_t,
-            mask=i_ok, other=0.0,
+    M_dS__state_adjoint = tl.zeros([ROWS], tl.float32)
+    if M_dS__state_adjoint_p is not None:
+        M_dS__state_adjoint = tl.load(
+            M_dS__state_adjoint_p
+            + h // M_dS__state_adjoint_g * M_dS__state_adjoint_h
+            + b * M_dS__state_adjoint_b
+            + step * M_dS__state_adjoint_t, mask=i_ok, other=0.0,
         ).to(tl.float32)
     mu = tl.exp(tl.load(mu_p + h // mu_g * mu_h + b * mu_b + step * mu_t, mask=i_ok, other=0.0).to(tl.float32))
     alpha = tl.exp(
         tl.load(alpha_p + h // alpha_g * alpha_h + b * alpha_b + step * alpha_t, mask=i_ok, other=0.0).to(tl.float32)
     )
-    S_dS__pairing = tl.zeros([ROWS], tl.float32)
-    if S_dS__pairing_p is not None:
-        S_dS__pairing = tl.load(
-            S_dS__pairing_p + h // S_dS__pairing_g * S_dS__pairing_h + b * S_dS__pairing_b + step * S_dS__pairing_t,
-            mask=i_ok, other=0.0,
+    S_dS__state_adjoint = tl.zeros([ROWS], tl.float32)
+    if S_dS__state_adjoint_p is not None:
+        S_dS__state_adjoint = tl.load(
+            S_dS__state_adjoint_p
+            + h // S_dS__state_adjoint_g * S_dS__state_adjoint_h
+            + b * S_dS__state_adjoint_b
+            + step * S_dS__state_adjoint_t, mask=i_ok, other=0.0,
         ).to(tl.float32)
     dlog_alpha_4 = tl.zeros([ROWS], tl.float32)
     if dlog_alpha_4_sums is not None:
@@ -3230,11 +3244,13 @@ def backward_rows_14(
     if dlog_mu_3_sums is not None:
         for tile in range(dlog_mu_3_n):
             dlog_mu_3 += tl.load(dlog_mu_3_sums + ((b * H + h) * dlog_mu_3_n + tile) * T + step, mask=i_ok, other=0.0)
-    M_dM__pairing = tl.zeros([ROWS], tl.float32)
-    if M_dM__pairing_p is not None:
-        M_dM__pairing = tl.load(
-            M_dM__pairing_p + h // M_dM__pairing_g * M_dM__pairing_h + b * M_dM__pairing_b + step * M_dM__pairing_t,
-            mask=i_ok, other=0.0,
+    M_dM__state_adjoint = tl.zeros([ROWS], tl.float32)
+    if M_dM__state_adjoint_p is not None:
+        M_dM__state_adjoint = tl.load(
+            M_dM__state_adjoint_p
+            + h // M_dM__state_adjoint_g * M_dM__state_adjoint_h
+            + b * M_dM__state_adjoint_b
+            + step * M_dM__state_adjoint_t, mask=i_ok, other=0.0,
         ).to(tl.float32)
     do_write1 = tl.sum(do * write1, axis=1)
     q_k = tl.sum(q * k, axis=1)
@@ -3245,11 +3261,11 @@ def backward_rows_14(
             mask=i_ok[:, None] & d_ok[None, :],
         )
     if dbeta_out is not None:
-        tl.store(dbeta_out + at, dbeta_1 + dbeta_3 + do_write1 * eta * q_k - mu * M_dS__pairing, mask=i_ok)
+        tl.store(dbeta_out + at, dbeta_1 + dbeta_3 + do_write1 * eta * q_k - mu * M_dS__state_adjoint, mask=i_ok)
     if dlog_alpha_out is not None:
-        tl.store(dlog_alpha_out + at, dlog_alpha_4 + alpha * S_dS__pairing, mask=i_ok)
+        tl.store(dlog_alpha_out + at, dlog_alpha_4 + alpha * S_dS__state_adjoint, mask=i_ok)
     if dlog_mu_out is not None:
-        tl.store(dlog_mu_out + at, dlog_mu_3 + mu * M_dM__pairing - beta * mu * M_dS__pairing, mask=i_ok)
+        tl.store(dlog_mu_out + at, dlog_mu_3 + mu * M_dM__state_adjoint - beta * mu * M_dS__state_adjoint, mask=i_ok)
 
 
 def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
@@ -3267,45 +3283,45 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], p.shape[2], v.shape[2], beta.shape[2], eta.shape[2], alpha.shape[2], mu.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "92d962f8c64c8bd3")
-    lay = places(packed, (B, T, H), config.chunk)
-    blocks = places(packed, (B, T, H), config.span)
-    parts = 1
+    config = choose(some.dtype, (D, E), "728a509c76d51a19")
+    layout = chunk_layout(packed, (B, T, H), config.chunk)
+    blocks = chunk_layout(packed, (B, T, H), config.span)
+    segments = 1
     S_first = whole(states.get("S"))
     M_first = whole(states.get("M"))
     dS_first = dS_starts = whole(final_cotangents.get("S"))
     dM_first = dM_starts = whole(final_cotangents.get("M"))
-    S_starts = saved["S starts"] if parts > 1 else S_first
-    M_starts = saved["M starts"] if parts > 1 else M_first
+    S_starts = saved["S starts"] if segments > 1 else S_first
+    M_starts = saved["M starts"] if segments > 1 else M_first
     write1 = saved["138bab744b"]
     do = cotangent(cotangents.get("o"), some, (B, T, H, E))
     rows_1 = some.new_empty((B, T, H), dtype=torch.float32)
     launch(
-        backward_rows_1, (cdiv(B * T, config.rows()) * H,),
+        backward_per_step_1, (cdiv(B * T, config.rows()) * H,),
         alpha, *strides(alpha, H), rows_1,
         T, H, B * T,
         ROWS=config.rows(), num_warps=4,
     )
     rows_2 = some.new_empty((B, T, H), dtype=torch.float32)
     launch(
-        backward_rows_2, (cdiv(B * T, config.rows()) * H,),
+        backward_per_step_2, (cdiv(B * T, config.rows()) * H,),
         mu, *strides(mu, H), rows_2,
         T, H, B * T,
         ROWS=config.rows(), num_warps=4,
     )
     rows_3 = some.new_empty((B, T, H), dtype=torch.float32)
     launch(
-        backward_rows_3, (cdiv(B * T, config.rows()) * H,),
+        backward_per_step_3, (cdiv(B * T, config.rows()) * H,),
         beta, *strides(beta, H), mu, *strides(mu, H), rows_3,
         T, H, B * T,
         ROWS=config.rows(), num_warps=4,
     )
-    matrix13 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
+    matrix13 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk), dtype=torch.float32)
     weight1 = some.new_empty((B, H, T), dtype=torch.float32)
-    matrix12 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
+    matrix12 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk), dtype=torch.float32)
     weight3 = some.new_empty((B, H, T), dtype=torch.float32)
     weight2 = some.new_empty((B, H, T), dtype=torch.float32)
-    matrix14 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
+    matrix14 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk), dtype=torch.float32)
     weight4 = some.new_empty((B, H, T), dtype=torch.float32)
     weight5 = some.new_empty((B, H, T), dtype=torch.float32)
     weight9 = some.new_empty((B, H, T), dtype=torch.float32)
@@ -3313,36 +3329,36 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     weight6 = some.new_empty((B, H, T), dtype=torch.float32)
     weight7 = some.new_empty((B, H, T), dtype=torch.float32)
     launch(
-        backward_weights_1, (lay.programs,),
+        backward_transitions_1, (layout.programs,),
         rows_1, *strides(rows_1, H), rows_2, *strides(rows_2, H), rows_3, *strides(rows_3, H),
         matrix13, weight1, matrix12, weight3, weight2, matrix14, weight4, weight5, weight9, weight8,
         weight6, weight7,
-        *lay.at_once, lay.programs,
+        *layout.at_once, layout.programs,
         C=config.chunk, num_warps=1,
     )
     rows_1 = rows_2 = rows_3 = None
     rows_4 = some.new_empty((B, T, H), dtype=torch.float32)
     launch(
-        backward_rows_4, (cdiv(B * T, config.rows()) * H,),
+        backward_per_step_4, (cdiv(B * T, config.rows()) * H,),
         alpha, *strides(alpha, H), rows_4,
         T, H, B * T,
         ROWS=config.rows(), num_warps=4,
     )
     rows_5 = some.new_empty((B, T, H), dtype=torch.float32)
     launch(
-        backward_rows_5, (cdiv(B * T, config.rows()) * H,),
+        backward_per_step_5, (cdiv(B * T, config.rows()) * H,),
         beta, *strides(beta, H), mu, *strides(mu, H), rows_5,
         T, H, B * T,
         ROWS=config.rows(), num_warps=4,
     )
     rows_6 = some.new_empty((B, T, H), dtype=torch.float32)
     launch(
-        backward_rows_6, (cdiv(B * T, config.rows()) * H,),
+        backward_per_step_6, (cdiv(B * T, config.rows()) * H,),
         mu, *strides(mu, H), rows_6,
         T, H, B * T,
         ROWS=config.rows(), num_warps=4,
     )
-    matrix15 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
+    matrix15 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk), dtype=torch.float32)
     weight13 = some.new_empty((B, H, T), dtype=torch.float32)
     weight16 = some.new_empty((B, H, T), dtype=torch.float32)
     weight14 = some.new_empty((B, H, T), dtype=torch.float32)
@@ -3350,17 +3366,17 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     weight15 = some.new_empty((B, H, T), dtype=torch.float32)
     weight18 = some.new_empty((B, H, T), dtype=torch.float32)
     weight10 = some.new_empty((B, H, T), dtype=torch.float32)
-    matrix16 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
+    matrix16 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk), dtype=torch.float32)
     weight11 = some.new_empty((B, H, T), dtype=torch.float32)
-    matrix18 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
-    matrix17 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
+    matrix18 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk), dtype=torch.float32)
+    matrix17 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk), dtype=torch.float32)
     weight12 = some.new_empty((B, H, T), dtype=torch.float32)
     launch(
-        backward_weights_2, (lay.programs,),
+        backward_transitions_2, (layout.programs,),
         rows_4, *strides(rows_4, H), rows_5, *strides(rows_5, H), rows_6, *strides(rows_6, H),
         matrix15, weight13, weight16, weight14, weight17, weight15, weight18, weight10, matrix16,
         weight11, matrix18, matrix17, weight12,
-        *lay.at_once, lay.programs,
+        *layout.at_once, layout.programs,
         C=config.chunk, num_warps=1,
     )
     rows_4 = rows_5 = rows_6 = None
@@ -3377,32 +3393,32 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         eta_by_head = saved["eta_by_head"]
     else:
         eta_by_head = by_head(eta, H)
-    matrix3 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
-    matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
-    matrix4 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
-    matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
-    matrix5 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
-    matrix6 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
-    matrix7 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
-    matrix8 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
-    matrix9 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
-    matrix10 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
-    matrix11 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+    matrix3 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
+    matrix2 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
+    matrix4 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
+    matrix1 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
+    matrix5 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
+    matrix6 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
+    matrix7 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
+    matrix8 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
+    matrix9 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
+    matrix10 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
+    matrix11 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
     launch(
-        backward_prepare_1, (lay.programs,),
+        backward_prologue_1, (layout.programs,),
         matrix3, matrix12, k, *strides(k, H), q, *strides(q, H), alpha_by_head, beta_by_head,
         matrix2, mu_by_head, matrix13, matrix4, matrix14, matrix1, p, *strides(p, H), eta_by_head,
         matrix5, write1, *strides(write1, H), do, *strides(do, H), matrix6, matrix7, matrix8,
         matrix15, matrix9, matrix16, matrix10, matrix17, matrix11, matrix18,
-        *lay.at_once, lay.programs,
+        *layout.at_once, layout.programs,
         D=D, E=E, block_d=config.padded(D), block_e=config.padded(E), CHUNK=config.chunk,
-        C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
-        DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=config.most,
+        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=config.most,
     )
     matrix13 = matrix15 = matrix16 = None
     ahead1 = some.new_empty((B, T, H), dtype=torch.float32)
     launch(
-        backward_rows_7, (cdiv(B * T, config.rows(config.padded(D))) * H,),
+        backward_per_step_7, (cdiv(B * T, config.rows(config.padded(D))) * H,),
         q, *strides(q, H), k, *strides(k, H), ahead1,
         T, H, B * T,
         D=D, block_d=config.padded(D), ROWS=config.rows(config.padded(D)), num_warps=4,
@@ -3410,11 +3426,11 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     write2 = some.new_empty((B, T, H, E), dtype=some.dtype)
     dv = some.new_empty((B, T, H, E), dtype=some.dtype)
     deta_0 = some.new_empty((B, H, cdiv(E, min(config.tile, config.padded(E))) * config.warps, T), dtype=torch.float32)
-    dS_borders = some.new_empty((B, H, blocks.chunks, D, E), dtype=some.dtype)
-    dM_borders = some.new_empty((B, H, blocks.chunks, D, E), dtype=some.dtype)
-    dS_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if needs & {"S"} else None
-    dM_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if needs & {"M"} else None
-    walk = config.walk(
+    dS_checkpoints = some.new_empty((B, H, blocks.chunks, D, E), dtype=some.dtype)
+    dM_checkpoints = some.new_empty((B, H, blocks.chunks, D, E), dtype=some.dtype)
+    dS_last = some.new_empty((layout.sequences, H, D, E), dtype=torch.float32) if needs & {"S"} else None
+    dM_last = some.new_empty((layout.sequences, H, D, E), dtype=torch.float32) if needs & {"M"} else None
+    sweep = config.sweep(
         E, config.padded(D) * (k.element_size() + q.element_size() + p.element_size()),
         beta_by_head.element_size()
         + weight1.element_size()
@@ -3434,34 +3450,34 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         do.element_size() + write1.element_size(), elements=True,
     )
     launch(
-        backward_sweep_1, (lay.sequences * parts * H * cdiv(E, walk.tile),),
-        dS_starts, dS_last, dM_starts, dM_last, dS_borders, dM_borders, ahead1, *strides(ahead1, H),
-        beta_by_head, do, *strides(do, H), k, *strides(k, H), weight1, weight2, matrix2, matrix3,
-        weight3, matrix4, matrix1, eta_by_head, write1, *strides(write1, H), write2, dv, deta_0,
-        weight4, alpha_by_head, weight5, q, *strides(q, H), p, *strides(p, H), weight6, weight7,
-        weight8, mu_by_head, weight9,
-        *lay.walked, parts, lay.length(parts), blocks.chunks,
-        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=True,
-        WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, BLOCK=config.span,
-        C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
-        DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+        backward_sweep_1, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
+        dS_starts, dS_last, dM_starts, dM_last, dS_checkpoints, dM_checkpoints,
+        ahead1, *strides(ahead1, H), beta_by_head, do, *strides(do, H), k, *strides(k, H), weight1,
+        weight2, matrix2, matrix3, weight3, matrix4, matrix1, eta_by_head,
+        write1, *strides(write1, H), write2, dv, deta_0, weight4, alpha_by_head, weight5,
+        q, *strides(q, H), p, *strides(p, H), weight6, weight7, weight8, mu_by_head, weight9,
+        *layout.swept, segments, layout.length(segments), blocks.chunks,
+        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True,
+        WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, BLOCK=config.span,
+        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         enable_fp_fusion=not config.exact,
     )
     ahead1 = matrix1 = matrix2 = matrix3 = matrix4 = None
     if needs & {"alpha", "beta", "k", "mu", "p"}:
-        matrix19 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
-        matrix20 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
-        matrix21 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
-        matrix22 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+        matrix19 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
+        matrix20 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
+        matrix21 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
+        matrix22 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
         launch(
-            backward_prepare_2, (config.queues(lay.programs),),
+            backward_prologue_2, (config.queues(layout.programs),),
             matrix19, eta_by_head, write1, *strides(write1, H), write2, *strides(write2, H), matrix14,
             matrix20, matrix12, matrix21, beta_by_head, matrix17, matrix22, matrix18,
-            *lay.at_once, lay.programs,
+            *layout.at_once, layout.programs,
             E=E, block_e=config.padded(E), CHUNK=config.chunk,
             STAGES=config.queued(config.padded(E) * (write1.element_size() + write2.element_size()), config.chunk),
-            C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
-            DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=255,
+            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
         )
     matrix12 = matrix14 = matrix17 = matrix18 = None
     if needs & {"alpha", "beta", "k", "mu"}:
@@ -3470,7 +3486,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         dbeta_1 = some.new_empty(
             (B, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps, T), dtype=torch.float32
         )
-        for read, keeps, walk in config.by_read(
+        for read, keeps, sweep in config.by_read(
             D,
             (
                 config.padded(E) * (write1.element_size() + do.element_size() + write2.element_size()),
@@ -3531,17 +3547,17 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             elements=True, wanted=(bool(needs & {"k"}), bool(needs & {"beta", "k"})),
         ):
             launch(
-                backward_sweep_2, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+                backward_sweep_2, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
                 dS_starts, dM_starts, q, *strides(q, H), matrix5, write1, *strides(write1, H), weight3,
                 weight1, p, *strides(p, H), matrix19, matrix6, weight2, matrix7, matrix20, eta_by_head,
                 k, *strides(k, H), read1, read2, dbeta_1, weight4, alpha_by_head, weight5,
                 do, *strides(do, H), write2, *strides(write2, H), weight6, weight7, weight8, beta_by_head,
                 mu_by_head, weight9,
-                *lay.walked, parts, lay.length(parts),
-                E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=walk.tile, YIELD=True,
-                WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, READ=read, C=config.chunk,
-                LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-                num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+                *layout.swept, segments, layout.length(segments),
+                E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=sweep.tile, YIELD=True,
+                WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, READ=read, C=config.chunk,
+                LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+                num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
                 enable_fp_fusion=not config.exact,
             )
     matrix19 = matrix20 = matrix5 = matrix6 = matrix7 = weight1 = weight2 = weight3 = weight4 = weight5 = weight6 = (
@@ -3549,11 +3565,19 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     ) = weight8 = weight9 = None
     if needs & {"alpha", "beta", "mu", "p", "q"}:
         dq_2 = some.new_empty((B, T, H, D), dtype=some.dtype)
-        S_borders = some.new_empty((B, H, blocks.chunks, D, E), dtype=some.dtype)
-        M_borders = some.new_empty((B, H, blocks.chunks, D, E), dtype=some.dtype)
-        S_last = some.new_empty((lay.sequences * parts, H, D, E), dtype=torch.float32) if dS_first is not None else None
-        M_last = some.new_empty((lay.sequences * parts, H, D, E), dtype=torch.float32) if dM_first is not None else None
-        walk = config.walk(
+        S_checkpoints = some.new_empty((B, H, blocks.chunks, D, E), dtype=some.dtype)
+        M_checkpoints = some.new_empty((B, H, blocks.chunks, D, E), dtype=some.dtype)
+        S_last = (
+            some.new_empty((layout.sequences * segments, H, D, E), dtype=torch.float32)
+            if dS_first is not None
+            else None
+        )
+        M_last = (
+            some.new_empty((layout.sequences * segments, H, D, E), dtype=torch.float32)
+            if dM_first is not None
+            else None
+        )
+        sweep = config.sweep(
             D, config.padded(E) * (do.element_size() + write1.element_size()),
             config.chunk * matrix8.element_size()
             + beta_by_head.element_size()
@@ -3566,15 +3590,15 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             + weight18.element_size(), k.element_size(), elements=True,
         )
         launch(
-            backward_sweep_3, (lay.sequences * parts * H * cdiv(D, walk.tile),),
-            S_starts, S_last, M_starts, M_last, S_borders, M_borders, k, *strides(k, H), matrix8,
-            beta_by_head, do, *strides(do, H), weight13, dq_2, weight14, weight15, weight16,
+            backward_sweep_3, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
+            S_starts, S_last, M_starts, M_last, S_checkpoints, M_checkpoints, k, *strides(k, H),
+            matrix8, beta_by_head, do, *strides(do, H), weight13, dq_2, weight14, weight15, weight16,
             eta_by_head, write1, *strides(write1, H), weight17, weight18,
-            *lay.walked, parts, lay.length(parts), blocks.chunks,
-            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=walk.tile, YIELD=True,
-            WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, BLOCK=config.span,
-            C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
-            DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+            *layout.swept, segments, layout.length(segments), blocks.chunks,
+            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=sweep.tile, YIELD=True,
+            WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, BLOCK=config.span,
+            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
             enable_fp_fusion=not config.exact,
         )
     M_last = S_last = matrix8 = None
@@ -3585,7 +3609,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         dlog_mu_3 = some.new_empty(
             (B, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps, T), dtype=torch.float32
         )
-        walk = config.walk(
+        sweep = config.sweep(
             D, config.padded(E) * (do.element_size() + write1.element_size()),
             weight10.element_size()
             + beta_by_head.element_size()
@@ -3601,15 +3625,15 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             elements=True,
         )
         launch(
-            backward_sweep_4, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+            backward_sweep_4, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
             S_starts, M_starts, weight10, do, *strides(do, H), k, *strides(k, H), matrix9,
             q, *strides(q, H), beta_by_head, mu_by_head, dbeta_3, dlog_mu_3, weight14, weight15,
             weight16, eta_by_head, write1, *strides(write1, H), weight17, weight13, weight18,
-            *lay.walked, parts, lay.length(parts),
-            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=walk.tile, YIELD=True,
-            WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
-            LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+            *layout.swept, segments, layout.length(segments),
+            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=sweep.tile, YIELD=True,
+            WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
+            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
             enable_fp_fusion=not config.exact,
         )
     matrix9 = weight10 = None
@@ -3618,7 +3642,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         dlog_alpha_4 = some.new_empty(
             (B, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps, T), dtype=torch.float32
         )
-        walk = config.walk(
+        sweep = config.sweep(
             D, config.padded(E) * (do.element_size() + write1.element_size()),
             config.chunk * (matrix11.element_size() + matrix10.element_size())
             + weight12.element_size()
@@ -3635,22 +3659,22 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             elements=True,
         )
         launch(
-            backward_sweep_5, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+            backward_sweep_5, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
             S_starts, M_starts, k, *strides(k, H), matrix11, weight12, do, *strides(do, H), weight11,
             matrix10, dq_2, *strides(dq_2, H), q, *strides(q, H), alpha_by_head, dq, dlog_alpha_4,
             weight14, weight15, weight16, eta_by_head, write1, *strides(write1, H), beta_by_head,
             weight17, weight13, weight18,
-            *lay.walked, parts, lay.length(parts),
-            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=walk.tile, YIELD=True,
-            WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
-            LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+            *layout.swept, segments, layout.length(segments),
+            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=sweep.tile, YIELD=True,
+            WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
+            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
             enable_fp_fusion=not config.exact,
         )
     dq_2 = matrix10 = matrix11 = None
     if needs & {"alpha", "beta", "mu", "p"}:
         dp = some.new_empty((B, T, H, D), dtype=some.dtype)
-        walk = config.walk(
+        sweep = config.sweep(
             D, config.padded(E) * (write2.element_size() + write1.element_size()),
             eta_by_head.element_size()
             + weight11.element_size()
@@ -3666,15 +3690,15 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             elements=True,
         )
         launch(
-            backward_sweep_6, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+            backward_sweep_6, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
             S_starts, M_starts, write2, *strides(write2, H), eta_by_head, weight11, weight12,
             k, *strides(k, H), matrix22, matrix21, dp, weight14, weight15, weight16,
             write1, *strides(write1, H), beta_by_head, weight17, weight13, weight18,
-            *lay.walked, parts, lay.length(parts),
-            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=walk.tile, YIELD=True,
-            WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
-            LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+            *layout.swept, segments, layout.length(segments),
+            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=sweep.tile, YIELD=True,
+            WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
+            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
             enable_fp_fusion=not config.exact,
         )
     matrix21 = matrix22 = weight11 = weight12 = weight13 = weight14 = weight15 = weight16 = weight17 = weight18 = None
@@ -3682,21 +3706,21 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     if needs & {"alpha", "beta", "mu"}:
         rows_7 = some.new_empty((B, T, H), dtype=torch.float32)
         launch(
-            backward_rows_8, (cdiv(B * T, config.rows()) * H,),
+            backward_per_step_8, (cdiv(B * T, config.rows()) * H,),
             alpha, *strides(alpha, H), rows_7,
             T, H, B * T,
             ROWS=config.rows(), num_warps=4,
         )
         rows_8 = some.new_empty((B, T, H), dtype=torch.float32)
         launch(
-            backward_rows_9, (cdiv(B * T, config.rows()) * H,),
+            backward_per_step_9, (cdiv(B * T, config.rows()) * H,),
             mu, *strides(mu, H), rows_8,
             T, H, B * T,
             ROWS=config.rows(), num_warps=4,
         )
         rows_9 = some.new_empty((B, T, H), dtype=torch.float32)
         launch(
-            backward_rows_10, (cdiv(B * T, config.rows()) * H,),
+            backward_per_step_10, (cdiv(B * T, config.rows()) * H,),
             beta, *strides(beta, H), mu, *strides(mu, H), rows_9,
             T, H, B * T,
             ROWS=config.rows(), num_warps=4,
@@ -3708,7 +3732,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         block_weight24 = some.new_empty((B, H, T), dtype=torch.float32)
         block_weight23 = some.new_empty((B, H, T), dtype=torch.float32)
         launch(
-            backward_weights_3, (blocks.programs,),
+            backward_transitions_3, (blocks.programs,),
             rows_7, *strides(rows_7, H), rows_8, *strides(rows_8, H), rows_9, *strides(rows_9, H),
             block_weight20, matrix23_blocks, matrix28_blocks, matrix27_blocks, block_weight24,
             block_weight23,
@@ -3717,21 +3741,21 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         )
         rows_10 = some.new_empty((B, T, H), dtype=torch.float32)
         launch(
-            backward_rows_11, (cdiv(B * T, config.rows()) * H,),
+            backward_per_step_11, (cdiv(B * T, config.rows()) * H,),
             alpha, *strides(alpha, H), rows_10,
             T, H, B * T,
             ROWS=config.rows(), num_warps=4,
         )
         rows_11 = some.new_empty((B, T, H), dtype=torch.float32)
         launch(
-            backward_rows_12, (cdiv(B * T, config.rows()) * H,),
+            backward_per_step_12, (cdiv(B * T, config.rows()) * H,),
             beta, *strides(beta, H), mu, *strides(mu, H), rows_11,
             T, H, B * T,
             ROWS=config.rows(), num_warps=4,
         )
         rows_12 = some.new_empty((B, T, H), dtype=torch.float32)
         launch(
-            backward_rows_13, (cdiv(B * T, config.rows()) * H,),
+            backward_per_step_13, (cdiv(B * T, config.rows()) * H,),
             mu, *strides(mu, H), rows_12,
             T, H, B * T,
             ROWS=config.rows(), num_warps=4,
@@ -3743,7 +3767,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         block_weight22 = some.new_empty((B, H, T), dtype=torch.float32)
         matrix25_blocks = some.new_empty((B, H, blocks.chunks, config.span, config.span), dtype=torch.float32)
         launch(
-            backward_weights_4, (blocks.programs,),
+            backward_transitions_4, (blocks.programs,),
             rows_10, *strides(rows_10, H), rows_11, *strides(rows_11, H), rows_12, *strides(rows_12, H),
             block_weight19, matrix24_blocks, block_weight21, matrix26_blocks, block_weight22,
             matrix25_blocks,
@@ -3770,8 +3794,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         M_dM = some.new_empty((B, H, cdiv(E, min(config.read_tile, config.padded(E))), T), dtype=torch.float32)
         launch(
             backward_unroll_2, (blocks.programs * cdiv(E, min(config.read_tile, config.padded(E))),),
-            S_borders, M_borders, dS_borders, dM_borders, matrix23_blocks, do, *strides(do, H),
-            q, *strides(q, H), alpha_by_head, eta_by_head, p, *strides(p, H),
+            S_checkpoints, M_checkpoints, dS_checkpoints, dM_checkpoints, matrix23_blocks,
+            do, *strides(do, H), q, *strides(q, H), alpha_by_head, eta_by_head, p, *strides(p, H),
             write2, *strides(write2, H), block_weight19, block_weight20, matrix24_blocks,
             k, *strides(k, H), write1, *strides(write1, H), M_dS, matrix25_blocks, block_weight21,
             block_weight22, matrix26_blocks, beta_by_head, S_dS, block_weight23, block_weight24,
@@ -3782,23 +3806,23 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             DT=DTYPES[some.dtype], num_warps=config.read_warps(config.padded(D), many=True),
             num_stages=1, maxnreg=config.most, enable_fp_fusion=not config.exact,
         )
-        M_dS__pairing = total((B, T, H), torch.float32, M_dS_own, M_dS)
-        S_dS__pairing = total((B, T, H), torch.float32, S_dS_own, S_dS)
-        M_dM__pairing = total((B, T, H), torch.float32, M_dM_own, M_dM)
-    M_borders = M_dM = M_dM_own = M_dS = M_dS_own = S_borders = S_dS = S_dS_own = block_weight19 = block_weight20 = (
-        block_weight21
-    ) = block_weight22 = block_weight23 = block_weight24 = dM_borders = dS_borders = matrix23_blocks = (
-        matrix24_blocks
-    ) = matrix25_blocks = matrix26_blocks = matrix27_blocks = matrix28_blocks = rows_10 = rows_11 = rows_12 = rows_7 = (
-        rows_8
-    ) = rows_9 = write2 = None
+        M_dS__state_adjoint = total((B, T, H), torch.float32, M_dS_own, M_dS)
+        S_dS__state_adjoint = total((B, T, H), torch.float32, S_dS_own, S_dS)
+        M_dM__state_adjoint = total((B, T, H), torch.float32, M_dM_own, M_dM)
+    M_checkpoints = M_dM = M_dM_own = M_dS = M_dS_own = S_checkpoints = S_dS = S_dS_own = block_weight19 = (
+        block_weight20
+    ) = block_weight21 = block_weight22 = block_weight23 = block_weight24 = dM_checkpoints = dS_checkpoints = (
+        matrix23_blocks
+    ) = matrix24_blocks = matrix25_blocks = matrix26_blocks = matrix27_blocks = matrix28_blocks = rows_10 = rows_11 = (
+        rows_12
+    ) = rows_7 = rows_8 = rows_9 = write2 = None
     if needs & {"alpha", "beta", "k", "mu"}:
         dk = some.new_empty((B, T, H, D), dtype=some.dtype) if "k" in needs else None
         dbeta = some.new_empty((B, T, H), dtype=some.dtype) if "beta" in needs else None
         dlog_alpha = some.new_empty((B, T, H), dtype=torch.float32) if "alpha" in needs else None
         dlog_mu = some.new_empty((B, T, H), dtype=torch.float32) if "mu" in needs else None
         launch(
-            backward_rows_14, (cdiv(B * T, config.rows(config.padded(D), config.padded(E))) * H,),
+            backward_per_step_14, (cdiv(B * T, config.rows(config.padded(D), config.padded(E))) * H,),
             eta, *strides(eta, H), q, *strides(q, H),
             *((write1, *strides(write1, H)) if "k" in needs or "beta" in needs else (None, 0, 0, 0, 1)),
             do, *strides(do, H), *((read2, *strides(read2, H)) if "k" in needs else (None, 0, 0, 0, 1)),
@@ -3806,13 +3830,13 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             *((read1, *strides(read1, H)) if "k" in needs else (None, 0, 0, 0, 1)), k, *strides(k, H),
             *((dbeta_1, dbeta_1.shape[2]) if "beta" in needs else (None, 0)),
             *((dbeta_3, dbeta_3.shape[2]) if "beta" in needs else (None, 0)),
-            *((M_dS__pairing, *strides(M_dS__pairing, H)) if "beta" in needs or "mu" in needs else (None, 0, 0, 0, 1)),
+            *((M_dS__state_adjoint, *strides(M_dS__state_adjoint, H)) if "beta" in needs or "mu" in needs else (None, 0, 0, 0, 1)),
             mu, *strides(mu, H), alpha, *strides(alpha, H),
-            *((S_dS__pairing, *strides(S_dS__pairing, H)) if "alpha" in needs else (None, 0, 0, 0, 1)),
+            *((S_dS__state_adjoint, *strides(S_dS__state_adjoint, H)) if "alpha" in needs else (None, 0, 0, 0, 1)),
             *((dlog_alpha_4, dlog_alpha_4.shape[2]) if "alpha" in needs else (None, 0)),
             *((dlog_mu_3, dlog_mu_3.shape[2]) if "mu" in needs else (None, 0)),
-            *((M_dM__pairing, *strides(M_dM__pairing, H)) if "mu" in needs else (None, 0, 0, 0, 1)), dk,
-            dbeta, dlog_alpha, dlog_mu,
+            *((M_dM__state_adjoint, *strides(M_dM__state_adjoint, H)) if "mu" in needs else (None, 0, 0, 0, 1)),
+            dk, dbeta, dlog_alpha, dlog_mu,
             T, H, B * T,
             D=D, E=E, block_d=config.padded(D), block_e=config.padded(E),
             ROWS=config.rows(config.padded(D), config.padded(E)), num_warps=4,
@@ -3884,10 +3908,10 @@ def step_kernel(
     M_stride0, M_stride1, next_M_stride0, next_M_stride1, o_stride0, o_stride1,
     heads, q_group, k_group, p_group, v_group, beta_group, eta_group, alpha_group, mu_group,
     size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
-    parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
+    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
 ):
     """Each program: one batch entry and head and a tile of e, one step."""
-    place = tl.program_id(0) // parts
+    place = tl.program_id(0) // programs
     if flat:  # more batch entries than a grid is high
         batch = tl.cast(place // heads, tl.int64)
         head = tl.cast(place % heads, tl.int64)
@@ -3921,7 +3945,7 @@ def step_kernel(
     wide_d = tl.cast(at_d, tl.int64)
     in_d = at_d < size_d
     for turn in tl.static_range(turns):
-        tile = tl.program_id(0) % parts * turns + turn
+        tile = tl.program_id(0) % programs * turns + turn
         first = tile == 0
         at_e = tile * block_e + tl.arange(0, block_e)
         wide_e = tl.cast(at_e, tl.int64)
@@ -3972,11 +3996,11 @@ def steps_kernel(
     o_stride0, o_stride1, o_stride2,
     heads, q_group, k_group, p_group, v_group, beta_group, eta_group, alpha_group, mu_group, steps,
     size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
-    parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
+    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
     yields: tl.constexpr, keeps: tl.constexpr, ends: tl.constexpr,
 ):
     """Each program: one sequence and head and a tile of e, one step after the other, with the state in registers."""
-    place = tl.program_id(0) // parts
+    place = tl.program_id(0) // programs
     if flat:  # more batch entries than a grid is high
         batch = tl.cast(place // heads, tl.int64)
         head = tl.cast(place % heads, tl.int64)
@@ -4012,7 +4036,7 @@ def steps_kernel(
     wide_d = tl.cast(at_d, tl.int64)
     in_d = at_d < size_d
     for turn in tl.static_range(turns):
-        tile = tl.program_id(0) % parts * turns + turn
+        tile = tl.program_id(0) % programs * turns + turn
         first = tile == 0
         at_e = tile * block_e + tl.arange(0, block_e)
         wide_e = tl.cast(at_e, tl.int64)
@@ -4022,35 +4046,35 @@ def steps_kernel(
         S = tl.load(S_at + at_d[:, None] * S_stride2 + at_e[None, :] * S_stride3, mask=in_d_e, other=0.0)
         M = tl.load(M_at + at_d[:, None] * M_stride2 + at_e[None, :] * M_stride3, mask=in_d_e, other=0.0)
         now = tl.cast(0, tl.int64)
-        q_ahead = tl.load(q_at + now * q_stride1 + wide_d * q_stride3, mask=in_d, other=0.0)
-        k_ahead = tl.load(k_at + now * k_stride1 + wide_d * k_stride3, mask=in_d, other=0.0)
-        p_ahead = tl.load(p_at + now * p_stride1 + wide_d * p_stride3, mask=in_d, other=0.0)
-        v_ahead = tl.load(v_at + now * v_stride1 + wide_e * v_stride3, mask=in_e, other=0.0)
-        beta_ahead = tl.load(beta_at + now * beta_stride1)
-        eta_ahead = tl.load(eta_at + now * eta_stride1)
-        alpha_ahead = tl.load(alpha_at + now * alpha_stride1)
-        mu_ahead = tl.load(mu_at + now * mu_stride1)
+        q_prefetched = tl.load(q_at + now * q_stride1 + wide_d * q_stride3, mask=in_d, other=0.0)
+        k_prefetched = tl.load(k_at + now * k_stride1 + wide_d * k_stride3, mask=in_d, other=0.0)
+        p_prefetched = tl.load(p_at + now * p_stride1 + wide_d * p_stride3, mask=in_d, other=0.0)
+        v_prefetched = tl.load(v_at + now * v_stride1 + wide_e * v_stride3, mask=in_e, other=0.0)
+        beta_prefetched = tl.load(beta_at + now * beta_stride1)
+        eta_prefetched = tl.load(eta_at + now * eta_stride1)
+        alpha_prefetched = tl.load(alpha_at + now * alpha_stride1)
+        mu_prefetched = tl.load(mu_at + now * mu_stride1)
         S = S.to(tl.float32)
         M = M.to(tl.float32)
         for offset in range(count):
             now = tl.cast(offset, tl.int64)
             then = tl.minimum(now + 1, count - 1)
-            q = q_ahead.to(tl.float32)
-            q_ahead = tl.load(q_at + then * q_stride1 + wide_d * q_stride3, mask=in_d, other=0.0)
-            k = k_ahead.to(tl.float32)
-            k_ahead = tl.load(k_at + then * k_stride1 + wide_d * k_stride3, mask=in_d, other=0.0)
-            p = p_ahead.to(tl.float32)
-            p_ahead = tl.load(p_at + then * p_stride1 + wide_d * p_stride3, mask=in_d, other=0.0)
-            v = v_ahead.to(tl.float32)
-            v_ahead = tl.load(v_at + then * v_stride1 + wide_e * v_stride3, mask=in_e, other=0.0)
-            beta = beta_ahead.to(tl.float32)
-            beta_ahead = tl.load(beta_at + then * beta_stride1)
-            eta = eta_ahead.to(tl.float32)
-            eta_ahead = tl.load(eta_at + then * eta_stride1)
-            alpha = tl.exp(alpha_ahead.to(tl.float32))
-            alpha_ahead = tl.load(alpha_at + then * alpha_stride1)
-            mu = tl.exp(mu_ahead.to(tl.float32))
-            mu_ahead = tl.load(mu_at + then * mu_stride1)
+            q = q_prefetched.to(tl.float32)
+            q_prefetched = tl.load(q_at + then * q_stride1 + wide_d * q_stride3, mask=in_d, other=0.0)
+            k = k_prefetched.to(tl.float32)
+            k_prefetched = tl.load(k_at + then * k_stride1 + wide_d * k_stride3, mask=in_d, other=0.0)
+            p = p_prefetched.to(tl.float32)
+            p_prefetched = tl.load(p_at + then * p_stride1 + wide_d * p_stride3, mask=in_d, other=0.0)
+            v = v_prefetched.to(tl.float32)
+            v_prefetched = tl.load(v_at + then * v_stride1 + wide_e * v_stride3, mask=in_e, other=0.0)
+            beta = beta_prefetched.to(tl.float32)
+            beta_prefetched = tl.load(beta_at + then * beta_stride1)
+            eta = eta_prefetched.to(tl.float32)
+            eta_prefetched = tl.load(eta_at + then * eta_stride1)
+            alpha = tl.exp(alpha_prefetched.to(tl.float32))
+            alpha_prefetched = tl.load(alpha_at + then * alpha_stride1)
+            mu = tl.exp(mu_prefetched.to(tl.float32))
+            mu_prefetched = tl.load(mu_at + then * mu_stride1)
             p_S = tl.sum(p[:, None] * S, axis=0)
             t1 = mu * M - (eta * k)[:, None] * (v - p_S)[None, :]
             t2 = alpha * S - beta * t1

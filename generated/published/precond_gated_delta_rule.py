@@ -123,15 +123,15 @@ from chunkform.runtime.op.version import written_for
 
 written_for("0.1", __file__)
 
-from chunkform.runtime.chunk_kernels.chunk_layout import parts_for, places
+from chunkform.runtime.chunk_kernels.chunk_layout import chunk_layout, segments_for
 from chunkform.runtime.chunk_kernels.head_major import by_head
 from chunkform.runtime.chunk_kernels.kernels import (
-    border_sums, chained, chained_matrix, chunk_of, cumulate_beside, inverse, lasting, part_of,
-    place_of, power, span,
+    boundary_sums, chained, chained_matrix, chunk_of, cumulate_beside, inverse, lasting, place_of,
+    power, segment_of, span,
 )
 from chunkform.runtime.chunk_kernels.reductions import pair, total
 from chunkform.runtime.chunk_kernels.segment_maps import map_of_all
-from chunkform.runtime.chunk_kernels.segment_tails import LATE, is_zero, join_pieces, late_pieces
+from chunkform.runtime.chunk_kernels.segment_tails import TAIL_STEPS, is_zero, join_tails, tails_of
 from chunkform.runtime.chunk_kernels.split_precision import rounded_and_rest, rounded_to
 from chunkform.runtime.launch.launch import (
     DTYPES, by_launch, cdiv, choose, cotangent, launch, spread, steps, strides, whole, with_heads,
@@ -141,8 +141,8 @@ from chunkform.runtime.op.decode import Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK, call_of, chunks_of, dtype_of, from_chunks, from_heads, from_steps, in_parts, in_segments,
-    or_zeros, per_head, steps_first, steps_or_zeros,
+    CHUNK, call_of, chunks_of, dtype_of, from_boundaries, from_chunks, from_heads, from_steps,
+    in_segments, or_zeros, per_head, steps_first, steps_or_zeros,
 )
 from chunkform.runtime.torch_form.decays import decay_all, decay_in, decay_mask, decay_out, triangular_inverse
 from chunkform.runtime.torch_form.segment_maps import LONG_CHUNK, Segment, map_of_segment, over_chunks
@@ -469,7 +469,7 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     )
     t49 = k * t37
     # paired_S: g_t <S_{t-1}, dS_t>
-    (paired_S,) = in_parts(
+    (paired_S,) = from_boundaries(
         _backward_state_adjoint_7, (g, t49, w, beta, log_g, q, do, k, p, -beta * g), (S_0, dS_C), lead, CHUNK
     )
     gradients = {}
@@ -510,9 +510,9 @@ def _forward_states_1_composed(later, earlier):
     return (later[0] * earlier[0], (earlier[1] * later[0][..., None] + later[1]))
 
 
-def _forward_states_1_applied(parts, states):
+def _forward_states_1_applied(maps, states):
     """The states that leave a segment, from those that enter it."""
-    return ((states[0] * parts[0][..., None] + parts[1]),)
+    return ((states[0] * maps[0][..., None] + maps[1]),)
 
 
 def _forward_states_sweep_4(log_forget, x, A, lead, size):
@@ -561,10 +561,10 @@ def _forward_states_2_composed(later, earlier):
     return (a0, (later[1] + a1))
 
 
-def _forward_states_2_applied(parts, states):
+def _forward_states_2_applied(maps, states):
     """The states that leave a segment, from those that enter it."""
-    a0 = parts[0] @ states[0]
-    return ((a0 + parts[1]),)
+    a0 = maps[0] @ states[0]
+    return ((a0 + maps[1]),)
 
 
 def torch_forward_states(given, states, constants, exchange):
@@ -661,10 +661,10 @@ def _backward_states_1_composed(later, earlier):
     return (a0, (later[1] + a1))
 
 
-def _backward_states_1_applied(parts, states):
+def _backward_states_1_applied(maps, states):
     """The states that leave a segment, from those that enter it."""
-    a0 = parts[0] @ states[0]
-    return ((a0 + parts[1]),)
+    a0 = maps[0] @ states[0]
+    return ((a0 + maps[1]),)
 
 
 def _backward_states_sweep_5(log_g, q, do, x, x2, dS, lead, size):
@@ -738,9 +738,9 @@ def _backward_states_2_composed(later, earlier):
     return (earlier[0] * later[0], (later[1] + later[0][..., None] * earlier[1]))
 
 
-def _backward_states_2_applied(parts, states):
+def _backward_states_2_applied(maps, states):
     """The states that leave a segment, from those that enter it."""
-    return ((parts[1] + parts[0][..., None] * states[0]),)
+    return ((maps[1] + maps[0][..., None] * states[0]),)
 
 
 def torch_backward_states(given, states, constants, saved, cotangents, final_cotangents, exchange):
@@ -808,11 +808,11 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
     return {"S": dS_last, "A": dA_last}
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def forward_sweep_1(
     A_first, A_last, forget_sums, forget_rests, k_p, k_b, k_t, k_h, k_g, rate_by_head,
     read1_out,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     D: tl.constexpr, block_d: tl.constexpr, YIELD: tl.constexpr, WARPS: tl.constexpr,
     STAGES: tl.constexpr, PRODUCTS: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
     EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
@@ -821,7 +821,7 @@ def forward_sweep_1(
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
     sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -881,14 +881,14 @@ def forward_sweep_1(
         A = sums + (kept * A)  # (54) kept A + (k^2)^T (rate . until)
     if YIELD:
         if A_last is not None:
-            if part == parts - 1:
-                tl.store(A_last + (sh // H // parts * H + h) * D + d, A, mask=d_ok)
+            if segment == segments - 1:
+                tl.store(A_last + (sh // H // segments * H + h) * D + d, A, mask=d_ok)
     else:
         tl.store(A_last + sh * D + d, A, mask=d_ok)
 
 
 @triton.jit(do_not_specialize=["T", "count"])
-def forward_rows_1(
+def forward_per_step_1(
     k_p, k_b, k_t, k_h, k_g, center_p, rate_p, rate_b, rate_t, rate_h, rate_g,
     forget_p, forget_b, forget_t, forget_h, forget_g,
     read1_p, read1_b, read1_t, read1_h, read1_g, ahead1_out,
@@ -925,7 +925,7 @@ def forward_rows_1(
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def forward_prepare_2(
+def forward_prologue_2(
     matrix1, g_sums, g_rests, beta_by_head, k_p, k_b, k_t, k_h, k_g,
     ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g, matrix2, q_p, q_b, q_t, q_h, q_g,
     T, H, chunks, begins, stops, programs,
@@ -981,15 +981,15 @@ def forward_prepare_2(
         )  # ((q (ahead1)^T) . m) diag(beta)
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def forward_sweep_2(
-    S_first, S_last, S_linear, S_late, S_late_map, S_live, k_p, k_b, k_t, k_h, k_g, g_sums,
+    S_first, S_last, S_linear, S_tail, S_tail_map, S_live, k_p, k_b, k_t, k_h, k_g, g_sums,
     g_rests, v_p, v_b, v_t, v_h, v_g, matrix1, q_p, q_b, q_t, q_h, q_g, matrix2, write1_out,
     o_out, beta_by_head, ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
-    PIECE: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
+    TAIL: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """An inter-chunk sweep forwards in time, which carries a tile of S."""
@@ -999,7 +999,7 @@ def forward_sweep_2(
     tile = tl.program_id(0) % tiles
     sh = (tl.program_id(0) // tiles).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -1027,9 +1027,9 @@ def forward_sweep_2(
         S = S + (S_slice,)
         d = d + (d_slice,)
         d_ok = d_ok + (d_ok_slice,)
-    if PIECE > 0:
-        edge = tl.maximum(count - LATE // C, 0)
-        if PIECE == 1:
+    if TAIL > 0:
+        edge = tl.maximum(count - TAIL_STEPS // C, 0)
+        if TAIL == 1:
             begin, first, count = begin + edge * C, first + edge, count - edge
             live = 0
         else:
@@ -1108,9 +1108,9 @@ def forward_sweep_2(
     for n_d in tl.static_range((D + block_d - 1) // block_d):
         if YIELD:
             if S_last is not None:
-                if part == parts - 1:
+                if segment == segments - 1:
                     tl.store(
-                        S_last + (sh // H // parts * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
+                        S_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
                         S[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         elif S_last is not None:
@@ -1122,17 +1122,17 @@ def forward_sweep_2(
                 S_linear + sh * D * D + d[n_d][None, :] * D + column[:, None], S[n_d],
                 mask=column_ok[:, None] & d_ok[n_d][None, :],
             )
-        if PIECE == 1 and S_last is not None:
+        if TAIL == 1 and S_last is not None:
             tl.store(
-                S_late + sh * D * E + d[n_d][None, :] * E + e[:, None], S[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None]
+                S_tail + sh * D * E + d[n_d][None, :] * E + e[:, None], S[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None]
             )
-        if PIECE == 1 and S_linear is not None:
+        if TAIL == 1 and S_linear is not None:
             tl.store(
-                S_late_map + sh * D * D + d[n_d][None, :] * D + column[:, None], S[n_d],
+                S_tail_map + sh * D * D + d[n_d][None, :] * D + column[:, None], S[n_d],
                 mask=column_ok[:, None] & d_ok[n_d][None, :],
             )
             live = tl.maximum(live, tl.max(tl.where(S[n_d] != 0.0, 1, 0)))
-    if PIECE == 1 and S_linear is not None:
+    if TAIL == 1 and S_linear is not None:
         if tile >= (0 if S_last is None else tl.cdiv(E, block_e)):
             tl.store(
                 S_live + sh * ((D + block_e - 1) // block_e) + tile - (0 if S_last is None else tl.cdiv(E, block_e)),
@@ -1159,120 +1159,122 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     center = with_heads(center, H)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "c7cdc76751f1ae02")
-    lay = places(packed, (B, T, H), config.chunk)
-    parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
+    config = choose(some.dtype, (D, E), "3b925f8ba84033a4")
+    layout = chunk_layout(packed, (B, T, H), config.chunk)
+    segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))
     A_first = whole(states.get("A"))
     A_starts = A_first
     S_first = whole(states.get("S"))
     S_starts = S_first
-    forget_sums, forget_rests, forget_extents, rate_by_head = cumulate_beside(forget, rate, lay, config.exact)
+    forget_sums, forget_rests, forget_extents, rate_by_head = cumulate_beside(forget, rate, layout, config.exact)
     forget_extents = None
-    if parts > 1 or exchange is not None:
-        A_ends = some.new_empty((B * parts, H, D), dtype=torch.float32)
-        walk = config.walk(
+    if segments > 1 or exchange is not None:
+        A_ends = some.new_empty((B * segments, H, D), dtype=torch.float32)
+        sweep = config.sweep(
             D, 0,
             forget_sums.element_size() + forget_sums.element_size() + rate_by_head.element_size(),
             k.element_size(), elements=True,
         )
         launch(
-            forward_sweep_1, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+            forward_sweep_1, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
             None, A_ends, forget_sums, forget_rests, k, *strides(k, H), rate_by_head, None,
-            *lay.walked, parts, lay.length(parts),
-            D=D, block_d=walk.tile, YIELD=False, WARPS=walk.warps, STAGES=walk.stages,
-            PRODUCTS=walk.products, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
-            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2,
-            maxnreg=walk.registers,
+            *layout.swept, segments, layout.length(segments),
+            D=D, block_d=sweep.tile, YIELD=False, WARPS=sweep.warps, STAGES=sweep.stages,
+            PRODUCTS=sweep.products, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2,
+            maxnreg=sweep.registers,
         )
         if exchange is not None:  # other segments of the sequence are elsewhere
             A_coming = exchange.begin(
                 (
                     map_of_all(
-                        "A", A_first, A_ends, lay, parts, True, decay=(forget_sums, forget_rests),
-                        axis=0, exact=config.exact,
+                        "A", A_first, A_ends, layout, segments, True,
+                        decay=(forget_sums, forget_rests), axis=0, exact=config.exact,
                     ),
                 )
             )
-    if parts > 1 or exchange is not None:
+    if segments > 1 or exchange is not None:
         if exchange is not None:
             ((A_first, A_starts),) = A_coming()
         else:
-            A_starts = chained(A_first, A_ends, lay, parts, True, (forget_sums, forget_rests), None, config.exact)
+            A_starts = chained(A_first, A_ends, layout, segments, True, (forget_sums, forget_rests), None, config.exact)
     A_ends = None
     read1 = some.new_empty((B, T, H, D), dtype=some.dtype)
-    A_last = some.new_empty((lay.sequences, H, D), dtype=torch.float32) if finals else None
-    walk = config.walk(
+    A_last = some.new_empty((layout.sequences, H, D), dtype=torch.float32) if finals else None
+    sweep = config.sweep(
         D, 0, forget_sums.element_size() + forget_sums.element_size() + rate_by_head.element_size(),
         k.element_size(), elements=True,
     )
     launch(
-        forward_sweep_1, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+        forward_sweep_1, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
         A_starts, A_last, forget_sums, forget_rests, k, *strides(k, H), rate_by_head, read1,
-        *lay.walked, parts, lay.length(parts),
-        D=D, block_d=walk.tile, YIELD=True, WARPS=walk.warps, STAGES=walk.stages,
-        PRODUCTS=walk.products, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
-        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2,
-        maxnreg=walk.registers,
+        *layout.swept, segments, layout.length(segments),
+        D=D, block_d=sweep.tile, YIELD=True, WARPS=sweep.warps, STAGES=sweep.stages,
+        PRODUCTS=sweep.products, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2,
+        maxnreg=sweep.registers,
     )
     forget_rests = None
     ahead1 = some.new_empty((B, T, H, D), dtype=torch.float32)
     launch(
-        forward_rows_1, (cdiv(B * T, config.rows(config.padded(D))) * H,),
+        forward_per_step_1, (cdiv(B * T, config.rows(config.padded(D))) * H,),
         k, *strides(k, H), center, rate, *strides(rate, H), forget, *strides(forget, H),
         read1, *strides(read1, H), ahead1,
         T, H, B * T,
         D=D, block_d=config.padded(D), ROWS=config.rows(config.padded(D)), num_warps=4,
     )
     read1 = None
-    g_sums, g_rests, g_extents, beta_by_head = cumulate_beside(g, beta, lay, config.exact)
+    g_sums, g_rests, g_extents, beta_by_head = cumulate_beside(g, beta, layout, config.exact)
     g_extents = None
-    matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
-    matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+    matrix1 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
+    matrix2 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
     launch(
-        forward_prepare_2, (config.queues(lay.programs),),
+        forward_prologue_2, (config.queues(layout.programs),),
         matrix1, g_sums, g_rests, beta_by_head, k, *strides(k, H), ahead1, *strides(ahead1, H),
         matrix2, q, *strides(q, H),
-        *lay.at_once, lay.programs,
+        *layout.at_once, layout.programs,
         D=D, block_d=config.padded(D), CHUNK=config.chunk,
         STAGES=config.queued(config.padded(D) * (k.element_size() + ahead1.element_size() + q.element_size()), config.chunk),
-        C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
-        DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=255,
+        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
     )
-    if parts > 1 or exchange is not None:
-        S_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
-        S_linear = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
-        walk = config.walk(
+    if segments > 1 or exchange is not None:
+        S_ends = some.new_empty((B * segments, H, D, E), dtype=torch.float32)
+        S_linear = some.new_empty((B * segments, H, D, D), dtype=torch.float32)
+        sweep = config.sweep(
             E, config.padded(D) * (k.element_size() + ahead1.element_size()),
             g_sums.element_size() + beta_by_head.element_size() + config.chunk * matrix1.element_size(),
             v.element_size(), elements=True, programs=config.crowd(config.padded(D)),
         )
-        late = late_pieces(S_ends, S_linear, lay.length(parts), walk.tile)
-        for piece, ends, linear in by_launch(S_ends, S_linear, walk.programs, late):
+        tails = tails_of(S_ends, S_linear, layout.length(segments), sweep.tile)
+        for tail, ends, linear in by_launch(S_ends, S_linear, sweep.programs, tails):
             launch(
-                forward_sweep_2, (lay.sequences * parts * H * (cdiv(E, walk.tile) * (ends is not None) + cdiv(D, walk.tile) * (linear is not None)),),
-                None, ends, linear, late and late.ends, late and late.linear, late and late.live,
+                forward_sweep_2, (layout.sequences * segments * H * (cdiv(E, sweep.tile) * (ends is not None) + cdiv(D, sweep.tile) * (linear is not None)),),
+                None, ends, linear, tails and tails.ends, tails and tails.linear, tails and tails.live,
                 k, *strides(k, H), g_sums, g_rests, v, *strides(v, H), matrix1, q, *strides(q, H), matrix2,
                 None, None, beta_by_head, ahead1, *strides(ahead1, H),
-                *lay.walked, parts, lay.length(parts),
-                D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=False,
-                WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, PIECE=piece, C=config.chunk,
-                LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-                num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+                *layout.swept, segments, layout.length(segments),
+                D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False,
+                WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, TAIL=tail, C=config.chunk,
+                LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+                num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
             )
-        join_pieces(late, S_ends, S_linear, 0)
-        late = None
+        join_tails(tails, S_ends, S_linear, 0)
+        tails = None
         if exchange is not None:  # other segments of the sequence are elsewhere
-            S_coming = exchange.begin((map_of_all("S", S_first, S_ends, lay, parts, True, linear=S_linear, axis=0),))
-    if parts > 1 or exchange is not None:
+            S_coming = exchange.begin(
+                (map_of_all("S", S_first, S_ends, layout, segments, True, linear=S_linear, axis=0),)
+            )
+    if segments > 1 or exchange is not None:
         if exchange is not None:
             ((S_first, S_starts),) = S_coming()
         else:
-            S_starts = chained_matrix(S_first, S_ends, S_linear, lay, parts, True, along=0)
+            S_starts = chained_matrix(S_first, S_ends, S_linear, layout, segments, True, along=0)
     S_ends = None
     write1 = some.new_empty((B, T, H, E), dtype=some.dtype) if needs_backward else None
     o = some.new_empty((B, T, H, E), dtype=some.dtype)
-    S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if finals else None
-    walk = config.walk(
+    S_last = some.new_empty((layout.sequences, H, D, E), dtype=torch.float32) if finals else None
+    sweep = config.sweep(
         E, config.padded(D) * (k.element_size() + q.element_size() + ahead1.element_size()),
         g_sums.element_size()
         + beta_by_head.element_size()
@@ -1280,15 +1282,15 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         elements=True,
     )
     launch(
-        forward_sweep_2, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+        forward_sweep_2, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
         S_starts, S_last, None, None, None, None, k, *strides(k, H), g_sums, g_rests,
         v, *strides(v, H), matrix1, q, *strides(q, H), matrix2, write1, o, beta_by_head,
         ahead1, *strides(ahead1, H),
-        *lay.walked, parts, lay.length(parts),
-        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=True,
-        WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, PIECE=0, C=config.chunk,
-        LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-        num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+        *layout.swept, segments, layout.length(segments),
+        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True,
+        WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, TAIL=0, C=config.chunk,
+        LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
     )
     ahead1 = g_rests = matrix1 = matrix2 = None
     saved = {}
@@ -1301,16 +1303,16 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     if needs_backward:
         saved |= {"a8c81a3feb": write1}
     write1 = None
-    if parts > 1:
+    if segments > 1:
         saved |= {"A starts": A_starts, "S starts": S_starts}
-    if parts > 1 or exchange is not None:
+    if segments > 1 or exchange is not None:
         saved |= {"S linear": S_linear}
     S_linear = None
     return {"o": o}, {"A": A_last, "S": S_last}, saved
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def backward_prepare_1(
+def backward_prologue_1(
     matrix1, forget_sums, forget_rests, rate_by_head, matrix2, g_sums, g_rests,
     do_p, do_b, do_t, do_h, do_g, write1_p, write1_b, write1_t, write1_h, write1_g, matrix3,
     matrix4, beta_by_head,
@@ -1375,11 +1377,11 @@ def backward_prepare_1(
         )  # ((do write1^T) . m) diag(beta)
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_1(
     A_first, A_last, forget_sums, forget_rests, k_p, k_b, k_t, k_h, k_g, matrix1, read1_out,
     rate_by_head,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     D: tl.constexpr, block_d: tl.constexpr, YIELD: tl.constexpr, WARPS: tl.constexpr,
     STAGES: tl.constexpr, PRODUCTS: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
     EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
@@ -1388,7 +1390,7 @@ def backward_sweep_1(
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
     sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -1440,7 +1442,7 @@ def backward_sweep_1(
 
 
 @triton.jit(do_not_specialize=["T", "count"])
-def backward_rows_1(
+def backward_per_step_1(
     k_p, k_b, k_t, k_h, k_g, center_p, rate_p, rate_b, rate_t, rate_h, rate_g,
     forget_p, forget_b, forget_t, forget_h, forget_g,
     read1_p, read1_b, read1_t, read1_h, read1_g, ahead1_out,
@@ -1477,7 +1479,7 @@ def backward_rows_1(
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def backward_prepare_2(
+def backward_prologue_2(
     matrix6, g_sums, g_rests, q_p, q_b, q_t, q_h, q_g,
     ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g, matrix5, k_p, k_b, k_t, k_h, k_g,
     beta_by_head,
@@ -1534,13 +1536,13 @@ def backward_prepare_2(
         tl.store(matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], solved)  # solved
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_2(
     dS_first, dS_last, ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g, g_sums, g_rests,
     do_p, do_b, do_t, do_h, do_g, matrix6, matrix5, beta_by_head,
     write1_p, write1_b, write1_t, write1_h, write1_g, dv_out, dbeta_1_out,
     k_p, k_b, k_t, k_h, k_g, q_p, q_b, q_t, q_h, q_g,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
     C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
@@ -1550,7 +1552,7 @@ def backward_sweep_2(
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
     sh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -1663,9 +1665,9 @@ def backward_sweep_2(
     for n_d in tl.static_range((D + block_d - 1) // block_d):
         if YIELD:
             if dS_last is not None:
-                if part == 0:
+                if segment == 0:
                     tl.store(
-                        dS_last + (sh // H // parts * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
+                        dS_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
                         dS[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         else:
@@ -1676,7 +1678,7 @@ def backward_sweep_2(
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def backward_prepare_3(
+def backward_prologue_3(
     matrix7, g_sums, g_rests, dv_p, dv_b, dv_t, dv_h, dv_g,
     write1_p, write1_b, write1_t, write1_h, write1_g, matrix8, beta_by_head,
     T, H, chunks, begins, stops, programs,
@@ -1723,14 +1725,14 @@ def backward_prepare_3(
         )  # ((dv write1^T) . m) diag(beta)
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_3(
     dS_first, beta_by_head, ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g, g_sums, g_rests,
     write1_p, write1_b, write1_t, write1_h, write1_g, S_out_late__out, k_p, k_b, k_t, k_h, k_g,
     matrix7, q_p, q_b, q_t, q_h, q_g, matrix2, rate_by_head,
     read1_p, read1_b, read1_t, read1_h, read1_g, read2_out, center_p, forget_by_head, dk_2_out,
     dcenter_2_out, dv_p, dv_b, dv_t, dv_h, dv_g, do_p, do_b, do_t, do_h, do_g,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
     C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
@@ -1740,7 +1742,7 @@ def backward_sweep_3(
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
     sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -2233,7 +2235,7 @@ def backward_sweep_3(
 
 
 @triton.jit(do_not_specialize=["T", "count"])
-def backward_rows_2(
+def backward_per_step_2(
     k_p, k_b, k_t, k_h, k_g, rate_p, rate_b, rate_t, rate_h, rate_g,
     forget_p, forget_b, forget_t, forget_h, forget_g,
     read1_p, read1_b, read1_t, read1_h, read1_g, center_p,
@@ -2287,7 +2289,7 @@ def backward_rows_2(
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def backward_prepare_4(
+def backward_prologue_4(
     matrix9, ahead2_p, ahead2_b, ahead2_t, ahead2_h, ahead2_g, k_p, k_b, k_t, k_h, k_g,
     forget_sums, forget_rests,
     T, H, chunks, begins, stops, programs,
@@ -2331,11 +2333,11 @@ def backward_prepare_4(
         )  # m . ((ahead2) (k^2)^T)
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_4(
     dA_first, dA_last, k_p, k_b, k_t, k_h, k_g, forget_sums, forget_rests, matrix9, drate_out,
     ahead2_p, ahead2_b, ahead2_t, ahead2_h, ahead2_g,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     D: tl.constexpr, block_d: tl.constexpr, YIELD: tl.constexpr, WARPS: tl.constexpr,
     STAGES: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
@@ -2343,7 +2345,7 @@ def backward_sweep_4(
     """An inter-chunk sweep backwards in time, which carries a tile of dA."""
     sh = tl.program_id(0).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -2411,18 +2413,18 @@ def backward_sweep_4(
     for n_d in tl.static_range((D + block_d - 1) // block_d):
         if YIELD:
             if dA_last is not None:
-                if part == 0:
-                    tl.store(dA_last + (sh // H // parts * H + h) * D + d[n_d], dA[n_d], mask=d_ok[n_d])
+                if segment == 0:
+                    tl.store(dA_last + (sh // H // segments * H + h) * D + d[n_d], dA[n_d], mask=d_ok[n_d])
         else:
             tl.store(dA_last + sh * D + d[n_d], dA[n_d], mask=d_ok[n_d])
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_5(
     dA_first, forget_sums, forget_rests, ahead2_p, ahead2_b, ahead2_t, ahead2_h, ahead2_g,
     matrix3, rate_by_head, k_p, k_b, k_t, k_h, k_g, dk_2_p, dk_2_b, dk_2_t, dk_2_h, dk_2_g,
     read1_p, read1_b, read1_t, read1_h, read1_g, dk_4_out, forget_by_head, dlog_forget_4_out,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     D: tl.constexpr, block_d: tl.constexpr, YIELD: tl.constexpr, WARPS: tl.constexpr,
     STAGES: tl.constexpr, PRODUCTS: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr,
     EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
@@ -2431,7 +2433,7 @@ def backward_sweep_5(
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
     sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -2522,7 +2524,7 @@ def backward_sweep_5(
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def backward_prepare_6(
+def backward_prologue_6(
     g_sums, g_rests, beta_by_head, q_p, q_b, q_t, q_h, q_g,
     ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g, do_p, do_b, do_t, do_h, do_g,
     write1_p, write1_b, write1_t, write1_h, write1_g, k_p, k_b, k_t, k_h, k_g,
@@ -2597,14 +2599,14 @@ def backward_prepare_6(
     tl.store(own2_out + (bh * 1 + 0) * T + t0 + i, sums3, mask=i_ok)  # S: own.early, rows
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_6(
     S_first, S_last, g_sums, g_rests, q_p, q_b, q_t, q_h, q_g, do_p, do_b, do_t, do_h, do_g,
     k_p, k_b, k_t, k_h, k_g, dv_p, dv_b, dv_t, dv_h, dv_g, S_in_late__out, S_in_early__out,
     ahead1_p, ahead1_b, ahead1_t, ahead1_h, ahead1_g, matrix4, matrix8,
     dk_4_p, dk_4_b, dk_4_t, dk_4_h, dk_4_g, dq_out, dk_out, beta_by_head,
     write1_p, write1_b, write1_t, write1_h, write1_g,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, PRODUCTS: tl.constexpr,
     READ: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
@@ -2614,7 +2616,7 @@ def backward_sweep_6(
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
     sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -2769,7 +2771,7 @@ def backward_sweep_6(
 
 
 @triton.jit(do_not_specialize=["T", "count"])
-def backward_rows_3(
+def backward_per_step_3(
     dcenter_2_sums, dcenter_2_n, dcenter_summed_out,
     T, H, count,
     ROWS: tl.constexpr,
@@ -2809,15 +2811,15 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     center = with_heads(center, H)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "c7cdc76751f1ae02")
-    lay = places(packed, (B, T, H), config.chunk)
-    parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
+    config = choose(some.dtype, (D, E), "3b925f8ba84033a4")
+    layout = chunk_layout(packed, (B, T, H), config.chunk)
+    segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))
     A_first = whole(states.get("A"))
     S_first = whole(states.get("S"))
     dA_first = dA_starts = whole(final_cotangents.get("A"))
     dS_first = dS_starts = whole(final_cotangents.get("S"))
-    A_starts = saved["A starts"] if parts > 1 else A_first
-    S_starts = saved["S starts"] if parts > 1 else S_first
+    A_starts = saved["A starts"] if segments > 1 else A_first
+    S_starts = saved["S starts"] if segments > 1 else S_first
     write1 = saved["a8c81a3feb"]
     do = cotangent(cotangents.get("o"), some, (B, T, H, E))
     if "forget_sums" in saved:
@@ -2825,34 +2827,34 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             saved["forget_sums"], None, None, saved["rate_by_head"],
         )
     else:
-        forget_sums, forget_rests, forget_extents, rate_by_head = cumulate_beside(forget, rate, lay, config.exact)
+        forget_sums, forget_rests, forget_extents, rate_by_head = cumulate_beside(forget, rate, layout, config.exact)
     forget_extents = None
     if "g_sums" in saved:
         g_sums, g_rests, g_extents, beta_by_head = saved["g_sums"], None, None, saved["beta_by_head"]
     else:
-        g_sums, g_rests, g_extents, beta_by_head = cumulate_beside(g, beta, lay, config.exact)
+        g_sums, g_rests, g_extents, beta_by_head = cumulate_beside(g, beta, layout, config.exact)
     g_extents = None
-    matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
-    matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
-    matrix3 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
-    matrix4 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+    matrix1 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
+    matrix2 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
+    matrix3 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
+    matrix4 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
     launch(
-        backward_prepare_1, (config.queues(lay.programs),),
+        backward_prologue_1, (config.queues(layout.programs),),
         matrix1, forget_sums, forget_rests, rate_by_head, matrix2, g_sums, g_rests,
         do, *strides(do, H), write1, *strides(write1, H), matrix3, matrix4, beta_by_head,
-        *lay.at_once, lay.programs,
+        *layout.at_once, layout.programs,
         E=E, block_e=config.padded(E), CHUNK=config.chunk,
         STAGES=config.queued(config.padded(E) * (do.element_size() + write1.element_size()), config.chunk),
-        C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
-        DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=255,
+        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
     )
     read1 = some.new_empty((B, T, H, D), dtype=some.dtype)
     A_last = (
-        some.new_empty((lay.sequences * parts, H, D), dtype=torch.float32)
-        if dA_first is not None or parts > 1 or exchange is not None
+        some.new_empty((layout.sequences * segments, H, D), dtype=torch.float32)
+        if dA_first is not None or segments > 1 or exchange is not None
         else None
     )
-    walk = config.walk(
+    sweep = config.sweep(
         D, 0,
         forget_sums.element_size()
         + forget_sums.element_size()
@@ -2860,40 +2862,40 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         + config.chunk * matrix1.element_size(), k.element_size(), elements=True,
     )
     launch(
-        backward_sweep_1, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+        backward_sweep_1, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
         A_starts, A_last, forget_sums, forget_rests, k, *strides(k, H), matrix1, read1,
         rate_by_head,
-        *lay.walked, parts, lay.length(parts),
-        D=D, block_d=walk.tile, YIELD=True, WARPS=walk.warps, STAGES=walk.stages,
-        PRODUCTS=walk.products, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
-        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2,
-        maxnreg=walk.registers,
+        *layout.swept, segments, layout.length(segments),
+        D=D, block_d=sweep.tile, YIELD=True, WARPS=sweep.warps, STAGES=sweep.stages,
+        PRODUCTS=sweep.products, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2,
+        maxnreg=sweep.registers,
     )
     A_last = matrix1 = None
     ahead1 = some.new_empty((B, T, H, D), dtype=torch.float32)
     launch(
-        backward_rows_1, (cdiv(B * T, config.rows(config.padded(D))) * H,),
+        backward_per_step_1, (cdiv(B * T, config.rows(config.padded(D))) * H,),
         k, *strides(k, H), center, rate, *strides(rate, H), forget, *strides(forget, H),
         read1, *strides(read1, H), ahead1,
         T, H, B * T,
         D=D, block_d=config.padded(D), ROWS=config.rows(config.padded(D)), num_warps=4,
     )
-    matrix6 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
-    matrix5 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+    matrix6 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
+    matrix5 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
     launch(
-        backward_prepare_2, (config.queues(lay.programs),),
+        backward_prologue_2, (config.queues(layout.programs),),
         matrix6, g_sums, g_rests, q, *strides(q, H), ahead1, *strides(ahead1, H), matrix5,
         k, *strides(k, H), beta_by_head,
-        *lay.at_once, lay.programs,
+        *layout.at_once, layout.programs,
         D=D, block_d=config.padded(D), CHUNK=config.chunk,
         STAGES=config.queued(config.padded(D) * (q.element_size() + ahead1.element_size() + k.element_size()), config.chunk),
-        C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
-        DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=255,
+        C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+        DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
     )
-    if parts > 1 or exchange is not None:
-        dS_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
+    if segments > 1 or exchange is not None:
+        dS_ends = some.new_empty((B * segments, H, D, E), dtype=torch.float32)
         dS_linear = saved["S linear"].mT
-        walk = config.walk(
+        sweep = config.sweep(
             E, config.padded(D) * (ahead1.element_size() + k.element_size() + q.element_size()),
             g_sums.element_size()
             + beta_by_head.element_size()
@@ -2901,30 +2903,30 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             elements=True,
         )
         launch(
-            backward_sweep_2, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+            backward_sweep_2, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
             None, dS_ends, ahead1, *strides(ahead1, H), g_sums, g_rests, do, *strides(do, H), matrix6,
             matrix5, beta_by_head, write1, *strides(write1, H), None, None, k, *strides(k, H),
             q, *strides(q, H),
-            *lay.walked, parts, lay.length(parts),
-            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=False,
-            WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
-            LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+            *layout.swept, segments, layout.length(segments),
+            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False,
+            WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
+            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
         if exchange is not None:  # other segments of the sequence are elsewhere
             dS_coming = exchange.begin(
-                (map_of_all("S", dS_first, dS_ends, lay, parts, False, linear=dS_linear, axis=0),)
+                (map_of_all("S", dS_first, dS_ends, layout, segments, False, linear=dS_linear, axis=0),)
             )
-    if parts > 1 or exchange is not None:
+    if segments > 1 or exchange is not None:
         if exchange is not None:
             ((dS_first, dS_starts),) = dS_coming()
         else:
-            dS_starts = chained_matrix(dS_first, dS_ends, dS_linear, lay, parts, False, along=0)
+            dS_starts = chained_matrix(dS_first, dS_ends, dS_linear, layout, segments, False, along=0)
     dS_ends = None
     dv = some.new_empty((B, T, H, E), dtype=some.dtype)
     dbeta_1 = some.new_empty((B, H, cdiv(E, min(config.tile, config.padded(E))) * config.warps, T), dtype=torch.float32)
-    dS_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if needs & {"S"} else None
-    walk = config.walk(
+    dS_last = some.new_empty((layout.sequences, H, D, E), dtype=torch.float32) if needs & {"S"} else None
+    sweep = config.sweep(
         E, config.padded(D) * (ahead1.element_size() + k.element_size() + q.element_size()),
         g_sums.element_size()
         + beta_by_head.element_size()
@@ -2932,29 +2934,29 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         do.element_size() + write1.element_size(), elements=True,
     )
     launch(
-        backward_sweep_2, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+        backward_sweep_2, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
         dS_starts, dS_last, ahead1, *strides(ahead1, H), g_sums, g_rests, do, *strides(do, H),
         matrix6, matrix5, beta_by_head, write1, *strides(write1, H), dv, dbeta_1, k, *strides(k, H),
         q, *strides(q, H),
-        *lay.walked, parts, lay.length(parts),
-        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=True,
-        WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
-        LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-        num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+        *layout.swept, segments, layout.length(segments),
+        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True,
+        WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
+        LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+        num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
     )
     matrix5 = matrix6 = None
     if needs & {"A", "center", "forget", "g", "k", "q", "rate"}:
-        matrix7 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
-        matrix8 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+        matrix7 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
+        matrix8 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk))
         launch(
-            backward_prepare_3, (config.queues(lay.programs),),
+            backward_prologue_3, (config.queues(layout.programs),),
             matrix7, g_sums, g_rests, dv, *strides(dv, H), write1, *strides(write1, H), matrix8,
             beta_by_head,
-            *lay.at_once, lay.programs,
+            *layout.at_once, layout.programs,
             E=E, block_e=config.padded(E), CHUNK=config.chunk,
             STAGES=config.queued(config.padded(E) * (dv.element_size() + write1.element_size()), config.chunk),
-            C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
-            DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=255,
+            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
         )
     forget_by_head = by_head(forget, H)
     if needs & {"A", "center", "forget", "g", "k", "q", "rate"}:
@@ -2966,7 +2968,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         S_out_late_ = some.new_empty(
             (B, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps, T), dtype=torch.float32
         )
-        walk = config.walk(
+        sweep = config.sweep(
             D, config.padded(E) * (write1.element_size() + dv.element_size() + do.element_size()),
             beta_by_head.element_size()
             + g_sums.element_size()
@@ -2977,22 +2979,22 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             elements=True,
         )
         launch(
-            backward_sweep_3, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+            backward_sweep_3, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
             dS_starts, beta_by_head, ahead1, *strides(ahead1, H), g_sums, g_rests,
             write1, *strides(write1, H), S_out_late_, k, *strides(k, H), matrix7, q, *strides(q, H),
             matrix2, rate_by_head, read1, *strides(read1, H), read2, center, forget_by_head, dk_2,
             dcenter_2, dv, *strides(dv, H), do, *strides(do, H),
-            *lay.walked, parts, lay.length(parts),
-            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=walk.tile, YIELD=True,
-            WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, C=config.chunk,
-            LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-            num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+            *layout.swept, segments, layout.length(segments),
+            E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=sweep.tile, YIELD=True,
+            WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, C=config.chunk,
+            LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
         )
     matrix2 = matrix7 = None
     if needs & {"A", "center", "forget", "g", "k", "q", "rate"}:
         ahead2 = some.new_empty((B, T, H, D), dtype=torch.float32)
         launch(
-            backward_rows_2, (cdiv(B * T, config.rows(config.padded(D))) * H,),
+            backward_per_step_2, (cdiv(B * T, config.rows(config.padded(D))) * H,),
             k, *strides(k, H), rate, *strides(rate, H), forget, *strides(forget, H),
             read1, *strides(read1, H), center, beta, *strides(beta, H), read2, *strides(read2, H),
             ahead2,
@@ -3001,62 +3003,64 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         )
     read2 = None
     if needs & {"A", "forget", "g", "k", "q", "rate"}:
-        matrix9 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
+        matrix9 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk), dtype=torch.float32)
         launch(
-            backward_prepare_4, (config.queues(lay.programs),),
+            backward_prologue_4, (config.queues(layout.programs),),
             matrix9, ahead2, *strides(ahead2, H), k, *strides(k, H), forget_sums, forget_rests,
-            *lay.at_once, lay.programs,
+            *layout.at_once, layout.programs,
             D=D, block_d=config.padded(D), CHUNK=config.chunk,
             STAGES=config.queued(config.padded(D) * (ahead2.element_size() + k.element_size()), config.chunk),
-            C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
-            DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=255,
+            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=255,
         )
     if needs & {"A", "forget", "g", "k", "q", "rate"}:
-        if parts > 1 or exchange is not None:
-            dA_ends = some.new_empty((B * parts, H, D), dtype=torch.float32)
-            walk = config.walk(None, config.padded(D) * ahead2.element_size(), forget_sums.element_size(), 0)
+        if segments > 1 or exchange is not None:
+            dA_ends = some.new_empty((B * segments, H, D), dtype=torch.float32)
+            sweep = config.sweep(None, config.padded(D) * ahead2.element_size(), forget_sums.element_size(), 0)
             launch(
-                backward_sweep_4, (lay.sequences * parts * H,),
+                backward_sweep_4, (layout.sequences * segments * H,),
                 None, dA_ends, k, *strides(k, H), forget_sums, forget_rests, matrix9, None,
                 ahead2, *strides(ahead2, H),
-                *lay.walked, parts, lay.length(parts),
-                D=D, block_d=min(config.slice, config.padded(D)), YIELD=False, WARPS=walk.warps,
-                STAGES=walk.stages, C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
-                DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+                *layout.swept, segments, layout.length(segments),
+                D=D, block_d=min(config.slice, config.padded(D)), YIELD=False, WARPS=sweep.warps,
+                STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+                EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2,
+                maxnreg=sweep.registers,
             )
             if exchange is not None:  # other segments of the sequence are elsewhere
                 dA_coming = exchange.begin(
                     (
                         map_of_all(
-                            "A", dA_first, dA_ends, lay, parts, False,
+                            "A", dA_first, dA_ends, layout, segments, False,
                             decay=(forget_sums, forget_rests), axis=0, exact=config.exact,
                         ),
                     )
                 )
     if needs & {"A", "forget", "g", "k", "q", "rate"}:
-        if parts > 1 or exchange is not None:
+        if segments > 1 or exchange is not None:
             if exchange is not None:
                 ((dA_first, dA_starts),) = dA_coming()
             else:
                 dA_starts = chained(
-                    dA_first, dA_ends, lay, parts, False, (forget_sums, forget_rests), None, config.exact
+                    dA_first, dA_ends, layout, segments, False, (forget_sums, forget_rests), None, config.exact
                 )
     dA_ends = None
     if needs & {"A", "rate"}:
         drate = some.new_empty((B, T, H), dtype=some.dtype)
-        dA_last = some.new_empty((lay.sequences, H, D), dtype=torch.float32) if needs & {"A"} else None
-        walk = config.walk(
+        dA_last = some.new_empty((layout.sequences, H, D), dtype=torch.float32) if needs & {"A"} else None
+        sweep = config.sweep(
             None, config.padded(D) * (k.element_size() + ahead2.element_size()),
             forget_sums.element_size() + config.chunk * matrix9.element_size(), 0,
         )
         launch(
-            backward_sweep_4, (lay.sequences * parts * H,),
+            backward_sweep_4, (layout.sequences * segments * H,),
             dA_starts, dA_last, k, *strides(k, H), forget_sums, forget_rests, matrix9, drate,
             ahead2, *strides(ahead2, H),
-            *lay.walked, parts, lay.length(parts),
-            D=D, block_d=min(config.slice, config.padded(D)), YIELD=True, WARPS=walk.warps,
-            STAGES=walk.stages, C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
-            DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+            *layout.swept, segments, layout.length(segments),
+            D=D, block_d=min(config.slice, config.padded(D)), YIELD=True, WARPS=sweep.warps,
+            STAGES=sweep.stages, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2,
+            maxnreg=sweep.registers,
         )
     matrix9 = None
     if needs & {"forget", "g", "k", "q"}:
@@ -3064,7 +3068,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         dlog_forget_4 = some.new_empty(
             (B, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps, T), dtype=torch.float32
         )
-        walk = config.walk(
+        sweep = config.sweep(
             D, 0,
             forget_sums.element_size()
             + rate_by_head.element_size()
@@ -3074,29 +3078,29 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             elements=True,
         )
         launch(
-            backward_sweep_5, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+            backward_sweep_5, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
             dA_starts, forget_sums, forget_rests, ahead2, *strides(ahead2, H), matrix3, rate_by_head,
             k, *strides(k, H), dk_2, *strides(dk_2, H), read1, *strides(read1, H), dk_4, forget_by_head,
             dlog_forget_4,
-            *lay.walked, parts, lay.length(parts),
-            D=D, block_d=walk.tile, YIELD=True, WARPS=walk.warps, STAGES=walk.stages,
-            PRODUCTS=walk.products, C=config.chunk, LEVELS=config.levels, EVEN=lay.even,
-            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps, num_stages=2,
-            maxnreg=walk.registers,
+            *layout.swept, segments, layout.length(segments),
+            D=D, block_d=sweep.tile, YIELD=True, WARPS=sweep.warps, STAGES=sweep.stages,
+            PRODUCTS=sweep.products, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps, num_stages=2,
+            maxnreg=sweep.registers,
         )
     ahead2 = dk_2 = forget_rests = forget_sums = matrix3 = rate_by_head = read1 = None
     if needs & {"g", "k", "q"}:
         own1 = some.new_empty((B, H, 3, T), dtype=torch.float32)
         own2 = some.new_empty((B, H, 1, T), dtype=torch.float32)
         launch(
-            backward_prepare_6, (lay.programs,),
+            backward_prologue_6, (layout.programs,),
             g_sums, g_rests, beta_by_head, q, *strides(q, H), ahead1, *strides(ahead1, H),
             do, *strides(do, H), write1, *strides(write1, H), k, *strides(k, H), dv, *strides(dv, H),
             own1, own2,
-            *lay.at_once, lay.programs,
+            *layout.at_once, layout.programs,
             E=E, D=D, block_e=config.padded(E), block_d=config.padded(D), CHUNK=config.chunk,
-            C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
-            DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=config.most,
+            C=config.chunk, LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact,
+            DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1, maxnreg=config.most,
         )
     if needs & {"g", "k", "q"}:
         dq = some.new_empty((B, T, H, D), dtype=some.dtype)
@@ -3108,11 +3112,11 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             (B, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps, T), dtype=torch.float32
         )
         S_last = (
-            some.new_empty((lay.sequences * parts, H, D, E), dtype=torch.float32)
-            if dS_first is not None or parts > 1 or exchange is not None
+            some.new_empty((layout.sequences * segments, H, D, E), dtype=torch.float32)
+            if dS_first is not None or segments > 1 or exchange is not None
             else None
         )
-        for read, keeps, walk in config.by_read(
+        for read, keeps, sweep in config.by_read(
             D,
             (
                 config.padded(E) * (do.element_size() + dv.element_size() + write1.element_size()),
@@ -3134,16 +3138,16 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             elements=True, wanted=(bool(needs & {"g", "q"}), bool(needs & {"g", "k"})),
         ):
             launch(
-                backward_sweep_6, (lay.sequences * parts * H * cdiv(D, walk.tile),),
+                backward_sweep_6, (layout.sequences * segments * H * cdiv(D, sweep.tile),),
                 S_starts, S_last if keeps else None, g_sums, g_rests, q, *strides(q, H),
                 do, *strides(do, H), k, *strides(k, H), dv, *strides(dv, H), S_in_late_, S_in_early_,
                 ahead1, *strides(ahead1, H), matrix4, matrix8, dk_4, *strides(dk_4, H), dq, dk,
                 beta_by_head, write1, *strides(write1, H),
-                *lay.walked, parts, lay.length(parts),
-                E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=walk.tile, YIELD=True,
-                WARPS=walk.warps, STAGES=walk.stages, PRODUCTS=walk.products, READ=read, C=config.chunk,
-                LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype],
-                num_warps=walk.warps, num_stages=2, maxnreg=walk.registers,
+                *layout.swept, segments, layout.length(segments),
+                E=E, D=D, block_e=min(config.slice, config.padded(E)), block_d=sweep.tile, YIELD=True,
+                WARPS=sweep.warps, STAGES=sweep.stages, PRODUCTS=sweep.products, READ=read, C=config.chunk,
+                LEVELS=config.levels, EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+                num_warps=sweep.warps, num_stages=2, maxnreg=sweep.registers,
             )
     ahead1 = beta_by_head = matrix4 = matrix8 = None
     if needs & {"g"}:
@@ -3151,8 +3155,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     S_last = None
     gradients, initial = {}, {}
     if needs & {"g"}:  # the decay times <S_(t-1), dS_t>
-        S_pairing = border_sums(
-            g_sums, g_rests, S_at_ends, lay, parts, config.exact, out_late=S_out_late_,
+        S_state_adjoint = boundary_sums(
+            g_sums, g_rests, S_at_ends, layout, segments, config.exact, out_late=S_out_late_,
             in_late=S_in_late_, in_early=S_in_early_, own_late=own1, own_early=own2, at_once=True,
         )
     S_in_early_ = S_in_late_ = S_out_late_ = g_rests = g_sums = own1 = own2 = None
@@ -3161,7 +3165,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             some.new_empty((cdiv(B * T, config.rows()), H), dtype=torch.float32) if "center" in needs else None
         )
         launch(
-            backward_rows_3, (cdiv(B * T, config.rows()) * H,),
+            backward_per_step_3, (cdiv(B * T, config.rows()) * H,),
             *((dcenter_2, dcenter_2.shape[2]) if "center" in needs else (None, 0)), dcenter_summed,
             T, H, B * T,
             ROWS=config.rows(), num_warps=4,
@@ -3182,7 +3186,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         gradients["rate"] = drate.to(given["rate"].dtype)
     drate = None
     if "g" in needs:
-        gradients["g"] = spread(S_pairing, (B, T, H), some).to(given["g"].dtype)
+        gradients["g"] = spread(S_state_adjoint, (B, T, H), some).to(given["g"].dtype)
     if "forget" in needs:
         gradients["forget"] = total((B, T, H), torch.float32, dlog_forget_4).to(given["forget"].dtype)
     dlog_forget_4 = None
@@ -3236,10 +3240,10 @@ def step_kernel(
     o_stride0, o_stride1,
     heads, q_group, k_group, v_group, beta_group, rate_group, g_group, forget_group, center_group,
     size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
-    parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
+    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
 ):
     """Each program: one batch entry and head and a tile of e, one step."""
-    place = tl.program_id(0) // parts
+    place = tl.program_id(0) // programs
     if flat:  # more batch entries than a grid is high
         batch = tl.cast(place // heads, tl.int64)
         head = tl.cast(place % heads, tl.int64)
@@ -3274,7 +3278,7 @@ def step_kernel(
     in_d = at_d < size_d
     A = tl.load(A_at + at_d, mask=in_d, other=0.0)
     for turn in tl.static_range(turns):
-        tile = tl.program_id(0) % parts * turns + turn
+        tile = tl.program_id(0) % programs * turns + turn
         first = tile == 0
         at_e = tile * block_e + tl.arange(0, block_e)
         wide_e = tl.cast(at_e, tl.int64)
@@ -3329,11 +3333,11 @@ def steps_kernel(
     o_stride0, o_stride1, o_stride2,
     heads, q_group, k_group, v_group, beta_group, rate_group, g_group, forget_group, center_group, steps,
     size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
-    parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
+    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
     yields: tl.constexpr, keeps: tl.constexpr, ends: tl.constexpr,
 ):
     """Each program: one sequence and head and a tile of e, one step after the other, with the state in registers."""
-    place = tl.program_id(0) // parts
+    place = tl.program_id(0) // programs
     if flat:  # more batch entries than a grid is high
         batch = tl.cast(place // heads, tl.int64)
         head = tl.cast(place % heads, tl.int64)
@@ -3370,7 +3374,7 @@ def steps_kernel(
     in_d = at_d < size_d
     A_before = tl.load(A_at + at_d * A_stride2, mask=in_d, other=0.0).to(tl.float32)
     for turn in tl.static_range(turns):
-        tile = tl.program_id(0) % parts * turns + turn
+        tile = tl.program_id(0) % programs * turns + turn
         first = tile == 0
         at_e = tile * block_e + tl.arange(0, block_e)
         wide_e = tl.cast(at_e, tl.int64)
@@ -3381,31 +3385,31 @@ def steps_kernel(
         A = A_before
         S = tl.load(S_at + at_d[:, None] * S_stride2 + at_e[None, :] * S_stride3, mask=in_d_e, other=0.0)
         now = tl.cast(0, tl.int64)
-        q_ahead = tl.load(q_at + now * q_stride1 + wide_d * q_stride3, mask=in_d, other=0.0)
-        k_ahead = tl.load(k_at + now * k_stride1 + wide_d * k_stride3, mask=in_d, other=0.0)
-        v_ahead = tl.load(v_at + now * v_stride1 + wide_e * v_stride3, mask=in_e, other=0.0)
-        beta_ahead = tl.load(beta_at + now * beta_stride1)
-        rate_ahead = tl.load(rate_at + now * rate_stride1)
-        g_ahead = tl.load(g_at + now * g_stride1)
-        forget_ahead = tl.load(forget_at + now * forget_stride1)
+        q_prefetched = tl.load(q_at + now * q_stride1 + wide_d * q_stride3, mask=in_d, other=0.0)
+        k_prefetched = tl.load(k_at + now * k_stride1 + wide_d * k_stride3, mask=in_d, other=0.0)
+        v_prefetched = tl.load(v_at + now * v_stride1 + wide_e * v_stride3, mask=in_e, other=0.0)
+        beta_prefetched = tl.load(beta_at + now * beta_stride1)
+        rate_prefetched = tl.load(rate_at + now * rate_stride1)
+        g_prefetched = tl.load(g_at + now * g_stride1)
+        forget_prefetched = tl.load(forget_at + now * forget_stride1)
         S = S.to(tl.float32)
         for offset in range(count):
             now = tl.cast(offset, tl.int64)
             then = tl.minimum(now + 1, count - 1)
-            q = q_ahead.to(tl.float32)
-            q_ahead = tl.load(q_at + then * q_stride1 + wide_d * q_stride3, mask=in_d, other=0.0)
-            k = k_ahead.to(tl.float32)
-            k_ahead = tl.load(k_at + then * k_stride1 + wide_d * k_stride3, mask=in_d, other=0.0)
-            v = v_ahead.to(tl.float32)
-            v_ahead = tl.load(v_at + then * v_stride1 + wide_e * v_stride3, mask=in_e, other=0.0)
-            beta = beta_ahead.to(tl.float32)
-            beta_ahead = tl.load(beta_at + then * beta_stride1)
-            rate = rate_ahead.to(tl.float32)
-            rate_ahead = tl.load(rate_at + then * rate_stride1)
-            g = tl.exp(g_ahead.to(tl.float32))
-            g_ahead = tl.load(g_at + then * g_stride1)
-            forget = tl.exp(forget_ahead.to(tl.float32))
-            forget_ahead = tl.load(forget_at + then * forget_stride1)
+            q = q_prefetched.to(tl.float32)
+            q_prefetched = tl.load(q_at + then * q_stride1 + wide_d * q_stride3, mask=in_d, other=0.0)
+            k = k_prefetched.to(tl.float32)
+            k_prefetched = tl.load(k_at + then * k_stride1 + wide_d * k_stride3, mask=in_d, other=0.0)
+            v = v_prefetched.to(tl.float32)
+            v_prefetched = tl.load(v_at + then * v_stride1 + wide_e * v_stride3, mask=in_e, other=0.0)
+            beta = beta_prefetched.to(tl.float32)
+            beta_prefetched = tl.load(beta_at + then * beta_stride1)
+            rate = rate_prefetched.to(tl.float32)
+            rate_prefetched = tl.load(rate_at + then * rate_stride1)
+            g = tl.exp(g_prefetched.to(tl.float32))
+            g_prefetched = tl.load(g_at + then * g_stride1)
+            forget = tl.exp(forget_prefetched.to(tl.float32))
+            forget_prefetched = tl.load(forget_at + then * forget_stride1)
             t1 = forget * A
             t2 = rate * (k * k)
             t3 = tl.log(t1 + t2 + 1e-06)

@@ -128,11 +128,12 @@ from chunkform.runtime.op.version import written_for
 
 written_for("0.1", __file__)
 
-from chunkform.runtime.chunk_kernels.chunk_layout import places
+from chunkform.runtime.chunk_kernels.chunk_layout import chunk_layout
 from chunkform.runtime.chunk_kernels.elementwise_scan import (
-    SCAN, one_after_other, scan_parts, scan_stages, scan_width, scanned, times, with_those_before,
+    SCAN, one_after_other, scan_segments, scan_stages, scan_width, scanned, times,
+    with_those_before,
 )
-from chunkform.runtime.chunk_kernels.kernels import part_of
+from chunkform.runtime.chunk_kernels.kernels import segment_of
 from chunkform.runtime.launch.launch import cdiv, choose, cotangent, launch, steps, strides, whole, with_heads
 from chunkform.runtime.launch.varlen import backward_by_length, forward_by_length
 from chunkform.runtime.op.decode import Step, StepKernel
@@ -292,9 +293,9 @@ def _forward_states_1_composed(later, earlier):
     return (earlier[0] * later[0], (later[0] * earlier[1] + later[1]))
 
 
-def _forward_states_1_applied(parts, states):
+def _forward_states_1_applied(maps, states):
     """The states that leave a segment, from those that enter it."""
-    return ((parts[0] * states[0] + parts[1]),)
+    return ((maps[0] * states[0] + maps[1]),)
 
 
 def torch_forward_states(given, states, constants, exchange):
@@ -341,9 +342,9 @@ def _backward_states_1_composed(later, earlier):
     return (later[0] * earlier[0], (later[1] + later[0] * earlier[1]))
 
 
-def _backward_states_1_applied(parts, states):
+def _backward_states_1_applied(maps, states):
     """The states that leave a segment, from those that enter it."""
-    return ((states[0] * parts[0] + parts[1]),)
+    return ((states[0] * maps[0] + maps[1]),)
 
 
 def torch_backward_states(given, states, constants, saved, cotangents, final_cotangents, exchange):
@@ -366,18 +367,18 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
     return {"h": dh_last}
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def forward_scan_1(
     h__first, h__last, h__linear, lam_p, gate_p, gate_b, gate_t, gate_h, gate_g,
     x_p, x_b, x_t, x_h, x_g, write__p, write__b, write__t, write__h, write__g, y_out,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     D: tl.constexpr, block_d: tl.constexpr, C: tl.constexpr, RESULTS: tl.constexpr,
     STAGES: tl.constexpr,
 ):
     """A scan of h, forwards, and what is made of each step there."""
     sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
     d = tl.program_id(0) % tl.cdiv(D, block_d) * block_d + tl.arange(0, block_d)
@@ -466,18 +467,18 @@ def forward_scan_1(
         tl.store(h__linear + sh * D + d, tl.reduce(whole_2, 0, times), mask=d_ok)
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_scan_1(
     h__first, h__last, h__linear, lam_p, gate_p, gate_b, gate_t, gate_h, gate_g,
     x_p, x_b, x_t, x_h, x_g, write__p, write__b, write__t, write__h, write__g, h_before__out,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     D: tl.constexpr, block_d: tl.constexpr, C: tl.constexpr, RESULTS: tl.constexpr,
     STAGES: tl.constexpr,
 ):
     """A scan of h, forwards, and what is made of each step there."""
     sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
     d = tl.program_id(0) % tl.cdiv(D, block_d) * block_d + tl.arange(0, block_d)
@@ -574,20 +575,20 @@ def backward_scan_1(
         tl.store(h__linear + sh * D + d, tl.reduce(whole_2, 0, times), mask=d_ok)
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_scan_2(
     dh_first, dh_last, dh_linear, lam_p, gate_p, gate_b, gate_t, gate_h, gate_g,
     dy_p, dy_b, dy_t, dy_h, dy_g, write__p, write__b, write__t, write__h, write__g,
     x_p, x_b, x_t, x_h, x_g, h_before__p, h_before__b, h_before__t, h_before__h, h_before__g,
     dx_out, dgate_out, dwrite_out, dh_before__out,
-    T, H, chunks, starts, parts, length,
+    T, H, chunks, starts, segments, length,
     D: tl.constexpr, block_d: tl.constexpr, C: tl.constexpr, RESULTS: tl.constexpr,
     STAGES: tl.constexpr,
 ):
     """A scan of dh, backwards, and what is made of each step there."""
     sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = C - 1 - tl.arange(0, C)  # in the order of the sweep
     d = tl.program_id(0) % tl.cdiv(D, block_d) * block_d + tl.arange(0, block_d)
@@ -730,7 +731,7 @@ def backward_scan_2(
 
 
 @triton.jit(do_not_specialize=["T", "count"])
-def backward_rows_3(
+def backward_per_step_3(
     lam_p, x_p, x_b, x_t, x_h, x_g, gate_p, gate_b, gate_t, gate_h, gate_g,
     write__p, write__b, write__t, write__h, write__g, dy_p, dy_b, dy_t, dy_h, dy_g,
     dh_before__p, dh_before__b, dh_before__t, dh_before__h, dh_before__g,
@@ -849,34 +850,35 @@ def triton_forward(given, states, constants, packed=None, needs_backward=True, f
     H = max(x.shape[2], gate.shape[2], write_.shape[2], lam.shape[0], 0)
     lam = with_heads(lam, H)
     D = x.shape[-1]
-    config = choose(some.dtype, (D,), "00a5838878d0b584")
-    lay = places(packed, (B, T, H), config.chunk)
-    parts = 1
+    config = choose(some.dtype, (D,), "9af98d1222aa98ae")
+    layout = chunk_layout(packed, (B, T, H), config.chunk)
+    segments = 1
     h__first = whole(states.get("h"))
     h__starts = h__first
-    parts = scan_parts(lay, cdiv(D, scan_width(D)))
+    segments = scan_segments(layout, cdiv(D, scan_width(D)))
     y = some.new_empty((B, T, H, D), dtype=some.dtype)
     h__starts = h__first
-    if parts > 1:
-        h__ends, h__linear = (some.new_empty((B * parts, H, D), dtype=torch.float32) for _ in range(2))
+    if segments > 1:
+        h__ends, h__linear = (some.new_empty((B * segments, H, D), dtype=torch.float32) for _ in range(2))
         launch(
-            forward_scan_1, (lay.sequences * parts * H * cdiv(D, scan_width(D)),),
+            forward_scan_1, (layout.sequences * segments * H * cdiv(D, scan_width(D)),),
             None, h__ends, h__linear, lam, gate, *strides(gate, H), x, *strides(x, H),
             write_, *strides(write_, H), None,
-            *lay.walked, parts, lay.length(parts),
-            D=D, block_d=scan_width(D), C=SCAN, RESULTS=False, STAGES=scan_stages(parts), num_warps=1,
+            *layout.swept, segments, layout.length(segments),
+            D=D, block_d=scan_width(D), C=SCAN, RESULTS=False, STAGES=scan_stages(segments),
+            num_warps=1,
         )
-        h__starts = scanned(h__first, h__ends, h__linear, lay, parts, True)
-    h__last = some.new_empty((lay.sequences * parts, H, D), dtype=torch.float32) if finals else None
+        h__starts = scanned(h__first, h__ends, h__linear, layout, segments, True)
+    h__last = some.new_empty((layout.sequences * segments, H, D), dtype=torch.float32) if finals else None
     launch(
-        forward_scan_1, (lay.sequences * parts * H * cdiv(D, scan_width(D)),),
+        forward_scan_1, (layout.sequences * segments * H * cdiv(D, scan_width(D)),),
         h__starts, h__last, None, lam, gate, *strides(gate, H), x, *strides(x, H),
         write_, *strides(write_, H), y,
-        *lay.walked, parts, lay.length(parts),
-        D=D, block_d=scan_width(D), C=SCAN, RESULTS=True, STAGES=scan_stages(parts), num_warps=1,
+        *layout.swept, segments, layout.length(segments),
+        D=D, block_d=scan_width(D), C=SCAN, RESULTS=True, STAGES=scan_stages(segments), num_warps=1,
     )
-    if parts > 1 and h__last is not None:
-        h__last = h__last.unflatten(0, (B, parts))[:, -1]
+    if segments > 1 and h__last is not None:
+        h__last = h__last.unflatten(0, (B, segments))[:, -1]
     saved = {}
     return {"y": y}, {"h": h__last}, saved
 
@@ -892,63 +894,65 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(x.shape[2], gate.shape[2], write_.shape[2], lam.shape[0], 0)
     lam = with_heads(lam, H)
     D = x.shape[-1]
-    config = choose(some.dtype, (D,), "00a5838878d0b584")
-    lay = places(packed, (B, T, H), config.chunk)
-    parts = 1
+    config = choose(some.dtype, (D,), "9af98d1222aa98ae")
+    layout = chunk_layout(packed, (B, T, H), config.chunk)
+    segments = 1
     h__first = whole(states.get("h"))
     dh_first = dh_starts = whole(final_cotangents.get("h"))
     dy = cotangent(cotangents.get("y"), some, (B, T, H, D))
-    parts = scan_parts(lay, cdiv(D, scan_width(D)))
+    segments = scan_segments(layout, cdiv(D, scan_width(D)))
     h_before_ = some.new_empty((B, T, H, D), dtype=torch.float32)
     h__starts = h__first
-    if parts > 1:
-        h__ends, h__linear = (some.new_empty((B * parts, H, D), dtype=torch.float32) for _ in range(2))
+    if segments > 1:
+        h__ends, h__linear = (some.new_empty((B * segments, H, D), dtype=torch.float32) for _ in range(2))
         launch(
-            backward_scan_1, (lay.sequences * parts * H * cdiv(D, scan_width(D)),),
+            backward_scan_1, (layout.sequences * segments * H * cdiv(D, scan_width(D)),),
             None, h__ends, h__linear, lam, gate, *strides(gate, H), x, *strides(x, H),
             write_, *strides(write_, H), None,
-            *lay.walked, parts, lay.length(parts),
-            D=D, block_d=scan_width(D), C=SCAN, RESULTS=False, STAGES=scan_stages(parts), num_warps=1,
+            *layout.swept, segments, layout.length(segments),
+            D=D, block_d=scan_width(D), C=SCAN, RESULTS=False, STAGES=scan_stages(segments),
+            num_warps=1,
         )
-        h__starts = scanned(h__first, h__ends, h__linear, lay, parts, True)
+        h__starts = scanned(h__first, h__ends, h__linear, layout, segments, True)
     h__last = None
     launch(
-        backward_scan_1, (lay.sequences * parts * H * cdiv(D, scan_width(D)),),
+        backward_scan_1, (layout.sequences * segments * H * cdiv(D, scan_width(D)),),
         h__starts, h__last, None, lam, gate, *strides(gate, H), x, *strides(x, H),
         write_, *strides(write_, H), h_before_,
-        *lay.walked, parts, lay.length(parts),
-        D=D, block_d=scan_width(D), C=SCAN, RESULTS=True, STAGES=scan_stages(parts), num_warps=1,
+        *layout.swept, segments, layout.length(segments),
+        D=D, block_d=scan_width(D), C=SCAN, RESULTS=True, STAGES=scan_stages(segments), num_warps=1,
     )
-    parts = scan_parts(lay, cdiv(D, scan_width(D)))
+    segments = scan_segments(layout, cdiv(D, scan_width(D)))
     dx = some.new_empty((B, T, H, D), dtype=some.dtype) if "x" in needs else None
     dgate = some.new_empty((B, T, H, D), dtype=some.dtype) if "gate" in needs else None
     dwrite = some.new_empty((B, T, H, D), dtype=some.dtype) if "write" in needs else None
     dh_before_ = some.new_empty((B, T, H, D), dtype=torch.float32)
     dh_starts = dh_first
-    if parts > 1:
-        dh_ends, dh_linear = (some.new_empty((B * parts, H, D), dtype=torch.float32) for _ in range(2))
+    if segments > 1:
+        dh_ends, dh_linear = (some.new_empty((B * segments, H, D), dtype=torch.float32) for _ in range(2))
         launch(
-            backward_scan_2, (lay.sequences * parts * H * cdiv(D, scan_width(D)),),
+            backward_scan_2, (layout.sequences * segments * H * cdiv(D, scan_width(D)),),
             None, dh_ends, dh_linear, lam, gate, *strides(gate, H), dy, *strides(dy, H),
             write_, *strides(write_, H), x, *strides(x, H),
             *((h_before_, *strides(h_before_, H)) if "gate" in needs else (None, 0, 0, 0, 1)), None,
             None, None, None,
-            *lay.walked, parts, lay.length(parts),
-            D=D, block_d=scan_width(D), C=SCAN, RESULTS=False, STAGES=scan_stages(parts), num_warps=1,
+            *layout.swept, segments, layout.length(segments),
+            D=D, block_d=scan_width(D), C=SCAN, RESULTS=False, STAGES=scan_stages(segments),
+            num_warps=1,
         )
-        dh_starts = scanned(dh_first, dh_ends, dh_linear, lay, parts, False)
-    dh_last = some.new_empty((lay.sequences * parts, H, D), dtype=torch.float32)
+        dh_starts = scanned(dh_first, dh_ends, dh_linear, layout, segments, False)
+    dh_last = some.new_empty((layout.sequences * segments, H, D), dtype=torch.float32)
     launch(
-        backward_scan_2, (lay.sequences * parts * H * cdiv(D, scan_width(D)),),
+        backward_scan_2, (layout.sequences * segments * H * cdiv(D, scan_width(D)),),
         dh_starts, dh_last, None, lam, gate, *strides(gate, H), dy, *strides(dy, H),
         write_, *strides(write_, H), x, *strides(x, H),
         *((h_before_, *strides(h_before_, H)) if "gate" in needs else (None, 0, 0, 0, 1)), dx,
         dgate, dwrite, dh_before_,
-        *lay.walked, parts, lay.length(parts),
-        D=D, block_d=scan_width(D), C=SCAN, RESULTS=True, STAGES=scan_stages(parts), num_warps=1,
+        *layout.swept, segments, layout.length(segments),
+        D=D, block_d=scan_width(D), C=SCAN, RESULTS=True, STAGES=scan_stages(segments), num_warps=1,
     )
-    if parts > 1 and dh_last is not None:
-        dh_last = dh_last.unflatten(0, (B, parts))[:, 0]
+    if segments > 1 and dh_last is not None:
+        dh_last = dh_last.unflatten(0, (B, segments))[:, 0]
     gradients, initial = {}, {}
     if needs & {"lam"}:
         dlam_summed = (
@@ -957,7 +961,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             else None
         )
         launch(
-            backward_rows_3, (cdiv(B * T, config.rows(config.padded(D))) * H,),
+            backward_per_step_3, (cdiv(B * T, config.rows(config.padded(D))) * H,),
             lam, x, *strides(x, H), gate, *strides(gate, H), write_, *strides(write_, H),
             dy, *strides(dy, H),
             *((dh_before_, *strides(dh_before_, H)) if "lam" in needs else (None, 0, 0, 0, 1)),
@@ -1014,10 +1018,10 @@ def step_kernel(
     next_h_stride0, next_h_stride1, y_stride0, y_stride1,
     heads, x_group, gate_group, write_group, lam_group,
     size_d: tl.constexpr, block_d: tl.constexpr,
-    parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
+    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
 ):
     """Each program: one batch entry and head and a tile of d, one step."""
-    place = tl.program_id(0) // parts
+    place = tl.program_id(0) // programs
     if flat:  # more batch entries than a grid is high
         batch = tl.cast(place // heads, tl.int64)
         head = tl.cast(place % heads, tl.int64)
@@ -1041,7 +1045,7 @@ def step_kernel(
     else:
         next_h_at += batch * next_h_stride0 + head * next_h_stride1
     for turn in tl.static_range(turns):
-        tile = tl.program_id(0) % parts * turns + turn
+        tile = tl.program_id(0) % programs * turns + turn
         first = tile == 0
         at_d = tile * block_d + tl.arange(0, block_d)
         wide_d = tl.cast(at_d, tl.int64)
@@ -1109,11 +1113,11 @@ def steps_kernel(
     h_stride0, h_stride1, h_stride2, kept_h_stride0, kept_h_stride1, kept_h_stride2,
     y_stride0, y_stride1, y_stride2, heads, x_group, gate_group, write_group, lam_group, steps,
     size_d: tl.constexpr, block_d: tl.constexpr,
-    parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
+    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
     yields: tl.constexpr, keeps: tl.constexpr, ends: tl.constexpr,
 ):
     """Each program: one sequence and head and a tile of d, one step after the other, with the state in registers."""
-    place = tl.program_id(0) // parts
+    place = tl.program_id(0) // programs
     if flat:  # more batch entries than a grid is high
         batch = tl.cast(place // heads, tl.int64)
         head = tl.cast(place % heads, tl.int64)
@@ -1141,7 +1145,7 @@ def steps_kernel(
     h_at += row * h_stride0 + head * h_stride1
     y_at += entry * y_stride0 + begin * y_stride1 + head * y_stride2
     for turn in tl.static_range(turns):
-        tile = tl.program_id(0) % parts * turns + turn
+        tile = tl.program_id(0) % programs * turns + turn
         first = tile == 0
         at_d = tile * block_d + tl.arange(0, block_d)
         wide_d = tl.cast(at_d, tl.int64)
@@ -1149,19 +1153,19 @@ def steps_kernel(
         lam = tl.load(lam_at + wide_d * lam_stride1, mask=in_d, other=0.0).to(tl.float32)
         h = tl.load(h_at + at_d * h_stride2, mask=in_d, other=0.0)
         now = tl.cast(0, tl.int64)
-        x_ahead = tl.load(x_at + now * x_stride1 + wide_d * x_stride3, mask=in_d, other=0.0)
-        gate_ahead = tl.load(gate_at + now * gate_stride1 + wide_d * gate_stride3, mask=in_d, other=0.0)
-        write_ahead = tl.load(write_at + now * write_stride1 + wide_d * write_stride3, mask=in_d, other=0.0)
+        x_prefetched = tl.load(x_at + now * x_stride1 + wide_d * x_stride3, mask=in_d, other=0.0)
+        gate_prefetched = tl.load(gate_at + now * gate_stride1 + wide_d * gate_stride3, mask=in_d, other=0.0)
+        write_prefetched = tl.load(write_at + now * write_stride1 + wide_d * write_stride3, mask=in_d, other=0.0)
         h = h.to(tl.float32)
         for offset in range(count):
             now = tl.cast(offset, tl.int64)
             then = tl.minimum(now + 1, count - 1)
-            x = x_ahead.to(tl.float32)
-            x_ahead = tl.load(x_at + then * x_stride1 + wide_d * x_stride3, mask=in_d, other=0.0)
-            gate = gate_ahead.to(tl.float32)
-            gate_ahead = tl.load(gate_at + then * gate_stride1 + wide_d * gate_stride3, mask=in_d, other=0.0)
-            write = write_ahead.to(tl.float32)
-            write_ahead = tl.load(write_at + then * write_stride1 + wide_d * write_stride3, mask=in_d, other=0.0)
+            x = x_prefetched.to(tl.float32)
+            x_prefetched = tl.load(x_at + then * x_stride1 + wide_d * x_stride3, mask=in_d, other=0.0)
+            gate = gate_prefetched.to(tl.float32)
+            gate_prefetched = tl.load(gate_at + then * gate_stride1 + wide_d * gate_stride3, mask=in_d, other=0.0)
+            write = write_prefetched.to(tl.float32)
+            write_prefetched = tl.load(write_at + then * write_stride1 + wide_d * write_stride3, mask=in_d, other=0.0)
             t1 = tl.maximum(lam, 0.0) + tl.where(
                 tl.abs(lam) > 16.0, tl.exp(-tl.abs(lam)),
                 tl.log(1.0 + tl.exp(-tl.abs(lam))) * tl.exp(-tl.abs(lam)) / ((1.0 + tl.exp(-tl.abs(lam))) - 1.0),

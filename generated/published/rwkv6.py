@@ -70,10 +70,11 @@ from chunkform.runtime.op.version import written_for
 
 written_for("0.1", __file__)
 
-from chunkform.runtime.chunk_kernels.chunk_layout import GROUP, LEVELS, parts_for, places
+from chunkform.runtime.chunk_kernels.chunk_layout import GROUP, LEVELS, chunk_layout, segments_for
 from chunkform.runtime.chunk_kernels.kernels import (
-    adds_steep, chained, chunk_of, cumulate, decayed_product, decayed_sum, first_steep, is_flat,
-    last_of, lasting, log2_of, over_block, part_of, place_of, reach, span, steep, summed, sums_of,
+    adds_large_range, chained, chunk_of, cumulate, decayed_product, decayed_sum, first_large_range,
+    has_small_range, large_ranges, last_of, lasting, log2_of, over_block, place_of, reach,
+    segment_of, span, summed, sums_of,
 )
 from chunkform.runtime.chunk_kernels.segment_maps import map_of_all
 from chunkform.runtime.chunk_kernels.split_precision import rounded_and_rest
@@ -85,8 +86,8 @@ from chunkform.runtime.op.decode import Step, StepKernel
 from chunkform.runtime.op.op import Op
 from chunkform.runtime.op.signature import Argument, Backend, Signature
 from chunkform.runtime.torch_form.chunks import (
-    CHUNK, call_of, chunks_of, dtype_of, from_chunks, from_heads, from_steps, in_parts, in_segments,
-    or_zeros, per_head, steps_first, steps_or_zeros,
+    CHUNK, call_of, chunks_of, dtype_of, from_boundaries, from_chunks, from_heads, from_steps,
+    in_segments, or_zeros, per_head, steps_first, steps_or_zeros,
 )
 from chunkform.runtime.torch_form.decays import (
     apart_mask, channel_apply, channel_product, decay_all, decay_in, decay_out, order_mask,
@@ -239,7 +240,7 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     y_3, dS_first = in_segments(_backward_sweep_3, (log_w, q, do, v), (dS_last,), lead, -1, CHUNK)
     w = log_w.exp()
     # paired_S: w_t . ((S_{t-1} . dS_t) 1)
-    (paired_S,) = in_parts(_backward_state_adjoint_4, (w, k, v, do, q, log_w), (S_0, dS_C), lead, CHUNK)
+    (paired_S,) = from_boundaries(_backward_state_adjoint_4, (w, k, v, do, q, log_w), (S_0, dS_C), lead, CHUNK)
     gradients = {}
     u = per_head(given["u"], dtype)
     t21 = (v * do).sum(-1)
@@ -270,9 +271,9 @@ def _forward_states_1_composed(later, earlier):
     return (earlier[0] * later[0], (later[1] + earlier[1] * later[0][..., :, None]))
 
 
-def _forward_states_1_applied(parts, states):
+def _forward_states_1_applied(maps, states):
     """The states that leave a segment, from those that enter it."""
-    return ((states[0] * parts[0][..., :, None] + parts[1]),)
+    return ((states[0] * maps[0][..., :, None] + maps[1]),)
 
 
 def torch_forward_states(given, states, constants, exchange):
@@ -313,9 +314,9 @@ def _backward_states_1_composed(later, earlier):
     return (earlier[0] * later[0], (earlier[1] * later[0][..., :, None] + later[1]))
 
 
-def _backward_states_1_applied(parts, states):
+def _backward_states_1_applied(maps, states):
     """The states that leave a segment, from those that enter it."""
-    return ((states[0] * parts[0][..., :, None] + parts[1]),)
+    return ((states[0] * maps[0][..., :, None] + maps[1]),)
 
 
 def torch_backward_states(given, states, constants, saved, cotangents, final_cotangents, exchange):
@@ -340,11 +341,11 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def forward_prepare_1(
+def forward_prologue_1(
     q_p, q_b, q_t, q_h, q_g, k_p, k_b, k_t, k_h, k_g, w_sums, w_rests, w_p, w_b, w_t, w_h, w_g,
     w_extents, scaled1_p, scaled2_p, matrix1,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, part_d: tl.constexpr, FLAT: tl.constexpr, GROUP: tl.constexpr,
+    D: tl.constexpr, tile_d: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr,
     CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
@@ -364,13 +365,13 @@ def forward_prepare_1(
     w_p += b * w_b + h // w_g * w_h
     SUMS: tl.constexpr = not EXACT
     i_new = i_ok
-    if not FLAT:
-        steep_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
+    if not SMALL_RANGE:
+        large_range_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
     products = tl.zeros([C, C], tl.float32)
     w_most = tl.full([], 0.0, tl.float32)
     w_least = tl.full([], 0.0, tl.float32)
-    for d_start in range(0, D, part_d):
-        d = d_start + tl.arange(0, part_d)
+    for d_start in range(0, D, tile_d):
+        d = d_start + tl.arange(0, tile_d)
         d_ok = d < D
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
@@ -447,11 +448,11 @@ def forward_prepare_1(
         products = decayed_product(
             products, q.to(tl.float32), k.to(tl.float32), w_sums + step * D,
             w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d, d_ok, last,
-            H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
+            H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
         )
-        if not FLAT:
-            steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
-            i_new = i_ok & ((i >= steep_from) | (again > 0))
+        if not SMALL_RANGE:
+            large_range_from = first_large_range(large_range_from, w_a_before, w_n_before, d_ok, C, DT)
+            i_new = i_ok & ((i >= large_range_from) | (again > 0))
         since = span(w_a_before, w_n_before, 0.0, 0)
         tl.store(
             scaled1_p + at * D + i[:, None] * D + d[None, :], (q.to(tl.float32) * since),
@@ -464,9 +465,9 @@ def forward_prepare_1(
         )  # k . until
     if SUMS:
         tl.store(w_extents + at, w_most - w_least)
-        if not is_flat(w_most - w_least, DT):
-            for d_start in range(0, D, part_d):
-                d = d_start + tl.arange(0, part_d)
+        if not has_small_range(w_most - w_least, DT):
+            for d_start in range(0, D, tile_d):
+                d = d_start + tl.arange(0, tile_d)
                 d_ok = d < D
                 sums = sums_of(
                     log2_of(
@@ -482,16 +483,16 @@ def forward_prepare_1(
                 )
     tl.store(
         matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products,
-        mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
+        mask=None if SMALL_RANGE else (i >= large_range_from)[:, None] & (i >= 0)[None, :],
     )  # products
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def forward_prepare_1_others(
+def forward_prologue_1_slow(
     q_p, q_b, q_t, q_h, q_g, k_p, k_b, k_t, k_h, k_g, w_sums, w_rests, w_p, w_b, w_t, w_h, w_g,
     w_extents, scaled1_p, scaled2_p, matrix1,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, part_d: tl.constexpr, FLAT: tl.constexpr, GROUP: tl.constexpr,
+    D: tl.constexpr, tile_d: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr,
     CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
@@ -499,7 +500,7 @@ def forward_prepare_1_others(
     i = tl.arange(0, C)
     SUMS: tl.constexpr = False
     group = tl.program_id(0) * GROUP
-    if steep(w_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
+    if large_ranges(w_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
         return
     q_p_all = q_p
     k_p_all = k_p
@@ -517,13 +518,13 @@ def forward_prepare_1_others(
             k_p = k_p_all + b * k_b + h // k_g * k_h
             w_p = w_p_all + b * w_b + h // w_g * w_h
             extent = reach(w_extents + at, last, C, CHUNK)
-            if not is_flat(extent, DT):
-                steep_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
+            if not has_small_range(extent, DT):
+                large_range_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
                 products = tl.zeros([C, C], tl.float32)
                 w_most = tl.full([], 0.0, tl.float32)
                 w_least = tl.full([], 0.0, tl.float32)
-                for d_start in range(0, D, part_d):
-                    d = d_start + tl.arange(0, part_d)
+                for d_start in range(0, D, tile_d):
+                    d = d_start + tl.arange(0, tile_d)
                     d_ok = d < D
                     q = tl.load(
                         q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
@@ -613,11 +614,11 @@ def forward_prepare_1_others(
                     products = decayed_product(
                         products, q.to(tl.float32), k.to(tl.float32), w_sums + step * D,
                         w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d,
-                        d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
+                        d_ok, last, H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
                     )
-                    if not FLAT:
-                        steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
-                        i_new = i_ok & ((i >= steep_from) | (again > 0))
+                    if not SMALL_RANGE:
+                        large_range_from = first_large_range(large_range_from, w_a_before, w_n_before, d_ok, C, DT)
+                        i_new = i_ok & ((i >= large_range_from) | (again > 0))
                     since = span(w_a_before, w_n_before, 0.0, 0)
                     tl.store(
                         scaled1_p + at * D + i[:, None] * D + d[None, :],
@@ -630,9 +631,9 @@ def forward_prepare_1_others(
                     )  # k . until
                 if SUMS:
                     tl.store(w_extents + at, w_most - w_least)
-                    if not is_flat(w_most - w_least, DT):
-                        for d_start in range(0, D, part_d):
-                            d = d_start + tl.arange(0, part_d)
+                    if not has_small_range(w_most - w_least, DT):
+                        for d_start in range(0, D, tile_d):
+                            d = d_start + tl.arange(0, tile_d)
                             d_ok = d < D
                             sums = sums_of(
                                 log2_of(
@@ -649,15 +650,15 @@ def forward_prepare_1_others(
                             )
                 tl.store(
                     matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products,
-                    mask=None if FLAT else (i >= steep_from)[:, None] & (i >= 0)[None, :],
+                    mask=None if SMALL_RANGE else (i >= large_range_from)[:, None] & (i >= 0)[None, :],
                 )  # products
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def forward_sweep_1(
-    S_first, S_last, S_borders, scaled1_p, v_p, v_b, v_t, v_h, v_g, matrix1, o_0_out, w_sums,
-    w_rests, scaled2_p,
-    T, H, chunks, starts, parts, length, blocks,
+    S_first, S_last, S_checkpoints, scaled1_p, v_p, v_b, v_t, v_h, v_g, matrix1, o_0_out,
+    w_sums, w_rests, scaled2_p,
+    T, H, chunks, starts, segments, length, blocks,
     D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, BLOCK: tl.constexpr,
     C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
@@ -667,7 +668,7 @@ def forward_sweep_1(
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
     sh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -716,10 +717,10 @@ def forward_sweep_1(
                 if EXACT
                 else tl.full([1], 0, tl.int32)
             )
-            if S_borders is not None:
+            if S_checkpoints is not None:
                 if n % (BLOCK // C) == 0:
                     tl.store(
-                        S_borders
+                        S_checkpoints
                         + (bh * blocks + first_block + n // (BLOCK // C)) * D * E
                         + d[n_d][None, :] * E
                         + e[:, None], S[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
@@ -754,9 +755,9 @@ def forward_sweep_1(
     for n_d in tl.static_range((D + block_d - 1) // block_d):
         if YIELD:
             if S_last is not None:
-                if part == parts - 1:
+                if segment == segments - 1:
                     tl.store(
-                        S_last + (sh // H // parts * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
+                        S_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
                         S[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         else:
@@ -766,7 +767,7 @@ def forward_sweep_1(
 
 
 @triton.jit(do_not_specialize=["T", "count"])
-def forward_rows_1(
+def forward_per_step_1(
     o_0_p, o_0_b, o_0_t, o_0_h, o_0_g, q_p, q_b, q_t, q_h, q_g, u_p, k_p, k_b, k_t, k_h, k_g,
     v_p, v_b, v_t, v_h, v_g, o_out,
     T, H, count,
@@ -818,82 +819,85 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     u = with_heads(u, H)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "467be7ef48d2709c")
-    lay = places(packed, (B, T, H), config.chunk)
-    blocks = places(packed, (B, T, H), BLOCK)
-    parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
+    config = choose(some.dtype, (D, E), "494963d2d9853e99")
+    layout = chunk_layout(packed, (B, T, H), config.chunk)
+    blocks = chunk_layout(packed, (B, T, H), BLOCK)
+    segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
     S_starts = S_first
-    w_sums, w_rests, w_extents = cumulate(w, lay, config.exact, made=True)
-    matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
+    w_sums, w_rests, w_extents = cumulate(w, layout, config.exact, made=True)
+    matrix1 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk), dtype=torch.float32)
     scaled1 = some.new_empty((B, H, T, D))
     scaled2 = some.new_empty((B, H, T, D))
     launch(
-        forward_prepare_1, (lay.programs,),
+        forward_prologue_1, (layout.programs,),
         q, *strides(q, H), k, *strides(k, H), w_sums, w_rests, w, *strides(w, H), w_extents,
         scaled1, scaled2, matrix1,
-        *lay.at_once, lay.programs,
-        D=D, part_d=min(config.block, config.padded(D)), FLAT=True, GROUP=GROUP, CHUNK=config.chunk,
-        C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
-        DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=config.registers,
+        *layout.at_once, layout.programs,
+        D=D, tile_d=min(config.block, config.padded(D)), SMALL_RANGE=True, GROUP=GROUP,
+        CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1,
+        maxnreg=config.registers,
     )
     launch(
-        forward_prepare_1_others, (cdiv(lay.programs, GROUP),),
+        forward_prologue_1_slow, (cdiv(layout.programs, GROUP),),
         q, *strides(q, H), k, *strides(k, H), w_sums, w_rests, w, *strides(w, H), w_extents,
         scaled1, scaled2, matrix1,
-        *lay.at_once, lay.programs,
-        D=D, part_d=min(config.block, config.padded(D)), FLAT=False, GROUP=GROUP,
-        CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
-        DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=config.registers,
+        *layout.at_once, layout.programs,
+        D=D, tile_d=min(config.block, config.padded(D)), SMALL_RANGE=False, GROUP=GROUP,
+        CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+        EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1,
+        maxnreg=config.registers,
     )
     w_extents = None
-    if parts > 1 or exchange is not None:
-        S_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
-        walk = config.walk(E, config.padded(D) * scaled2.element_size(), 0, v.element_size())
+    if segments > 1 or exchange is not None:
+        S_ends = some.new_empty((B * segments, H, D, E), dtype=torch.float32)
+        sweep = config.sweep(E, config.padded(D) * scaled2.element_size(), 0, v.element_size())
         launch(
-            forward_sweep_1, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+            forward_sweep_1, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
             None, S_ends, None, scaled1, v, *strides(v, H), matrix1, None, w_sums, w_rests, scaled2,
-            *lay.walked, parts, lay.length(parts), blocks.chunks,
-            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=False,
-            WARPS=walk.warps, STAGES=walk.stages, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels,
-            EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps,
-            num_stages=2, maxnreg=walk.registers,
+            *layout.swept, segments, layout.length(segments), blocks.chunks,
+            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False,
+            WARPS=sweep.warps, STAGES=sweep.stages, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels,
+            EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps,
+            num_stages=2, maxnreg=sweep.registers,
         )
         if exchange is not None:  # other segments of the sequence are elsewhere
             S_coming = exchange.begin(
                 (
                     map_of_all(
-                        "S", S_first, S_ends, lay, parts, True, decay=(w_sums, w_rests), axis=0, exact=config.exact
+                        "S", S_first, S_ends, layout, segments, True, decay=(w_sums, w_rests),
+                        axis=0, exact=config.exact,
                     ),
                 )
             )
-    if parts > 1 or exchange is not None:
+    if segments > 1 or exchange is not None:
         if exchange is not None:
             ((S_first, S_starts),) = S_coming()
         else:
-            S_starts = chained(S_first, S_ends, lay, parts, True, (w_sums, w_rests), 0, config.exact)
+            S_starts = chained(S_first, S_ends, layout, segments, True, (w_sums, w_rests), 0, config.exact)
     S_ends = None
     o_0 = some.new_empty((B, T, H, E), dtype=torch.float32)
-    S_borders = some.new_empty((B, H, blocks.chunks, D, E), dtype=some.dtype) if needs_backward else None
-    S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if finals else None
-    walk = config.walk(
+    S_checkpoints = some.new_empty((B, H, blocks.chunks, D, E), dtype=some.dtype) if needs_backward else None
+    S_last = some.new_empty((layout.sequences, H, D, E), dtype=torch.float32) if finals else None
+    sweep = config.sweep(
         E, config.padded(D) * (scaled1.element_size() + scaled2.element_size()),
         config.chunk * matrix1.element_size(), v.element_size(),
     )
     launch(
-        forward_sweep_1, (lay.sequences * parts * H * cdiv(E, walk.tile),),
-        S_starts, S_last, S_borders, scaled1, v, *strides(v, H), matrix1, o_0, w_sums, w_rests,
+        forward_sweep_1, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
+        S_starts, S_last, S_checkpoints, scaled1, v, *strides(v, H), matrix1, o_0, w_sums, w_rests,
         scaled2,
-        *lay.walked, parts, lay.length(parts), blocks.chunks,
-        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=True,
-        WARPS=walk.warps, STAGES=walk.stages, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels,
-        EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps,
-        num_stages=2, maxnreg=walk.registers,
+        *layout.swept, segments, layout.length(segments), blocks.chunks,
+        D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True,
+        WARPS=sweep.warps, STAGES=sweep.stages, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels,
+        EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps,
+        num_stages=2, maxnreg=sweep.registers,
     )
     matrix1 = scaled1 = scaled2 = w_rests = w_sums = None
     o = some.new_empty((B, T, H, E), dtype=some.dtype)
     launch(
-        forward_rows_1, (cdiv(B * T, config.rows(config.padded(D), config.padded(E))) * H,),
+        forward_per_step_1, (cdiv(B * T, config.rows(config.padded(D), config.padded(E))) * H,),
         o_0, *strides(o_0, H), q, *strides(q, H), u, k, *strides(k, H), v, *strides(v, H), o,
         T, H, B * T,
         D=D, E=E, block_d=config.padded(D), block_e=config.padded(E),
@@ -902,17 +906,17 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     o_0 = None
     saved = {}
     if needs_backward:
-        saved |= {"S borders": S_borders}
-    S_borders = None
+        saved |= {"S checkpoints": S_checkpoints}
+    S_checkpoints = None
     return {"o": o}, {"S": S_last}, saved
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def backward_prepare_1(
+def backward_prologue_1(
     k_p, k_b, k_t, k_h, k_g, q_p, q_b, q_t, q_h, q_g, w_sums, w_rests, w_extents, scaled1_p,
     scaled2_p, matrix1,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, part_d: tl.constexpr, FLAT: tl.constexpr, GROUP: tl.constexpr,
+    D: tl.constexpr, tile_d: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr,
     CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
@@ -930,11 +934,11 @@ def backward_prepare_1(
     k_p += b * k_b + h // k_g * k_h
     q_p += b * q_b + h // q_g * q_h
     i_new = i_ok
-    if not FLAT:
-        steep_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
+    if not SMALL_RANGE:
+        large_range_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
     products = tl.zeros([C, C], tl.float32)
-    for d_start in range(0, D, part_d):
-        d = d_start + tl.arange(0, part_d)
+    for d_start in range(0, D, tile_d):
+        d = d_start + tl.arange(0, tile_d)
         d_ok = d < D
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
@@ -975,11 +979,11 @@ def backward_prepare_1(
         products = decayed_product(
             products, k.to(tl.float32), q.to(tl.float32), w_sums + step * D,
             w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d, d_ok, last,
-            H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
+            H * D, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
         )
-        if not FLAT:
-            steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
-            i_new = i_ok & ((i >= steep_from) | (again > 0))
+        if not SMALL_RANGE:
+            large_range_from = first_large_range(large_range_from, w_a_before, w_n_before, d_ok, C, DT)
+            i_new = i_ok & ((i >= large_range_from) | (again > 0))
         w_a_end = over_block(
             tl.load(w_sums + step * D + last * (H * D) + d, mask=d_ok, other=0), w_sums + step * D,
             (last), d, d_ok, last, H * D, C, CHUNK,
@@ -1004,23 +1008,23 @@ def backward_prepare_1(
         )  # q . until
     tl.store(
         matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products,
-        mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
+        mask=None if SMALL_RANGE else (i >= large_range_from)[None, :] & (i >= 0)[:, None],
     )  # products
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def backward_prepare_1_others(
+def backward_prologue_1_slow(
     k_p, k_b, k_t, k_h, k_g, q_p, q_b, q_t, q_h, q_g, w_sums, w_rests, w_extents, scaled1_p,
     scaled2_p, matrix1,
     T, H, chunks, begins, stops, programs,
-    D: tl.constexpr, part_d: tl.constexpr, FLAT: tl.constexpr, GROUP: tl.constexpr,
+    D: tl.constexpr, tile_d: tl.constexpr, SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr,
     CHUNK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr,
     EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
     i = tl.arange(0, C)
     group = tl.program_id(0) * GROUP
-    if steep(w_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
+    if large_ranges(w_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
         return
     k_p_all = k_p
     q_p_all = q_p
@@ -1036,11 +1040,11 @@ def backward_prepare_1_others(
             k_p = k_p_all + b * k_b + h // k_g * k_h
             q_p = q_p_all + b * q_b + h // q_g * q_h
             extent = reach(w_extents + at, last, C, CHUNK)
-            if not is_flat(extent, DT):
-                steep_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
+            if not has_small_range(extent, DT):
+                large_range_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
                 products = tl.zeros([C, C], tl.float32)
-                for d_start in range(0, D, part_d):
-                    d = d_start + tl.arange(0, part_d)
+                for d_start in range(0, D, tile_d):
+                    d = d_start + tl.arange(0, tile_d)
                     d_ok = d < D
                     k = tl.load(
                         k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
@@ -1091,11 +1095,11 @@ def backward_prepare_1_others(
                     products = decayed_product(
                         products, k.to(tl.float32), q.to(tl.float32), w_sums + step * D,
                         w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d,
-                        d_ok, last, H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
+                        d_ok, last, H * D, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
                     )
-                    if not FLAT:
-                        steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
-                        i_new = i_ok & ((i >= steep_from) | (again > 0))
+                    if not SMALL_RANGE:
+                        large_range_from = first_large_range(large_range_from, w_a_before, w_n_before, d_ok, C, DT)
+                        i_new = i_ok & ((i >= large_range_from) | (again > 0))
                     w_a_end = over_block(
                         tl.load(w_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
                         w_sums + step * D, (last), d, d_ok, last, H * D, C, CHUNK,
@@ -1120,15 +1124,15 @@ def backward_prepare_1_others(
                     )  # q . until
                 tl.store(
                     matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], products,
-                    mask=None if FLAT else (i >= steep_from)[None, :] & (i >= 0)[:, None],
+                    mask=None if SMALL_RANGE else (i >= large_range_from)[None, :] & (i >= 0)[:, None],
                 )  # products
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def backward_sweep_1(
-    dS_first, dS_last, dS_borders, scaled1_p, do_p, do_b, do_t, do_h, do_g, matrix1, dv_1_out,
-    w_sums, w_rests, scaled2_p,
-    T, H, chunks, starts, parts, length, blocks,
+    dS_first, dS_last, dS_checkpoints, scaled1_p, do_p, do_b, do_t, do_h, do_g, matrix1,
+    dv_1_out, w_sums, w_rests, scaled2_p,
+    T, H, chunks, starts, segments, length, blocks,
     D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
     YIELD: tl.constexpr, WARPS: tl.constexpr, STAGES: tl.constexpr, BLOCK: tl.constexpr,
     C: tl.constexpr, LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr,
@@ -1138,7 +1142,7 @@ def backward_sweep_1(
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
     sh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
     h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, segment, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
@@ -1187,10 +1191,10 @@ def backward_sweep_1(
                 if EXACT
                 else tl.full([1], 0, tl.int32)
             )
-            if dS_borders is not None:
+            if dS_checkpoints is not None:
                 if (n == 0) | ((count - n) % (BLOCK // C) == 0):
                     tl.store(
-                        dS_borders
+                        dS_checkpoints
                         + (bh * blocks + first_block + (count - 1 - n) // (BLOCK // C)) * D * E
                         + d[n_d][None, :] * E
                         + e[:, None], dS[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
@@ -1225,9 +1229,9 @@ def backward_sweep_1(
     for n_d in tl.static_range((D + block_d - 1) // block_d):
         if YIELD:
             if dS_last is not None:
-                if part == 0:
+                if segment == 0:
                     tl.store(
-                        dS_last + (sh // H // parts * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
+                        dS_last + (sh // H // segments * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
                         dS[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
         else:
@@ -1239,11 +1243,12 @@ def backward_sweep_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_read_1(
-    S_borders, do_p, do_b, do_t, do_h, do_g, v_p, v_b, v_t, v_h, v_g, k_p, k_b, k_t, k_h, k_g,
-    w_sums, w_rests, w_extents, dq_0_out, dS_borders, q_p, q_b, q_t, q_h, q_g, dk_2_out,
+    S_checkpoints, do_p, do_b, do_t, do_h, do_g, v_p, v_b, v_t, v_h, v_g,
+    k_p, k_b, k_t, k_h, k_g, w_sums, w_rests, w_extents, dq_0_out, dS_checkpoints,
+    q_p, q_b, q_t, q_h, q_g, dk_2_out,
     T, H, chunks, begins, stops, programs,
     E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
-    FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
+    SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """Intra-chunk outputs from checkpointed states, of all intervals at once."""
@@ -1267,10 +1272,10 @@ def backward_read_1(
     k_p += b * k_b + h // k_g * k_h
     q_p += b * q_b + h // q_g * q_h
     i_new = i_ok
-    if not FLAT:
-        steep_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
+    if not SMALL_RANGE:
+        large_range_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
     S = tl.load(
-        S_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
+        S_checkpoints + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
         mask=d_ok[None, :] & e_ok[:, None], other=0.0,
     )  # S
     do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
@@ -1312,12 +1317,12 @@ def backward_read_1(
     )
     decayed = decayed_sum(
         reads, k.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None,
-        w_a_before, w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT,
-        EXACT, DT,
+        w_a_before, w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False,
+        SMALL_RANGE, EXACT, DT,
     )  # sum_{j} k_{j,d} [do v^T]_{i,j} m_{i,j,d}
-    if not FLAT:
-        steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
-        i_new = i_ok & ((i >= steep_from) | (again > 0))
+    if not SMALL_RANGE:
+        large_range_from = first_large_range(large_range_from, w_a_before, w_n_before, d_ok, C, DT)
+        i_new = i_ok & ((i >= large_range_from) | (again > 0))
     do_S = tl.dot(do.to(DT), S.to(DT), input_precision="tf32x3")  # do S^T
     since = span(w_a_before, w_n_before, 0.0, 0)
     apart = (do_S * since) + decayed
@@ -1325,7 +1330,7 @@ def backward_read_1(
     dq_02 = dq_0  # dq
     tl.store(dq_0_out + step * D + i[:, None] * (H * D) + d[None, :], dq_0, mask=i_new[:, None] & d_ok[None, :])  # dq
     dS = tl.load(
-        dS_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
+        dS_checkpoints + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
         mask=d_ok[None, :] & e_ok[:, None], other=0.0,
     )  # dS
     v_do = tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # v do^T
@@ -1334,12 +1339,12 @@ def backward_read_1(
     decayed2 = decayed_sum(
         reads2, q.to(tl.float32), w_sums + step * D, w_rests + step * D if EXACT else None,
         w_a_before, w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False,
-        FLAT, EXACT, DT,
+        SMALL_RANGE, EXACT, DT,
     )  # sum_{j} q_{j,d} [v do^T]_{i,j} m_{i,j,d}
-    if not FLAT:
-        steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
-        again = adds_steep(again, reads2, q.to(tl.float32), steep_from, C)
-        i_new = i_ok & ((i >= steep_from) | (again > 0))
+    if not SMALL_RANGE:
+        large_range_from = first_large_range(large_range_from, w_a_before, w_n_before, d_ok, C, DT)
+        again = adds_large_range(again, reads2, q.to(tl.float32), large_range_from, C)
+        i_new = i_ok & ((i >= large_range_from) | (again > 0))
     v_dS = tl.dot(v.to(DT), dS.to(DT), input_precision="tf32x3")  # v dS^T
     w_a_end = over_block(
         tl.load(w_sums + step * D + last * (H * D) + d, mask=d_ok, other=0), w_sums + step * D,
@@ -1361,12 +1366,13 @@ def backward_read_1(
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def backward_read_1_others(
-    S_borders, do_p, do_b, do_t, do_h, do_g, v_p, v_b, v_t, v_h, v_g, k_p, k_b, k_t, k_h, k_g,
-    w_sums, w_rests, w_extents, dq_0_out, dS_borders, q_p, q_b, q_t, q_h, q_g, dk_2_out,
+def backward_read_1_slow(
+    S_checkpoints, do_p, do_b, do_t, do_h, do_g, v_p, v_b, v_t, v_h, v_g,
+    k_p, k_b, k_t, k_h, k_g, w_sums, w_rests, w_extents, dq_0_out, dS_checkpoints,
+    q_p, q_b, q_t, q_h, q_g, dk_2_out,
     T, H, chunks, begins, stops, programs,
     E: tl.constexpr, D: tl.constexpr, block_e: tl.constexpr, block_d: tl.constexpr,
-    FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
+    SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
@@ -1377,7 +1383,7 @@ def backward_read_1_others(
     d = tile * block_d + tl.arange(0, block_d)
     d_ok = d < D
     group = (tl.program_id(0) // tl.cdiv(D, block_d)) * GROUP
-    if steep(w_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
+    if large_ranges(w_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
         return
     do_p_all = do_p
     v_p_all = v_p
@@ -1397,10 +1403,10 @@ def backward_read_1_others(
             k_p = k_p_all + b * k_b + h // k_g * k_h
             q_p = q_p_all + b * q_b + h // q_g * q_h
             extent = reach(w_extents + at, last, C, CHUNK)
-            if not is_flat(extent, DT):
-                steep_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
+            if not has_small_range(extent, DT):
+                large_range_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
                 S = tl.load(
-                    S_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
+                    S_checkpoints + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
                     mask=d_ok[None, :] & e_ok[:, None], other=0.0,
                 )  # S
                 do = tl.load(
@@ -1453,11 +1459,11 @@ def backward_read_1_others(
                 decayed = decayed_sum(
                     reads, k.to(tl.float32), w_sums + step * D,
                     w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d,
-                    d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
+                    d_ok, last, H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} k_{j,d} [do v^T]_{i,j} m_{i,j,d}
-                if not FLAT:
-                    steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
-                    i_new = i_ok & ((i >= steep_from) | (again > 0))
+                if not SMALL_RANGE:
+                    large_range_from = first_large_range(large_range_from, w_a_before, w_n_before, d_ok, C, DT)
+                    i_new = i_ok & ((i >= large_range_from) | (again > 0))
                 do_S = tl.dot(do.to(DT), S.to(DT), input_precision="tf32x3")  # do S^T
                 since = span(w_a_before, w_n_before, 0.0, 0)
                 apart = (do_S * since) + decayed
@@ -1467,7 +1473,7 @@ def backward_read_1_others(
                     dq_0_out + step * D + i[:, None] * (H * D) + d[None, :], dq_0, mask=i_new[:, None] & d_ok[None, :]
                 )  # dq
                 dS = tl.load(
-                    dS_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
+                    dS_checkpoints + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
                     mask=d_ok[None, :] & e_ok[:, None], other=0.0,
                 )  # dS
                 v_do = tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # v do^T
@@ -1478,12 +1484,12 @@ def backward_read_1_others(
                 decayed2 = decayed_sum(
                     reads2, q.to(tl.float32), w_sums + step * D,
                     w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n, d,
-                    d_ok, last, H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
+                    d_ok, last, H * D, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} q_{j,d} [v do^T]_{i,j} m_{i,j,d}
-                if not FLAT:
-                    steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
-                    again = adds_steep(again, reads2, q.to(tl.float32), steep_from, C)
-                    i_new = i_ok & ((i >= steep_from) | (again > 0))
+                if not SMALL_RANGE:
+                    large_range_from = first_large_range(large_range_from, w_a_before, w_n_before, d_ok, C, DT)
+                    again = adds_large_range(again, reads2, q.to(tl.float32), large_range_from, C)
+                    i_new = i_ok & ((i >= large_range_from) | (again > 0))
                 v_dS = tl.dot(v.to(DT), dS.to(DT), input_precision="tf32x3")  # v dS^T
                 w_a_end = over_block(
                     tl.load(w_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
@@ -1508,11 +1514,11 @@ def backward_read_1_others(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_unroll_1(
-    S_borders, dS_borders, k_p, k_b, k_t, k_h, k_g, v_p, v_b, v_t, v_h, v_g,
+    S_checkpoints, dS_checkpoints, k_p, k_b, k_t, k_h, k_g, v_p, v_b, v_t, v_h, v_g,
     do_p, do_b, do_t, do_h, do_g, q_p, q_b, q_t, q_h, q_g, w_sums, w_rests, w_extents, S__out,
     T, H, chunks, begins, stops, programs,
     D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
-    FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
+    SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """State-adjoint products at each step, of all intervals at once."""
@@ -1536,8 +1542,8 @@ def backward_unroll_1(
     do_p += b * do_b + h // do_g * do_h
     q_p += b * q_b + h // q_g * q_h
     i_new = i_ok
-    if not FLAT:
-        steep_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
+    if not SMALL_RANGE:
+        large_range_from, again = tl.full([], C, tl.int32), tl.full([], 0, tl.int32)
     k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
     do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
@@ -1578,14 +1584,14 @@ def backward_unroll_1(
     decayed = decayed_sum(
         (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * v_do), q.to(tl.float32),
         w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n,
-        d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, FLAT, EXACT, DT,
+        d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False, SMALL_RANGE, EXACT, DT,
     )  # sum_{j} [i <= j - 2]_{i,j} m_{i,j,d} (q)_{j,d} [(v) (do)^T]_{i,j}
-    if not FLAT:
-        steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
-        again = adds_steep(
-            again, (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * v_do), q.to(tl.float32), steep_from, C
+    if not SMALL_RANGE:
+        large_range_from = first_large_range(large_range_from, w_a_before, w_n_before, d_ok, C, DT)
+        again = adds_large_range(
+            again, (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * v_do), q.to(tl.float32), large_range_from, C
         )
-        i_new = i_ok & ((i >= steep_from) | (again > 0))
+        i_new = i_ok & ((i >= large_range_from) | (again > 0))
     known = -(k.to(tl.float32) * decayed)
     sums = summed(known, C, False, True, DT)  # [i <= j] w
     w_a_end = over_block(
@@ -1602,11 +1608,11 @@ def backward_unroll_1(
     )
     kept = span(w_a_end, w_n_end, 0.0, 0)
     S = tl.load(
-        S_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
+        S_checkpoints + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
         mask=d_ok[None, :] & e_ok[:, None], other=0.0,
     )  # S
     dS = tl.load(
-        dS_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
+        dS_checkpoints + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
         mask=d_ok[None, :] & e_ok[:, None], other=0.0,
     )  # dS
     S_dS = tl.sum((S.to(tl.float32) * dS.to(tl.float32)), axis=0)  # (S . dS) 1
@@ -1614,11 +1620,11 @@ def backward_unroll_1(
     decayed2 = decayed_sum(
         (tl.where(i[:, None] >= i[None, :] + 2, 1.0, 0.0) * do_v), k.to(tl.float32),
         w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before, w_n_before, w_a, w_n,
-        d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT, EXACT, DT,
+        d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, SMALL_RANGE, EXACT, DT,
     )  # sum_{j} [i >= j + 2]_{i,j} (k)_{j,d} m_{i,j,d} [(do) (v)^T]_{i,j}
-    if not FLAT:
-        steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
-        i_new = i_ok & ((i >= steep_from) | (again > 0))
+    if not SMALL_RANGE:
+        large_range_from = first_large_range(large_range_from, w_a_before, w_n_before, d_ok, C, DT)
+        i_new = i_ok & ((i >= large_range_from) | (again > 0))
     do_S = tl.dot(do.to(DT), S.to(DT), input_precision="tf32x3")  # (do) S^T
     since = span(w_a_before, w_n_before, 0.0, 0)
     known2 = (q.to(tl.float32) * decayed2) + (q.to(tl.float32) * do_S * since)
@@ -1634,12 +1640,12 @@ def backward_unroll_1(
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def backward_unroll_1_others(
-    S_borders, dS_borders, k_p, k_b, k_t, k_h, k_g, v_p, v_b, v_t, v_h, v_g,
+def backward_unroll_1_slow(
+    S_checkpoints, dS_checkpoints, k_p, k_b, k_t, k_h, k_g, v_p, v_b, v_t, v_h, v_g,
     do_p, do_b, do_t, do_h, do_g, q_p, q_b, q_t, q_h, q_g, w_sums, w_rests, w_extents, S__out,
     T, H, chunks, begins, stops, programs,
     D: tl.constexpr, E: tl.constexpr, block_d: tl.constexpr, block_e: tl.constexpr,
-    FLAT: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
+    SMALL_RANGE: tl.constexpr, GROUP: tl.constexpr, CHUNK: tl.constexpr, C: tl.constexpr,
     LEVELS: tl.constexpr, EVEN: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):
     """The slow path of the same, for chunks of a large decay range: a program looks at some, one after the other."""
@@ -1650,7 +1656,7 @@ def backward_unroll_1_others(
     e = tl.arange(0, block_e)
     e_ok = e < E
     group = (tl.program_id(0) // tl.cdiv(D, block_d)) * GROUP
-    if steep(w_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
+    if large_ranges(w_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
         return
     k_p_all = k_p
     v_p_all = v_p
@@ -1670,8 +1676,8 @@ def backward_unroll_1_others(
             do_p = do_p_all + b * do_b + h // do_g * do_h
             q_p = q_p_all + b * q_b + h // q_g * q_h
             extent = reach(w_extents + at, last, C, CHUNK)
-            if not is_flat(extent, DT):
-                steep_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
+            if not has_small_range(extent, DT):
+                large_range_from, again, i_new = tl.full([], C, tl.int32), tl.full([], 0, tl.int32), i < 0
                 k = tl.load(
                     k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
                 )
@@ -1725,15 +1731,15 @@ def backward_unroll_1_others(
                     (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * v_do), q.to(tl.float32),
                     w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before,
                     w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, False, False,
-                    FLAT, EXACT, DT,
+                    SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} [i <= j - 2]_{i,j} m_{i,j,d} (q)_{j,d} [(v) (do)^T]_{i,j}
-                if not FLAT:
-                    steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
-                    again = adds_steep(
+                if not SMALL_RANGE:
+                    large_range_from = first_large_range(large_range_from, w_a_before, w_n_before, d_ok, C, DT)
+                    again = adds_large_range(
                         again, (tl.where(i[None, :] >= i[:, None] + 2, 1.0, 0.0) * v_do),
-                        q.to(tl.float32), steep_from, C,
+                        q.to(tl.float32), large_range_from, C,
                     )
-                    i_new = i_ok & ((i >= steep_from) | (again > 0))
+                    i_new = i_ok & ((i >= large_range_from) | (again > 0))
                 known = -(k.to(tl.float32) * decayed)
                 sums = summed(known, C, False, True, DT)  # [i <= j] w
                 w_a_end = over_block(
@@ -1750,11 +1756,11 @@ def backward_unroll_1_others(
                 )
                 kept = span(w_a_end, w_n_end, 0.0, 0)
                 S = tl.load(
-                    S_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
+                    S_checkpoints + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
                     mask=d_ok[None, :] & e_ok[:, None], other=0.0,
                 )  # S
                 dS = tl.load(
-                    dS_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
+                    dS_checkpoints + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
                     mask=d_ok[None, :] & e_ok[:, None], other=0.0,
                 )  # dS
                 S_dS = tl.sum((S.to(tl.float32) * dS.to(tl.float32)), axis=0)  # (S . dS) 1
@@ -1762,12 +1768,12 @@ def backward_unroll_1_others(
                 decayed2 = decayed_sum(
                     (tl.where(i[:, None] >= i[None, :] + 2, 1.0, 0.0) * do_v), k.to(tl.float32),
                     w_sums + step * D, w_rests + step * D if EXACT else None, w_a_before,
-                    w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False, FLAT,
-                    EXACT, DT,
+                    w_n_before, w_a, w_n, d, d_ok, last, H * D, C, CHUNK, LEVELS, True, False,
+                    SMALL_RANGE, EXACT, DT,
                 )  # sum_{j} [i >= j + 2]_{i,j} (k)_{j,d} m_{i,j,d} [(do) (v)^T]_{i,j}
-                if not FLAT:
-                    steep_from = first_steep(steep_from, w_a_before, w_n_before, d_ok, C, DT)
-                    i_new = i_ok & ((i >= steep_from) | (again > 0))
+                if not SMALL_RANGE:
+                    large_range_from = first_large_range(large_range_from, w_a_before, w_n_before, d_ok, C, DT)
+                    i_new = i_ok & ((i >= large_range_from) | (again > 0))
                 do_S = tl.dot(do.to(DT), S.to(DT), input_precision="tf32x3")  # (do) S^T
                 since = span(w_a_before, w_n_before, 0.0, 0)
                 known2 = (q.to(tl.float32) * decayed2) + (q.to(tl.float32) * do_S * since)
@@ -1784,7 +1790,7 @@ def backward_unroll_1_others(
 
 
 @triton.jit(do_not_specialize=["T", "count"])
-def backward_rows_1(
+def backward_per_step_1(
     u_p, v_p, v_b, v_t, v_h, v_g, do_p, do_b, do_t, do_h, do_g, k_p, k_b, k_t, k_h, k_g,
     dq_0_p, dq_0_b, dq_0_t, dq_0_h, dq_0_g, dk_2_p, dk_2_b, dk_2_t, dk_2_h, dk_2_g,
     q_p, q_b, q_t, q_h, q_g, dv_1_p, dv_1_b, dv_1_t, dv_1_h, dv_1_g, dq_out, dk_out, dv_out,
@@ -1871,81 +1877,83 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     u = with_heads(u, H)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "467be7ef48d2709c")
-    lay = places(packed, (B, T, H), config.chunk)
-    blocks = places(packed, (B, T, H), BLOCK)
-    parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
+    config = choose(some.dtype, (D, E), "494963d2d9853e99")
+    layout = chunk_layout(packed, (B, T, H), config.chunk)
+    blocks = chunk_layout(packed, (B, T, H), BLOCK)
+    segments = segments_for(layout, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
     dS_first = dS_starts = whole(final_cotangents.get("S"))
-    S_borders = saved["S borders"]
+    S_checkpoints = saved["S checkpoints"]
     do = cotangent(cotangents.get("o"), some, (B, T, H, E))
-    w_sums, w_rests, w_extents = cumulate(w, lay, config.exact)
+    w_sums, w_rests, w_extents = cumulate(w, layout, config.exact)
     if needs & {"S", "k", "q", "v", "w"}:
-        matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
+        matrix1 = some.new_empty((B, H, layout.chunks, config.chunk, config.chunk), dtype=torch.float32)
         scaled1 = some.new_empty((B, H, T, D))
         scaled2 = some.new_empty((B, H, T, D))
         launch(
-            backward_prepare_1, (lay.programs,),
+            backward_prologue_1, (layout.programs,),
             k, *strides(k, H), q, *strides(q, H), w_sums, w_rests, w_extents, scaled1, scaled2, matrix1,
-            *lay.at_once, lay.programs,
-            D=D, part_d=min(config.block, config.padded(D)), FLAT=True, GROUP=GROUP, CHUNK=config.chunk,
-            C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
-            DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=config.registers,
+            *layout.at_once, layout.programs,
+            D=D, tile_d=min(config.block, config.padded(D)), SMALL_RANGE=True, GROUP=GROUP,
+            CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1,
+            maxnreg=config.registers,
         )
         launch(
-            backward_prepare_1_others, (cdiv(lay.programs, GROUP),),
+            backward_prologue_1_slow, (cdiv(layout.programs, GROUP),),
             k, *strides(k, H), q, *strides(q, H), w_sums, w_rests, w_extents, scaled1, scaled2, matrix1,
-            *lay.at_once, lay.programs,
-            D=D, part_d=min(config.block, config.padded(D)), FLAT=False, GROUP=GROUP,
-            CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=lay.even, EXACT=config.exact,
-            DT=DTYPES[some.dtype], num_warps=config.ahead, num_stages=1, maxnreg=config.registers,
+            *layout.at_once, layout.programs,
+            D=D, tile_d=min(config.block, config.padded(D)), SMALL_RANGE=False, GROUP=GROUP,
+            CHUNK=config.chunk, C=config.chunk, LEVELS=config.levels, EVEN=layout.even,
+            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.prologue_warps, num_stages=1,
+            maxnreg=config.registers,
         )
     if needs & {"S", "k", "q", "v", "w"}:
-        if parts > 1 or exchange is not None:
-            dS_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
-            walk = config.walk(E, config.padded(D) * scaled2.element_size(), 0, do.element_size())
+        if segments > 1 or exchange is not None:
+            dS_ends = some.new_empty((B * segments, H, D, E), dtype=torch.float32)
+            sweep = config.sweep(E, config.padded(D) * scaled2.element_size(), 0, do.element_size())
             launch(
-                backward_sweep_1, (lay.sequences * parts * H * cdiv(E, walk.tile),),
+                backward_sweep_1, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
                 None, dS_ends, None, scaled1, do, *strides(do, H), matrix1, None, w_sums, w_rests, scaled2,
-                *lay.walked, parts, lay.length(parts), blocks.chunks,
-                D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=False,
-                WARPS=walk.warps, STAGES=walk.stages, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels,
-                EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps,
-                num_stages=2, maxnreg=walk.registers,
+                *layout.swept, segments, layout.length(segments), blocks.chunks,
+                D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=False,
+                WARPS=sweep.warps, STAGES=sweep.stages, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels,
+                EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps,
+                num_stages=2, maxnreg=sweep.registers,
             )
             if exchange is not None:  # other segments of the sequence are elsewhere
                 dS_coming = exchange.begin(
                     (
                         map_of_all(
-                            "S", dS_first, dS_ends, lay, parts, False, decay=(w_sums, w_rests),
-                            axis=0, exact=config.exact,
+                            "S", dS_first, dS_ends, layout, segments, False,
+                            decay=(w_sums, w_rests), axis=0, exact=config.exact,
                         ),
                     )
                 )
     if needs & {"S", "k", "q", "v", "w"}:
-        if parts > 1 or exchange is not None:
+        if segments > 1 or exchange is not None:
             if exchange is not None:
                 ((dS_first, dS_starts),) = dS_coming()
             else:
-                dS_starts = chained(dS_first, dS_ends, lay, parts, False, (w_sums, w_rests), 0, config.exact)
+                dS_starts = chained(dS_first, dS_ends, layout, segments, False, (w_sums, w_rests), 0, config.exact)
     dS_ends = None
     if needs & {"S", "k", "q", "v", "w"}:
         dv_1 = some.new_empty((B, T, H, E), dtype=torch.float32)
-        dS_borders = some.new_empty((B, H, blocks.chunks, D, E), dtype=some.dtype)
-        dS_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if needs & {"S"} else None
-        walk = config.walk(
+        dS_checkpoints = some.new_empty((B, H, blocks.chunks, D, E), dtype=some.dtype)
+        dS_last = some.new_empty((layout.sequences, H, D, E), dtype=torch.float32) if needs & {"S"} else None
+        sweep = config.sweep(
             E, config.padded(D) * (scaled1.element_size() + scaled2.element_size()),
             config.chunk * matrix1.element_size(), do.element_size(),
         )
         launch(
-            backward_sweep_1, (lay.sequences * parts * H * cdiv(E, walk.tile),),
-            dS_starts, dS_last, dS_borders, scaled1, do, *strides(do, H), matrix1, dv_1, w_sums,
+            backward_sweep_1, (layout.sequences * segments * H * cdiv(E, sweep.tile),),
+            dS_starts, dS_last, dS_checkpoints, scaled1, do, *strides(do, H), matrix1, dv_1, w_sums,
             w_rests, scaled2,
-            *lay.walked, parts, lay.length(parts), blocks.chunks,
-            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=walk.tile, YIELD=True,
-            WARPS=walk.warps, STAGES=walk.stages, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels,
-            EVEN=lay.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=walk.warps,
-            num_stages=2, maxnreg=walk.registers,
+            *layout.swept, segments, layout.length(segments), blocks.chunks,
+            D=D, E=E, block_d=min(config.slice, config.padded(D)), block_e=sweep.tile, YIELD=True,
+            WARPS=sweep.warps, STAGES=sweep.stages, BLOCK=BLOCK, C=config.chunk, LEVELS=config.levels,
+            EVEN=layout.even, EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=sweep.warps,
+            num_stages=2, maxnreg=sweep.registers,
         )
     matrix1 = scaled1 = scaled2 = None
     if needs & {"k", "q", "w"}:
@@ -1953,49 +1961,49 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         dk_2 = some.new_empty((B, T, H, D), dtype=torch.float32)
         launch(
             backward_read_1, (blocks.programs * cdiv(D, min(config.read_tile, config.padded(D))),),
-            S_borders, do, *strides(do, H), v, *strides(v, H), k, *strides(k, H), w_sums, w_rests,
-            w_extents, dq_0, dS_borders, q, *strides(q, H), dk_2,
+            S_checkpoints, do, *strides(do, H), v, *strides(v, H), k, *strides(k, H), w_sums, w_rests,
+            w_extents, dq_0, dS_checkpoints, q, *strides(q, H), dk_2,
             *blocks.at_once, blocks.programs,
             E=E, D=D, block_e=config.padded(E), block_d=min(config.read_tile, config.padded(D)),
-            FLAT=True, GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even,
+            SMALL_RANGE=True, GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even,
             EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.read_warps(config.padded(E)),
             num_stages=1, maxnreg=config.most,
         )
         launch(
-            backward_read_1_others, (cdiv(blocks.programs, GROUP) * cdiv(D, min(config.read_tile, config.padded(D))),),
-            S_borders, do, *strides(do, H), v, *strides(v, H), k, *strides(k, H), w_sums, w_rests,
-            w_extents, dq_0, dS_borders, q, *strides(q, H), dk_2,
+            backward_read_1_slow, (cdiv(blocks.programs, GROUP) * cdiv(D, min(config.read_tile, config.padded(D))),),
+            S_checkpoints, do, *strides(do, H), v, *strides(v, H), k, *strides(k, H), w_sums, w_rests,
+            w_extents, dq_0, dS_checkpoints, q, *strides(q, H), dk_2,
             *blocks.at_once, blocks.programs,
             E=E, D=D, block_e=config.padded(E), block_d=min(config.read_tile, config.padded(D)),
-            FLAT=False, GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even,
-            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.read_warps(config.padded(E)),
-            num_stages=1, maxnreg=config.most,
+            SMALL_RANGE=False, GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS,
+            EVEN=blocks.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=config.read_warps(config.padded(E)), num_stages=1, maxnreg=config.most,
         )
     gradients, initial = {}, {}
     if needs & {"w"}:
         S_ = some.new_empty((B, T, H, D), dtype=torch.float32)
         launch(
             backward_unroll_1, (blocks.programs * cdiv(D, min(config.read_tile, config.padded(D))),),
-            S_borders, dS_borders, k, *strides(k, H), v, *strides(v, H), do, *strides(do, H),
+            S_checkpoints, dS_checkpoints, k, *strides(k, H), v, *strides(v, H), do, *strides(do, H),
             q, *strides(q, H), w_sums, w_rests, w_extents, S_,
             *blocks.at_once, blocks.programs,
             D=D, E=E, block_d=min(config.read_tile, config.padded(D)), block_e=config.padded(E),
-            FLAT=True, GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even,
+            SMALL_RANGE=True, GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even,
             EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.read_warps(config.padded(E)),
             num_stages=1, maxnreg=config.most,
         )
         launch(
-            backward_unroll_1_others, (cdiv(blocks.programs, GROUP) * cdiv(D, min(config.read_tile, config.padded(D))),),
-            S_borders, dS_borders, k, *strides(k, H), v, *strides(v, H), do, *strides(do, H),
+            backward_unroll_1_slow, (cdiv(blocks.programs, GROUP) * cdiv(D, min(config.read_tile, config.padded(D))),),
+            S_checkpoints, dS_checkpoints, k, *strides(k, H), v, *strides(v, H), do, *strides(do, H),
             q, *strides(q, H), w_sums, w_rests, w_extents, S_,
             *blocks.at_once, blocks.programs,
             D=D, E=E, block_d=min(config.read_tile, config.padded(D)), block_e=config.padded(E),
-            FLAT=False, GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS, EVEN=blocks.even,
-            EXACT=config.exact, DT=DTYPES[some.dtype], num_warps=config.read_warps(config.padded(E)),
-            num_stages=1, maxnreg=config.most,
+            SMALL_RANGE=False, GROUP=GROUP, CHUNK=config.chunk, C=BLOCK, LEVELS=LEVELS,
+            EVEN=blocks.even, EXACT=config.exact, DT=DTYPES[some.dtype],
+            num_warps=config.read_warps(config.padded(E)), num_stages=1, maxnreg=config.most,
         )
-        S_pairing = S_
-    S_ = dS_borders = w_extents = w_rests = w_sums = None
+        S_state_adjoint = S_
+    S_ = dS_checkpoints = w_extents = w_rests = w_sums = None
     if needs & {"k", "q", "u", "v"}:
         dq = some.new_empty((B, T, H, D), dtype=some.dtype) if "q" in needs else None
         dk = some.new_empty((B, T, H, D), dtype=some.dtype) if "k" in needs else None
@@ -2006,7 +2014,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             else None
         )
         launch(
-            backward_rows_1, (cdiv(B * T, config.rows(config.padded(D), config.padded(E))) * H,),
+            backward_per_step_1, (cdiv(B * T, config.rows(config.padded(D), config.padded(E))) * H,),
             u, v, *strides(v, H), do, *strides(do, H), k, *strides(k, H),
             *((dq_0, *strides(dq_0, H)) if "q" in needs else (None, 0, 0, 0, 1)),
             *((dk_2, *strides(dk_2, H)) if "k" in needs else (None, 0, 0, 0, 1)), q, *strides(q, H),
@@ -2026,7 +2034,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         gradients["v"] = dv.to(given["v"].dtype)
     dv = None
     if "w" in needs:
-        gradients["w"] = spread(S_pairing, (B, T, H, D), some).to(given["w"].dtype)
+        gradients["w"] = spread(S_state_adjoint, (B, T, H, D), some).to(given["w"].dtype)
     if "u" in needs:
         gradients["u"] = du_summed.sum(0).to(given["u"].dtype)
     du_summed = None
@@ -2059,10 +2067,10 @@ def step_kernel(
     S_stride0, S_stride1, next_S_stride0, next_S_stride1, o_stride0, o_stride1,
     heads, q_group, k_group, v_group, w_group, u_group,
     size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
-    parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
+    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
 ):
     """Each program: one batch entry and head and a tile of e, one step."""
-    place = tl.program_id(0) // parts
+    place = tl.program_id(0) // programs
     if flat:  # more batch entries than a grid is high
         batch = tl.cast(place // heads, tl.int64)
         head = tl.cast(place % heads, tl.int64)
@@ -2090,7 +2098,7 @@ def step_kernel(
     wide_d = tl.cast(at_d, tl.int64)
     in_d = at_d < size_d
     for turn in tl.static_range(turns):
-        tile = tl.program_id(0) % parts * turns + turn
+        tile = tl.program_id(0) % programs * turns + turn
         first = tile == 0
         at_e = tile * block_e + tl.arange(0, block_e)
         wide_e = tl.cast(at_e, tl.int64)
@@ -2124,11 +2132,11 @@ def steps_kernel(
     kept_S_stride0, kept_S_stride1, kept_S_stride2, kept_S_stride3,
     o_stride0, o_stride1, o_stride2, heads, q_group, k_group, v_group, w_group, u_group, steps,
     size_d: tl.constexpr, block_d: tl.constexpr, size_e: tl.constexpr, block_e: tl.constexpr,
-    parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
+    programs: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
     yields: tl.constexpr, keeps: tl.constexpr, ends: tl.constexpr,
 ):
     """Each program: one sequence and head and a tile of e, one step after the other, with the state in registers."""
-    place = tl.program_id(0) // parts
+    place = tl.program_id(0) // programs
     if flat:  # more batch entries than a grid is high
         batch = tl.cast(place // heads, tl.int64)
         head = tl.cast(place % heads, tl.int64)
@@ -2160,7 +2168,7 @@ def steps_kernel(
     wide_d = tl.cast(at_d, tl.int64)
     in_d = at_d < size_d
     for turn in tl.static_range(turns):
-        tile = tl.program_id(0) % parts * turns + turn
+        tile = tl.program_id(0) % programs * turns + turn
         first = tile == 0
         at_e = tile * block_e + tl.arange(0, block_e)
         wide_e = tl.cast(at_e, tl.int64)
@@ -2170,22 +2178,22 @@ def steps_kernel(
         u = tl.load(u_at + wide_d * u_stride1, mask=in_d, other=0.0).to(tl.float32)
         S = tl.load(S_at + at_d[:, None] * S_stride2 + at_e[None, :] * S_stride3, mask=in_d_e, other=0.0)
         now = tl.cast(0, tl.int64)
-        q_ahead = tl.load(q_at + now * q_stride1 + wide_d * q_stride3, mask=in_d, other=0.0)
-        k_ahead = tl.load(k_at + now * k_stride1 + wide_d * k_stride3, mask=in_d, other=0.0)
-        v_ahead = tl.load(v_at + now * v_stride1 + wide_e * v_stride3, mask=in_e, other=0.0)
-        w_ahead = tl.load(w_at + now * w_stride1 + wide_d * w_stride3, mask=in_d, other=0.0)
+        q_prefetched = tl.load(q_at + now * q_stride1 + wide_d * q_stride3, mask=in_d, other=0.0)
+        k_prefetched = tl.load(k_at + now * k_stride1 + wide_d * k_stride3, mask=in_d, other=0.0)
+        v_prefetched = tl.load(v_at + now * v_stride1 + wide_e * v_stride3, mask=in_e, other=0.0)
+        w_prefetched = tl.load(w_at + now * w_stride1 + wide_d * w_stride3, mask=in_d, other=0.0)
         S = S.to(tl.float32)
         for offset in range(count):
             now = tl.cast(offset, tl.int64)
             then = tl.minimum(now + 1, count - 1)
-            q = q_ahead.to(tl.float32)
-            q_ahead = tl.load(q_at + then * q_stride1 + wide_d * q_stride3, mask=in_d, other=0.0)
-            k = k_ahead.to(tl.float32)
-            k_ahead = tl.load(k_at + then * k_stride1 + wide_d * k_stride3, mask=in_d, other=0.0)
-            v = v_ahead.to(tl.float32)
-            v_ahead = tl.load(v_at + then * v_stride1 + wide_e * v_stride3, mask=in_e, other=0.0)
-            w = tl.exp(w_ahead.to(tl.float32))
-            w_ahead = tl.load(w_at + then * w_stride1 + wide_d * w_stride3, mask=in_d, other=0.0)
+            q = q_prefetched.to(tl.float32)
+            q_prefetched = tl.load(q_at + then * q_stride1 + wide_d * q_stride3, mask=in_d, other=0.0)
+            k = k_prefetched.to(tl.float32)
+            k_prefetched = tl.load(k_at + then * k_stride1 + wide_d * k_stride3, mask=in_d, other=0.0)
+            v = v_prefetched.to(tl.float32)
+            v_prefetched = tl.load(v_at + then * v_stride1 + wide_e * v_stride3, mask=in_e, other=0.0)
+            w = tl.exp(w_prefetched.to(tl.float32))
+            w_prefetched = tl.load(w_at + then * w_stride1 + wide_d * w_stride3, mask=in_d, other=0.0)
             t1 = tl.sum(q[:, None] * (S + (k * u)[:, None] * v[None, :]), axis=0)
             if yields:
                 tl.store(o_at + now * o_stride1 + at_e, t1, mask=in_e)
@@ -2227,7 +2235,7 @@ OP = Op(
         "triton": Backend(
             triton_forward, triton_backward,
             frozenset(("packed", "groups", "inference", "finals", "replays", "exchange")),
-            saved={"S borders": (("B", "H", "T blocks", "d", "e"), "input")}, saved_packed=True,
+            saved={"S checkpoints": (("B", "H", "T blocks", "d", "e"), "input")}, saved_packed=True,
         ),
     },
     Step(

@@ -28,7 +28,7 @@ from chunkform.runtime.op.version import written_for
 
 written_for("0.1", __file__)
 
-from chunkform.runtime.chunk_kernels.chunk_layout import places
+from chunkform.runtime.chunk_kernels.chunk_layout import chunk_layout
 from chunkform.runtime.launch.launch import cdiv, choose, cotangent, launch, steps, strides, with_heads
 from chunkform.runtime.launch.varlen import backward_by_length, forward_by_length
 from chunkform.runtime.op.op import Op
@@ -95,7 +95,7 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
 
 
 @triton.jit(do_not_specialize=["T", "count"])
-def forward_rows_1(
+def forward_per_step_1(
     eps, x_p, x_b, x_t, x_h, x_g, weight__p, z_p, z_b, z_t, z_h, z_g, y_out,
     T, H, count,
     E: tl.constexpr, block_e: tl.constexpr, ROWS: tl.constexpr,
@@ -128,7 +128,7 @@ def forward_rows_1(
 
 
 @triton.jit(do_not_specialize=["T", "count"])
-def backward_rows_1(
+def backward_per_step_1(
     weight__p, x_p, x_b, x_t, x_h, x_g, dy_p, dy_b, dy_t, dy_h, dy_g, z_p, z_b, z_t, z_h, z_g,
     eps, dx_out, dz_out, dweight_summed_out,
     T, H, count,
@@ -189,12 +189,12 @@ def triton_forward(given, states, constants, packed=None, needs_backward=True, f
     H = max(x.shape[2], z.shape[2], weight_.shape[0], 0)
     weight_ = with_heads(weight_, H)
     E = x.shape[-1]
-    config = choose(some.dtype, (E,), "56b1500963667977")
-    lay = places(packed, (B, T, H), config.chunk)
-    parts = 1
+    config = choose(some.dtype, (E,), "516de3eedd9234c0")
+    layout = chunk_layout(packed, (B, T, H), config.chunk)
+    segments = 1
     y = some.new_empty((B, T, H, E), dtype=some.dtype)
     launch(
-        forward_rows_1, (cdiv(B * T, config.rows(config.padded(E))) * H,),
+        forward_per_step_1, (cdiv(B * T, config.rows(config.padded(E))) * H,),
         constants["eps"], x, *strides(x, H), weight_, z, *strides(z, H), y,
         T, H, B * T,
         E=E, block_e=config.padded(E), ROWS=config.rows(config.padded(E)), num_warps=4,
@@ -213,9 +213,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(x.shape[2], z.shape[2], weight_.shape[0], 0)
     weight_ = with_heads(weight_, H)
     E = x.shape[-1]
-    config = choose(some.dtype, (E,), "56b1500963667977")
-    lay = places(packed, (B, T, H), config.chunk)
-    parts = 1
+    config = choose(some.dtype, (E,), "516de3eedd9234c0")
+    layout = chunk_layout(packed, (B, T, H), config.chunk)
+    segments = 1
     dy = cotangent(cotangents.get("y"), some, (B, T, H, E))
     gradients, initial = {}, {}
     dx = some.new_empty((B, T, H, E), dtype=some.dtype) if "x" in needs else None
@@ -226,7 +226,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         else None
     )
     launch(
-        backward_rows_1, (cdiv(B * T, config.rows(config.padded(E))) * H,),
+        backward_per_step_1, (cdiv(B * T, config.rows(config.padded(E))) * H,),
         weight_, x, *strides(x, H), dy, *strides(dy, H), z, *strides(z, H), constants["eps"], dx,
         dz, dweight_summed,
         T, H, B * T,

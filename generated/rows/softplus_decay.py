@@ -25,7 +25,7 @@ from chunkform.runtime.op.version import written_for
 
 written_for("0.1", __file__)
 
-from chunkform.runtime.chunk_kernels.chunk_layout import places
+from chunkform.runtime.chunk_kernels.chunk_layout import chunk_layout
 from chunkform.runtime.launch.launch import cdiv, choose, cotangent, launch, steps, strides, with_heads
 from chunkform.runtime.launch.varlen import backward_by_length, forward_by_length
 from chunkform.runtime.op.op import Op
@@ -86,7 +86,7 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
 
 
 @triton.jit(do_not_specialize=["T", "count"])
-def forward_rows_1(
+def forward_per_step_1(
     b__p, g_p, g_b, g_t, g_h, g_g, A_p, log_decay_out,
     T, H, count,
     D: tl.constexpr, block_d: tl.constexpr, ROWS: tl.constexpr,
@@ -115,7 +115,7 @@ def forward_rows_1(
 
 
 @triton.jit(do_not_specialize=["T", "count"])
-def backward_rows_1(
+def backward_per_step_1(
     dlog_decay_p, dlog_decay_b, dlog_decay_t, dlog_decay_h, dlog_decay_g, A_p, b__p,
     g_p, g_b, g_t, g_h, g_g, dg_out, dA_summed_out, db_summed_out,
     T, H, count,
@@ -171,12 +171,12 @@ def triton_forward(given, states, constants, packed=None, needs_backward=True, f
     A = with_heads(A, H)
     b_ = with_heads(b_, H)
     D = g.shape[-1]
-    config = choose(some.dtype, (D,), "706b4698dc7f9806")
-    lay = places(packed, (B, T, H), config.chunk)
-    parts = 1
+    config = choose(some.dtype, (D,), "22af77c528c2de0f")
+    layout = chunk_layout(packed, (B, T, H), config.chunk)
+    segments = 1
     log_decay = some.new_empty((B, T, H, D), dtype=torch.float32)
     launch(
-        forward_rows_1, (cdiv(B * T, config.rows(config.padded(D))) * H,),
+        forward_per_step_1, (cdiv(B * T, config.rows(config.padded(D))) * H,),
         b_, g, *strides(g, H), A, log_decay,
         T, H, B * T,
         D=D, block_d=config.padded(D), ROWS=config.rows(config.padded(D)), num_warps=4,
@@ -196,9 +196,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     A = with_heads(A, H)
     b_ = with_heads(b_, H)
     D = g.shape[-1]
-    config = choose(some.dtype, (D,), "706b4698dc7f9806")
-    lay = places(packed, (B, T, H), config.chunk)
-    parts = 1
+    config = choose(some.dtype, (D,), "22af77c528c2de0f")
+    layout = chunk_layout(packed, (B, T, H), config.chunk)
+    segments = 1
     dlog_decay = cotangent(cotangents.get("log_decay"), some, (B, T, H, D))
     gradients, initial = {}, {}
     dg = some.new_empty((B, T, H, D), dtype=some.dtype) if "g" in needs else None
@@ -211,7 +211,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         else None
     )
     launch(
-        backward_rows_1, (cdiv(B * T, config.rows(config.padded(D))) * H,),
+        backward_per_step_1, (cdiv(B * T, config.rows(config.padded(D))) * H,),
         dlog_decay, *strides(dlog_decay, H), A, b_, g, *strides(g, H), dg, dA_summed, db_summed,
         T, H, B * T,
         D=D, block_d=config.padded(D), ROWS=config.rows(config.padded(D)), num_warps=4,

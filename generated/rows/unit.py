@@ -24,7 +24,7 @@ from chunkform.runtime.op.version import written_for
 
 written_for("0.1", __file__)
 
-from chunkform.runtime.chunk_kernels.chunk_layout import places
+from chunkform.runtime.chunk_kernels.chunk_layout import chunk_layout
 from chunkform.runtime.launch.launch import cdiv, choose, cotangent, launch, steps, strides
 from chunkform.runtime.launch.varlen import backward_by_length, forward_by_length
 from chunkform.runtime.op.op import Op
@@ -82,7 +82,7 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
 
 
 @triton.jit(do_not_specialize=["T", "count"])
-def forward_rows_1(
+def forward_per_step_1(
     x_p, x_b, x_t, x_h, x_g, scale, y_out,
     T, H, count,
     D: tl.constexpr, block_d: tl.constexpr, ROWS: tl.constexpr,
@@ -109,7 +109,7 @@ def forward_rows_1(
 
 
 @triton.jit(do_not_specialize=["T", "count"])
-def backward_rows_1(
+def backward_per_step_1(
     dy_p, dy_b, dy_t, dy_h, dy_g, x_p, x_b, x_t, x_h, x_g, scale, dx_out,
     T, H, count,
     D: tl.constexpr, block_d: tl.constexpr, ROWS: tl.constexpr,
@@ -150,12 +150,12 @@ def triton_forward(given, states, constants, packed=None, needs_backward=True, f
     B, T = x.shape[:2]
     H = max(x.shape[2], 0)
     D = x.shape[-1]
-    config = choose(some.dtype, (D,), "6768719d653861c4")
-    lay = places(packed, (B, T, H), config.chunk)
-    parts = 1
+    config = choose(some.dtype, (D,), "0c5cac5b208b00c1")
+    layout = chunk_layout(packed, (B, T, H), config.chunk)
+    segments = 1
     y = some.new_empty((B, T, H, D), dtype=some.dtype)
     launch(
-        forward_rows_1, (cdiv(B * T, config.rows(config.padded(D))) * H,),
+        forward_per_step_1, (cdiv(B * T, config.rows(config.padded(D))) * H,),
         x, *strides(x, H), constants["scale"], y,
         T, H, B * T,
         D=D, block_d=config.padded(D), ROWS=config.rows(config.padded(D)), num_warps=4,
@@ -171,14 +171,14 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     B, T = x.shape[:2]
     H = max(x.shape[2], 0)
     D = x.shape[-1]
-    config = choose(some.dtype, (D,), "6768719d653861c4")
-    lay = places(packed, (B, T, H), config.chunk)
-    parts = 1
+    config = choose(some.dtype, (D,), "0c5cac5b208b00c1")
+    layout = chunk_layout(packed, (B, T, H), config.chunk)
+    segments = 1
     dy = cotangent(cotangents.get("y"), some, (B, T, H, D))
     gradients, initial = {}, {}
     dx = some.new_empty((B, T, H, D), dtype=some.dtype) if "x" in needs else None
     launch(
-        backward_rows_1, (cdiv(B * T, config.rows(config.padded(D))) * H,),
+        backward_per_step_1, (cdiv(B * T, config.rows(config.padded(D))) * H,),
         dy, *strides(dy, H), x, *strides(x, H), constants["scale"], dx,
         T, H, B * T,
         D=D, block_d=config.padded(D), ROWS=config.rows(config.padded(D)), num_warps=4,

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from ..launch.launch import cdiv, launch
-from .chunk_layout import Places, parts_for
+from .chunk_layout import ChunkLayout, segments_for
 
 SCAN = 32  # steps that a program scans at once
 LONG_SCAN = 256  # of numbers
@@ -115,20 +115,22 @@ def scan_width(size: int) -> int:
     return min(WIDTH, 1 << (size - 1).bit_length())
 
 
-def scan_parts(p: Places, tiles: int) -> int:
+def scan_segments(p: ChunkLayout, tiles: int) -> int:
     """Into how many segments to cut sequences, where a head has so many programs: into none, unless there are few; and then
     so that there are many, as what each segment leaves is another sweep over all of it."""
     programs = p.sequences * p.heads * tiles
-    return 1 if parts_for(p, cdiv(programs, FEW)) == 1 else parts_for(p, cdiv(programs, MANY))
+    return 1 if segments_for(p, cdiv(programs, FEW)) == 1 else segments_for(p, cdiv(programs, MANY))
 
 
-def scan_stages(parts: int) -> int:
+def scan_stages(segments: int) -> int:
     """Of a program's loads: one more where a multiprocessor has few programs."""
-    return 4 if parts == 1 else 3
+    return 4 if segments == 1 else 3
 
 
-@triton.jit(do_not_specialize=["parts"])
-def scanned_kernel(first, ends, linear, starts, H, parts, D: tl.constexpr, TILE: tl.constexpr, FORWARD: tl.constexpr):
+@triton.jit(do_not_specialize=["segments"])
+def scanned_kernel(
+    first, ends, linear, starts, H, segments, D: tl.constexpr, TILE: tl.constexpr, FORWARD: tl.constexpr
+):
     """What enters each segment, from the maps of the segments before it."""
     tile = tl.program_id(0) % tl.cdiv(D, TILE)
     bh = (tl.program_id(0) // tl.cdiv(D, TILE)).to(tl.int64)
@@ -138,21 +140,21 @@ def scanned_kernel(first, ends, linear, starts, H, parts, D: tl.constexpr, TILE:
     S = tl.zeros([TILE], tl.float32)
     if first is not None:
         S += tl.load(first + bh * D + d, mask=d_ok, other=0.0)
-    for n in range(0, parts):
-        at = ((b * parts + (n if FORWARD else parts - 1 - n)) * H + h) * D + d
+    for n in range(0, segments):
+        at = ((b * segments + (n if FORWARD else segments - 1 - n)) * H + h) * D + d
         tl.store(starts + at, S, mask=d_ok)
         S = S * tl.load(linear + at, mask=d_ok, other=0.0) + tl.load(ends + at, mask=d_ok, other=0.0)
 
 
 def scanned(
-    first: torch.Tensor | None, ends: torch.Tensor, linear: torch.Tensor, p: Places, parts: int, forward: bool
+    first: torch.Tensor | None, ends: torch.Tensor, linear: torch.Tensor, p: ChunkLayout, segments: int, forward: bool
 ) -> torch.Tensor:
-    """The states that enter each segment, [B * parts, H, ..], from what enters all of them and their maps, S -> linear S +
+    """The states that enter each segment, [B * segments, H, ..], from what enters all of them and their maps, S -> linear S +
     ends."""
     width = ends[0, 0].numel()
     tile, starts = scan_width(width), torch.empty_like(ends)
     launch(
-        scanned_kernel, (p.batch * p.heads * cdiv(width, tile),), first, ends, linear, starts, p.heads, parts, D=width,
+        scanned_kernel, (p.batch * p.heads * cdiv(width, tile),), first, ends, linear, starts, p.heads, segments, D=width,
         TILE=tile, FORWARD=forward, num_warps=1,
     )  # fmt: skip
     return starts

@@ -15,7 +15,7 @@ from ..launch.assumed_card import card
 from ..launch.launch import Config, launch, padded
 from ..launch.narrowing import level
 from ..launch.varlen import BLOCK
-from .chunk_layout import Places
+from .chunk_layout import ChunkLayout
 from .kernels import between, grouped, place_of, shared_memory, some_heads
 from .split_precision import INTERPRETED
 
@@ -72,15 +72,16 @@ def total_of(x, ok):
 
 
 @triton.jit
-def paired_states(S, dS, PARTS: tl.constexpr):
-    """<S, dS> in parts, [PARTS]: with one for each warp, no warp waits for another."""
-    product = tl.reshape(S.to(tl.float32) * dS, [PARTS, S.shape[0] // PARTS, S.shape[1]])
+def paired_states(S, dS, PARTIAL_SUMS: tl.constexpr):
+    """<S, dS> in partial sums, [PARTIAL_SUMS]: with one for each warp, no warp waits for another."""
+    product = tl.reshape(S.to(tl.float32) * dS, [PARTIAL_SUMS, S.shape[0] // PARTIAL_SUMS, S.shape[1]])
     return tl.sum(tl.sum(product, axis=2), axis=1)
 
 
 @triton.jit
 def row_sums(x, WARPS: tl.constexpr):
-    """The sums of rows of x [C, C] in parts, [N, C], so that no warp waits for another: as many as `row_parts` says."""
+    """The sums of rows of x [C, C] in partial sums, [N, C], so that no warp waits for another: as many as
+    `row_partial_sums` says."""
     C: tl.constexpr = x.shape[0]
     N: tl.constexpr = WARPS // 4
     return tl.trans(tl.sum(tl.reshape(x, [C, N, C // N]), axis=2))
@@ -88,14 +89,14 @@ def row_sums(x, WARPS: tl.constexpr):
 
 @triton.jit
 def column_sums(x, WARPS: tl.constexpr):
-    """The sums of its columns likewise: as many parts as `column_parts` says."""
+    """The sums of its columns likewise: as many as `column_partial_sums` says."""
     C: tl.constexpr = x.shape[0]
     N: tl.constexpr = 4 if WARPS > 4 else 1
     return tl.sum(tl.reshape(x, [N, C // N, C]), axis=1)
 
 
 @triton.jit
-def store_parts(p, rows, columns, bh, t0, T, ok):
+def store_partial_sums(p, rows, columns, bh, t0, T, ok):
     """Store sums of rows [R, C], and of columns [N, C], which are subtracted, in p [B, H, R + N, T]; one of them may be None."""
     R: tl.constexpr = 0 if rows is None else rows.shape[0]
     N: tl.constexpr = 0 if columns is None else columns.shape[0]
@@ -109,28 +110,28 @@ def store_parts(p, rows, columns, bh, t0, T, ok):
 
 
 @triton.jit(do_not_specialize=["T", "chunks"])
-def pairing_kernel(
+def block_state_adjoint_kernel(
     spans, in_late, in_early, out_late, out_early, own_late, own_early, out, T, H, chunks, begins, stops,
     HEADS: tl.constexpr, N: tl.constexpr, N_LATE: tl.constexpr, N_EARLY: tl.constexpr, C: tl.constexpr, AT_ONCE: tl.constexpr,
 ):  # fmt: skip
-    """The state-adjoint product at each step of a block, [B, T, H]; see `block_pairing`."""
+    """The state-adjoint product at each step of a block, [B, T, H]; see `block_state_adjoint`."""
     b, c, h, there = some_heads(H, chunks, HEADS)
     t0, last = place_of(c, T, begins, stops, C)
     if last < 0:
         return
-    part, i, bh = tl.arange(0, N), tl.arange(0, C), b * H + h
-    border = tl.sum(tl.load(spans + (bh * chunks + c)[:, None] * N + part[None, :]), axis=1)
-    t0 = tl.minimum(t0, t0 + last)  # as in `border_totals_kernel`
+    m, i, bh = tl.arange(0, N), tl.arange(0, C), b * H + h
+    at_boundary = tl.sum(tl.load(spans + (bh * chunks + c)[:, None] * N + m[None, :]), axis=1)
+    t0 = tl.minimum(t0, t0 + last)  # as in `boundary_totals_kernel`
     t, ok = t0 + i, there[:, None] & (i <= last)[None, :]
-    pairing = border[:, None] + between(
+    state_adjoint = at_boundary[:, None] + between(
         in_late, in_early, out_late, out_early, own_late, own_early, bh, t, i, last, ok, T, 1, N_LATE, N_EARLY, AT_ONCE
     )
-    tl.store(out + (b * T + t)[None, :] * H + h[:, None], pairing, mask=ok)
+    tl.store(out + (b * T + t)[None, :] * H + h[:, None], state_adjoint, mask=ok)
 
 
-def block_pairing(
+def block_state_adjoint(
     spans: torch.Tensor,
-    p: Places,
+    p: ChunkLayout,
     in_late: torch.Tensor | None = None,
     in_early: torch.Tensor | None = None,
     out_late: torch.Tensor | None = None,
@@ -139,27 +140,27 @@ def block_pairing(
     own_early: torch.Tensor | None = None,
     at_once: bool = False,
 ) -> torch.Tensor:
-    """A decay's state-adjoint product [B, T, H], float32, from what a sweep over blocks has summed for each step, [B, H, parts,
+    """A decay's state-adjoint product [B, T, H], float32, from what a sweep over blocks has summed for each step, [B, H, sums,
     T] or None for
     nothing: `own` are pairs inside a block, `in` reads of the state before it, `out` (negative) reads of the gradient after it.
-    `spans` [B, H, blocks, parts] are the decays of each block times <S before it, dS after it>. `at_once`: early terms count for
+    `spans` [B, H, blocks, sums] are the decays of each block times <S before it, dS after it>. `at_once`: early terms count for
     their own step as well.
     """
     out = spans.new_empty((p.batch, p.steps, p.heads))
     programs, heads = grouped(p, 4)
     late, early = (1 if x is None else x.shape[2] for x in (own_late, own_early))
     launch(
-        pairing_kernel, (programs,), spans, in_late, in_early, out_late, out_early, own_late, own_early, out, *p.at_once,
-        HEADS=heads, N=spans.shape[-1], N_LATE=late, N_EARLY=early, C=p.chunk, AT_ONCE=at_once, num_warps=1,
+        block_state_adjoint_kernel, (programs,), spans, in_late, in_early, out_late, out_early, own_late, own_early, out,
+        *p.at_once, HEADS=heads, N=spans.shape[-1], N_LATE=late, N_EARLY=early, C=p.chunk, AT_ONCE=at_once, num_warps=1,
     )  # fmt: skip
     return out
 
 
 @triton.jit(do_not_specialize=["T", "chunks"])
-def step_pairing_kernel(
+def step_state_adjoint_kernel(
     spans, late, early, out, T, H, chunks, begins, stops, HEADS: tl.constexpr, C: tl.constexpr,
 ):  # fmt: skip
-    """The state-adjoint product at each step of a block, out [B, H, T]; see `step_pairing`."""
+    """The state-adjoint product at each step of a block, out [B, H, T]; see `step_state_adjoint`."""
     b, c, h, there = some_heads(H, chunks, HEADS)
     t0, last = place_of(c, T, begins, stops, C)
     if last < 0:
@@ -167,32 +168,33 @@ def step_pairing_kernel(
     i, bh = tl.arange(0, C), b * H + h
     ok = there[:, None] & (i <= last)[None, :]
     at = bh[:, None] * T + (t0 + i)[None, :]
-    border = tl.load(spans + bh * chunks + c)
+    at_boundary = tl.load(spans + bh * chunks + c)
     both = tl.zeros([HEADS, C], tl.float32)
     if late is not None:  # of the step before: as in `between`
         both += tl.load(late + at - 1, mask=ok & (i > 0)[None, :], other=0.0)
     if early is not None:
         both += tl.load(early + at, mask=ok, other=0.0)
-    tl.store(out + at, border[:, None] - tl.cumsum(both, axis=1), mask=ok)
+    tl.store(out + at, at_boundary[:, None] - tl.cumsum(both, axis=1), mask=ok)
 
 
-def step_pairing(spans: torch.Tensor, p: Places, late: torch.Tensor | None, early: torch.Tensor | None) -> torch.Tensor:
+def step_state_adjoint(
+    spans: torch.Tensor, p: ChunkLayout, late: torch.Tensor | None, early: torch.Tensor | None
+) -> torch.Tensor:
     """A decay's state-adjoint product [B, T, H], float32, from what a sweep over blocks has added up for each step, in whose
-    place it lies:
-    all sums that `block_pairing` takes, by `late` and `early`, each [B, H, T], or None for nothing. Pairs inside a block count
-    twice, once less, so that only what crosses its boundaries is in its sum: `spans` [B, H, blocks] are that of `in` and the
-    decays of each block times <S before it, dS after it>.
+    place it lies: all sums that `block_state_adjoint` takes, by `late` and `early`, each [B, H, T], or None for nothing. Pairs
+    inside a block count twice, once less, so that only what crosses its boundaries is in its sum: `spans` [B, H, blocks] are that
+    of `in` and the decays of each block times <S before it, dS after it>.
     """
     out = early if late is None else late
     assert out is not None
     programs, heads = grouped(p, 4)
     launch(
-        step_pairing_kernel, (programs,), spans, late, early, out, *p.at_once, HEADS=heads, C=p.chunk, num_warps=1,
+        step_state_adjoint_kernel, (programs,), spans, late, early, out, *p.at_once, HEADS=heads, C=p.chunk, num_warps=1,
     )  # fmt: skip
     return out.view(p.batch, p.heads, p.steps).transpose(1, 2)
 
 
-def together(config: Config, sizes: tuple[int, ...], *tensors: torch.Tensor) -> bool:
+def may_be_fused(config: Config, sizes: tuple[int, ...], *tensors: torch.Tensor) -> bool:
     """May one sweep over blocks make all of a backward pass: can the copy engine move these tensors [B, T, H, X], and does a
     program hold states of these sizes?"""
     if config.exact or level():
@@ -216,17 +218,17 @@ def warps_of(sizes: tuple[int, ...]) -> int:
 
 
 def apart(warps: int) -> bool:
-    """Does it leave what a block adds to a decay's gradient in parts? On an H200 a sweep of 8 warps takes 1.1 times as long
-    otherwise, and one of 4 as long, with a number for each step in the place of four."""
+    """Does it leave what a block adds to a decay's gradient in partial sums? On an H200 a sweep of 8 warps takes 1.1 times as
+    long otherwise, and one of 4 as long, with a number for each step in the place of four."""
     return warps > 4
 
 
-def row_parts(warps: int) -> int:
+def row_partial_sums(warps: int) -> int:
     """How many sums it leaves of each row of pairs inside a block: products over steps have so many warps side by side."""
     return warps // 4
 
 
-def column_parts(warps: int) -> int:
+def column_partial_sums(warps: int) -> int:
     """And of each column."""
     return 4 if warps > 4 else 1
 
@@ -251,12 +253,12 @@ def movable(*tensors: torch.Tensor) -> bool:
     )
 
 
-def in_place(borders: torch.Tensor, p: Places) -> list[torch.Tensor]:
+def in_place(checkpoints: torch.Tensor, p: ChunkLayout) -> list[torch.Tensor]:
     """Tensors [B, T, H, X] in the memory of checkpointed states, [B, blocks * R, H, X], as many as it has room for:
     what they have of a block's steps lies where its state is. Nothing where a block isn't whole."""
-    B, rows, H, X = borders.shape
+    B, rows, H, X = checkpoints.shape
     if not p.whole:
         return []
     count = rows // (p.chunks * p.chunk)
-    parts = borders.view(B, p.steps, count, H, X)
-    return [parts[:, :, n] for n in range(count)]
+    blocks = checkpoints.view(B, p.steps, count, H, X)
+    return [blocks[:, :, n] for n in range(count)]

@@ -1,7 +1,7 @@
 """What every generated Triton kernel shares: decays over chunks of steps, and the triangular inverse.
 
-Decays are cumulative log2 decays within a chunk, `a`. A log2 decay is taken to be at least FLOOR, which is as good as zero, so
-that none gives a NaN. That suffices for operands of two bytes. With EXACT, for float32, sums are of multiples of 1 / 64, which
+Decays are cumulative log2 decays within a chunk, `a`. A log2 decay is taken to be at least LEAST_LOG2, which is as good as zero,
+so that none gives a NaN. That suffices for operands of two bytes. With EXACT, for float32, sums are of multiples of 1 / 64, which
 float32 holds as they are, and beside them stands what these leave, `n`: so a large sum costs the decays of other steps nothing.
 """
 
@@ -15,16 +15,16 @@ import triton.language as tl
 
 from ..launch.fixed_split import fixed
 from ..launch.launch import cdiv, launch, padded, steps, strides
-from .chunk_layout import Places
+from .chunk_layout import ChunkLayout
 from .split_precision import rounded_and_rest
 
 WIDEST = 128  # rows of a matrix that kernels multiply states by: more don't fit into shared memory, and torch does it
 LOG2E = tl.constexpr(1.4426950408889634)
-TOGETHER = tl.constexpr(8)  # segments whose maps are loaded at once
+MAPS_AT_ONCE = tl.constexpr(8)  # segments whose maps are loaded at once
 Cumulated = tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]  # what `cumulate` returns
 Decay = tuple[torch.Tensor, torch.Tensor | None]  # the first two of these
 Decays = Decay | tuple[Decay, Decay]  # one, or one of the rows and one of the columns
-FLOOR = tl.constexpr(-160.0)  # 2^FLOOR is zero in float32
+LEAST_LOG2 = tl.constexpr(-160.0)  # 2^LEAST_LOG2 is zero in float32
 
 
 @triton.jit
@@ -46,21 +46,21 @@ def chunk_of(program, H, chunks):
 
 
 @triton.jit
-def part_of(s, T, starts, parts, length, C: tl.constexpr):
-    """(batch entry, part, first step, step after the last, first place) of part s of all sequences."""
+def segment_of(s, T, starts, segments, length, C: tl.constexpr):
+    """(batch entry, segment, first step, step after the last, first place) of segment s of all sequences."""
     if starts is None:
-        b = s // parts
-        part = s % parts
-        begin = part * length
+        b = s // segments
+        segment = s % segments
+        begin = segment * length
         stop = tl.minimum(begin + length, T)
         first = begin // C
     else:
         b = tl.zeros_like(s)
-        part = tl.zeros_like(s)
+        segment = tl.zeros_like(s)
         begin = tl.load(starts + s)
         stop = tl.load(starts + s + 1)
         first = begin // C + s
-    return b, part, begin, stop, first.to(tl.int32)
+    return b, segment, begin, stop, first.to(tl.int32)
 
 
 @triton.jit
@@ -69,18 +69,18 @@ def lasting(sums, rests, stride, x, x_ok, begin, stop, count, C: tl.constexpr, F
 
     `sums` and `rests` are as `cumulate` makes them, `stride` numbers a step.
     """
-    together: tl.constexpr = 32 if x.shape[0] > 1 else 128  # chunks whose decays are loaded at once
+    at_once: tl.constexpr = 32 if x.shape[0] > 1 else 128  # chunks whose decays are loaded at once
     reached = tl.full([], 0, tl.int32)
     after = tl.zeros_like(x).to(tl.float32)  # log2 of what the chunks behind a chunk keep of it
-    for n in range(0, count, together):
-        back = n + tl.arange(0, together)
+    for n in range(0, count, at_once):
+        back = n + tl.arange(0, at_once)
         step = tl.minimum(begin + ((count - 1 - back if FORWARD else back) + 1) * C, stop) - 1
         there = (back < count)[:, None] & x_ok[None, :]
         place = step[:, None] * stride + x[None, :]
         kept = tl.load(sums + place, mask=there, other=0.0)
         if rests is not None:
             kept += tl.load(rests + place, mask=there, other=0.0)
-        seen = there & ~(after[None, :] + tl.cumsum(kept, 0) - kept <= FLOOR)  # NaN is seen
+        seen = there & ~(after[None, :] + tl.cumsum(kept, 0) - kept <= LEAST_LOG2)  # NaN is seen
         reached = tl.maximum(reached, tl.max(tl.where(seen, back[:, None] + 1, 0)))
         after += tl.sum(kept, 0)
     return reached
@@ -118,7 +118,7 @@ def inverse(t, C: tl.constexpr, LEVELS: tl.constexpr, DT: tl.constexpr):
 @triton.jit
 def log2_of(log):
     """A decay as log2, from its natural logarithm."""
-    return tl.maximum(log.to(tl.float32) * LOG2E, FLOOR)
+    return tl.maximum(log.to(tl.float32) * LOG2E, LEAST_LOG2)
 
 
 @triton.jit
@@ -180,8 +180,8 @@ def summed(x, C: tl.constexpr, FORWARD: tl.constexpr, OWN: tl.constexpr, DT: tl.
     """For each row of x [C, X] the sum of the rows before it, or after it, with its OWN or without: products with ones, in which
     rows that don't count leave nothing at all."""
     i = tl.arange(0, C)
-    ahead = i[:, None] - i[None, :] if FORWARD else i[None, :] - i[:, None]
-    ones = tl.where(ahead >= 0 if OWN else ahead > 0, 1.0, 0.0)
+    after = i[:, None] - i[None, :] if FORWARD else i[None, :] - i[:, None]
+    ones = tl.where(after >= 0 if OWN else after > 0, 1.0, 0.0)
     if tl.float32 == DT:
         sums = tl.dot(ones, x, input_precision="tf32x3")
     else:
@@ -210,13 +210,13 @@ def far(DT: tl.constexpr):
 
 
 @triton.jit
-def is_flat(extent, DT: tl.constexpr):
+def has_small_range(extent, DT: tl.constexpr):
     """Do log2 decays that reach so far split into two factors that fit into DT? With some room, as sums are rounded."""
     return extent <= far(DT) - 1.0
 
 
 @triton.jit
-def steep(
+def large_ranges(
     extents, group, T, H, chunks, begins, stops, programs,
     GROUP: tl.constexpr, C: tl.constexpr, CHUNK: tl.constexpr, DT: tl.constexpr,
 ):  # fmt: skip
@@ -228,7 +228,7 @@ def steep(
     extent = tl.zeros([GROUP], tl.float32)
     for start in tl.static_range(0, C, CHUNK):
         extent += tl.load(extents + (b * H + h) * T + t0 + start, mask=there & (start <= last), other=0.0)
-    return tl.sum(tl.where(is_flat(extent, DT), 0, 1), axis=0)
+    return tl.sum(tl.where(has_small_range(extent, DT), 0, 1), axis=0)
 
 
 @triton.jit
@@ -279,7 +279,7 @@ def to_start(low, n_low, FORWARD: tl.constexpr, EXACT: tl.constexpr, DT: tl.cons
 
 
 @triton.jit
-def first_steep(before, high, n_high, x_ok, C: tl.constexpr, DT: tl.constexpr):
+def first_large_range(before, high, n_high, x_ok, C: tl.constexpr, DT: tl.constexpr):
     """The first row of a chunk whose decays from the chunk's start reach too far, in any channel; or `before`, if that comes
     first. Rows are taken by halves from there on, and a row's path depends on no later row."""
     i = tl.arange(0, C)
@@ -289,7 +289,7 @@ def first_steep(before, high, n_high, x_ok, C: tl.constexpr, DT: tl.constexpr):
 
 
 @triton.jit
-def adds_steep(before, p, w, row, C: tl.constexpr):
+def adds_large_range(before, p, w, row, C: tl.constexpr):
     """1 where rows from `row` on write anything to a sweep backwards, which all rows before them read; else `before`. What is
     nothing, as of a loss on earlier steps alone, leaves these as they are."""
     i = tl.arange(0, C)
@@ -301,12 +301,12 @@ def adds_steep(before, p, w, row, C: tl.constexpr):
 def order(C: tl.constexpr, FORWARD: tl.constexpr, DIAGONAL: tl.constexpr):
     """Which read of step i sees which write of step j."""
     i = tl.arange(0, C)
-    ahead = i[:, None] - i[None, :] if FORWARD else i[None, :] - i[:, None]
-    return ahead >= 0 if DIAGONAL else ahead > 0
+    after = i[:, None] - i[None, :] if FORWARD else i[None, :] - i[:, None]
+    return after >= 0 if DIAGONAL else after > 0
 
 
 @triton.jit
-def in_two_parts(p, w, ACROSS: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr):
+def split_product(p, w, ACROSS: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr):
     """p @ w, or p @ w^T, of which both are taken as what they are rounded to and what that leaves: such products are rounded
     again where they are used, and gradients of decays are differences of sums of them."""
     high, p_rest = rounded_and_rest(p, DT)
@@ -322,22 +322,22 @@ def in_two_parts(p, w, ACROSS: tl.constexpr, EXACT: tl.constexpr, DT: tl.constex
 def decayed_product(
     total, r, w, a, n, high, n_high, low, n_low, x, x_ok, last, stride,
     C: tl.constexpr, CHUNK: tl.constexpr, LEVELS: tl.constexpr, FORWARD: tl.constexpr, DIAGONAL: tl.constexpr,
-    FLAT: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+    SMALL_RANGE: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):  # fmt: skip
     """total_ij + sum_x r_ix w_jx (decays between write j and read i)_x.
 
-    In two factors where FLAT: rows whose log2 decays reach so little that neither overflows. Else by halves of blocks of
+    In two factors where SMALL_RANGE: rows whose log2 decays reach so little that neither overflows. Else by halves of blocks of
     2, 4, ... C steps, with no exponent above 0.
     """
     i = tl.arange(0, C)
-    if FLAT:
+    if SMALL_RANGE:
         reader = r * (
             from_start(high, n_high, FORWARD, EXACT, DT) if FORWARD else to_start(low, n_low, FORWARD, EXACT, DT)
         )
         writer = w * (
             to_start(low, n_low, FORWARD, EXACT, DT) if FORWARD else from_start(high, n_high, FORWARD, EXACT, DT)
         )
-        here = in_two_parts(reader, writer, True, EXACT, DT)
+        here = split_product(reader, writer, True, EXACT, DT)
         total += tl.where(order(C, FORWARD, DIAGONAL), here, 0.0)
     else:
         for level in range(LEVELS):
@@ -346,7 +346,7 @@ def decayed_product(
             reader = tl.where(reads[:, None], r * decay, 0.0)
             writer = tl.where(reads[:, None], 0.0, w * decay)
             block = i >> (level + 1)
-            here = in_two_parts(reader, writer, True, EXACT, DT)
+            here = split_product(reader, writer, True, EXACT, DT)
             total += tl.where(block[:, None] == block[None, :], here, 0.0)
         if DIAGONAL:
             same = tl.sum(r * w * span(high, n_high, low, n_low), axis=1)
@@ -358,17 +358,17 @@ def decayed_product(
 def decayed_sum(
     p, w, a, n, high, n_high, low, n_low, x, x_ok, last, stride,
     C: tl.constexpr, CHUNK: tl.constexpr, LEVELS: tl.constexpr, FORWARD: tl.constexpr, DIAGONAL: tl.constexpr,
-    FLAT: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
+    SMALL_RANGE: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):  # fmt: skip
     """sum_j p_ij w_jx (decays between write j and read i)_x: in two factors or by halves, as `decayed_product`."""
     i = tl.arange(0, C)
     total = tl.zeros_like(w)
-    if FLAT:
+    if SMALL_RANGE:
         seen = tl.where(order(C, FORWARD, DIAGONAL), p, 0.0)
         writer = w * (
             to_start(low, n_low, FORWARD, EXACT, DT) if FORWARD else from_start(high, n_high, FORWARD, EXACT, DT)
         )
-        here = in_two_parts(seen, writer, False, EXACT, DT)
+        here = split_product(seen, writer, False, EXACT, DT)
         total += here * (
             from_start(high, n_high, FORWARD, EXACT, DT) if FORWARD else to_start(low, n_low, FORWARD, EXACT, DT)
         )
@@ -379,7 +379,7 @@ def decayed_sum(
             writer = tl.where(reads[:, None], 0.0, w * decay)
             block = i >> (level + 1)
             here = tl.where(block[:, None] == block[None, :], p, 0.0)
-            total += tl.where(reads[:, None], decay, 0.0) * in_two_parts(here, writer, False, EXACT, DT)
+            total += tl.where(reads[:, None], decay, 0.0) * split_product(here, writer, False, EXACT, DT)
         if DIAGONAL:
             total += diagonal(p, C)[:, None] * w * span(high, n_high, low, n_low)
     return total
@@ -416,7 +416,7 @@ def cumulate_kernel(
     at = log + b * log_b + h // log_g * log_h
     g = tl.load(at + (t0 + i)[:, None] * log_t + x[None, :], mask=ok, other=0.0).to(tl.float32)
     out = ((b * T + t0 + i) * H + h)[:, None] * X + x[None, :]
-    log2 = tl.maximum(g * LOG2E, FLOOR)
+    log2 = tl.maximum(g * LOG2E, LEAST_LOG2)
     whole = whole_of(log2) if EXACT else log2
     sums = tl.cumsum(whole, axis=0)
     tl.store(a + out, sums, mask=ok)
@@ -450,7 +450,7 @@ def cumulate_steps_kernel(
     ok = (i <= last)[:, None] & there[None, :]
     at = log + b * log_b + (t0 + i)[:, None] * log_t + (h // log_g * log_h)[None, :]
     g = tl.load(at, mask=ok, other=0.0).to(tl.float32)
-    log2 = tl.maximum(g * LOG2E, FLOOR)
+    log2 = tl.maximum(g * LOG2E, LEAST_LOG2)
     whole = whole_of(log2) if EXACT else log2
     out = (b * H + h)[None, :] * T + (t0 + i)[:, None]
     tl.store(a + out, tl.cumsum(whole, axis=0), mask=ok)
@@ -461,15 +461,15 @@ def cumulate_steps_kernel(
         tl.store(y + out, tl.load(at, mask=ok, other=0.0).to(tl.float32), mask=ok)
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def suffix_sum_kernel(
-    late, early, start, out, T, H, chunks, starts, parts, length, X: tl.constexpr, C: tl.constexpr, BX: tl.constexpr
+    late, early, start, out, T, H, chunks, starts, segments, length, X: tl.constexpr, C: tl.constexpr, BX: tl.constexpr
 ):
-    """out_t = start + sum of late from t on + sum of early after t; late, early, out [B, T, H, X], start [N * parts, H, X]."""
+    """out_t = start + sum of late from t on + sum of early after t; late, early, out [B, T, H, X], start [N * segments, H, X]."""
     x = tl.program_id(0) % tl.cdiv(X, BX) * BX + tl.arange(0, BX)
     sh = (tl.program_id(0) // tl.cdiv(X, BX)).to(tl.int64)
     h = sh % H
-    b, _, begin, stop, _ = part_of(sh // H, T, starts, parts, length, C)
+    b, _, begin, stop, _ = segment_of(sh // H, T, starts, segments, length, C)
     base = (b * T * H + h) * X
     i = tl.arange(0, C)
     total = tl.zeros([BX], tl.float32)
@@ -490,15 +490,15 @@ def suffix_sum_kernel(
         total += tl.sum(both, axis=0)
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
 def chunk_ends_kernel(
-    start, inside, outside, ends, T, H, chunks, starts, parts, length, X: tl.constexpr, C: tl.constexpr, BX: tl.constexpr,
+    start, inside, outside, ends, T, H, chunks, starts, segments, length, X: tl.constexpr, C: tl.constexpr, BX: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """ends_c = start + the sum of inside + outside over the chunks after c; all [B, H, chunks, X], start [N * parts, H, X]."""
+    """ends_c = start + the sum of inside + outside over the chunks after c; all [B, H, chunks, X], start [N * segments, H, X]."""
     x = tl.program_id(0) % tl.cdiv(X, BX) * BX + tl.arange(0, BX)
     sh = (tl.program_id(0) // tl.cdiv(X, BX)).to(tl.int64)
-    b, _, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, _, begin, stop, first = segment_of(sh // H, T, starts, segments, length, C)
     total = tl.zeros([BX], tl.float32)
     if start is not None:
         total += tl.load(start + sh * X + x, mask=x < X, other=0.0)
@@ -538,8 +538,8 @@ def block_sums_kernel(
 
 @triton.jit
 def slot(p, bh, t, ok, T, N: tl.constexpr):
-    """One of the sums of `border_sums`, over the tiles of the sweep that made it: of [B, H, N, T], for some heads and the steps t
-    of a chunk; `ok` [HEADS, C] are those that there are."""
+    """One of the sums of `boundary_sums`, over the tiles of the sweep that made it: of [B, H, N, T], for some heads and the
+    steps t of a chunk; `ok` [HEADS, C] are those that there are."""
     total = tl.zeros(ok.shape, tl.float32)
     if p is not None:
         for n in tl.static_range(N):
@@ -552,9 +552,9 @@ def between(
     in_late, in_early, out_late, out_early, own_late, own_early, bh, t, i, last, ok, T,
     N: tl.constexpr, N_LATE: tl.constexpr, N_EARLY: tl.constexpr, AT_ONCE: tl.constexpr,
 ):  # fmt: skip
-    """What the steps i of a chunk add to the pairing at each of them: reads (`in`, `own`) at the step or after it, less writes
-    (`out`, negative) before it. A sum without the step's own begins at its neighbour: what is added and then subtracted again
-    leaves its rounding, and where a step forgets nearly all, nothing else is as large."""
+    """What the steps i of a chunk add to the state-adjoint product at each of them: reads (`in`, `own`) at the step or after it,
+    less writes (`out`, negative) before it. A sum without the step's own begins at its neighbour: what is added and then
+    subtracted again leaves its rounding, and where a step forgets nearly all, nothing else is as large."""
     before, after = ok & (i > 0)[None, :], ok & (i < last)[None, :]
     wrote = slot(out_late, bh, t - 1, before, T, N)
     if AT_ONCE:
@@ -586,13 +586,13 @@ def as_one(p, total, bh, t, ok, T, N: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=["T", "chunks"])
-def border_totals_kernel(
+def boundary_totals_kernel(
     a, n, in_late, in_early, out_late, out_early, all_in_late, all_in_early, all_out_late, all_out_early, kept, total,
     T, H, chunks, begins, stops, HEADS: tl.constexpr, N_IN: tl.constexpr, N_OUT: tl.constexpr, C: tl.constexpr,
     LEAST: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
     """For each chunk, <S, dS> at its start as kept * (<S, dS> at its end) + total; both [B, H, chunks]. And of what each sweep
-    has summed in parts the whole sums."""
+    has summed in tiles the whole sums."""
     b, c, h, there = some_heads(H, chunks, HEADS)
     t0, last = place_of(c, T, begins, stops, C)
     if last < 0:
@@ -610,25 +610,25 @@ def border_totals_kernel(
     tl.store(total + bh * chunks + c, tl.sum(inside, axis=1) + keeps * tl.sum(outside, axis=1), mask=there)
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
-def border_sums_kernel(
+@triton.jit(do_not_specialize=["T", "chunks", "segments", "length"])
+def boundary_sums_kernel(
     a, n, start, in_late, in_early, out_late, out_early, own_late, own_early, kept, total, out, T, H, chunks, begins, stops,
-    owners, ends, parts, length, HEADS: tl.constexpr, N_LATE: tl.constexpr, N_EARLY: tl.constexpr, C: tl.constexpr,
+    owners, ends, segments, length, HEADS: tl.constexpr, N_LATE: tl.constexpr, N_EARLY: tl.constexpr, C: tl.constexpr,
     BLOCK: tl.constexpr, LEAST: tl.constexpr, EXACT: tl.constexpr, AT_ONCE: tl.constexpr,
 ):  # fmt: skip
-    """The state-adjoint product at each step of a chunk, [B, T, H]; see `border_sums`."""
+    """The state-adjoint product at each step of a chunk, [B, T, H]; see `boundary_sums`."""
     b, c, h, there = some_heads(H, chunks, HEADS)
     t0, last = place_of(c, T, begins, stops, C)
     if last < 0:
         return
     if owners is None:
-        part = t0 // length
-        end = tl.minimum(tl.cdiv((part + 1) * length, C), chunks).to(tl.int32)
-        sequence = b * parts + part
+        segment = t0 // length
+        end = tl.minimum(tl.cdiv((segment + 1) * length, C), chunks).to(tl.int32)
+        sequence = b * segments + segment
     else:
         end = tl.load(ends + c).to(tl.int32)
         sequence = tl.load(owners + c)
-    t0 = tl.minimum(t0, t0 + last)  # as in `border_totals_kernel`
+    t0 = tl.minimum(t0, t0 + last)  # as in `boundary_totals_kernel`
     m, i, bh = tl.arange(0, BLOCK), tl.arange(0, C), b * H + h
     # <S, dS> at the chunk's end: what later chunks add, up to the first that lets nothing pass
     value = tl.zeros([HEADS], tl.float32)
@@ -645,21 +645,22 @@ def border_sums_kernel(
         value += still * tl.load(start + sequence * H + h)
     t, ok = t0 + i, there[:, None] & (i <= last)[None, :]
     late, early = slot(out_late, bh, t, ok, T, 1), slot(out_early, bh, t, ok, T, 1)
-    border = value + tl.sum(late + early, axis=1)
-    pairing = (border * passes(a, n, bh * T + t0 + last, LEAST, EXACT))[:, None]
-    pairing += between(
+    at_boundary = value + tl.sum(late + early, axis=1)
+    state_adjoint = (at_boundary * passes(a, n, bh * T + t0 + last, LEAST, EXACT))[:, None]
+    state_adjoint += between(
         in_late, in_early, out_late, out_early, own_late, own_early, bh, t, i, last, ok, T, 1, N_LATE, N_EARLY, AT_ONCE
     )
-    tl.store(out + (b * T + t)[None, :] * H + h[:, None], pairing, mask=ok)
+    tl.store(out + (b * T + t)[None, :] * H + h[:, None], state_adjoint, mask=ok)
 
 
-@triton.jit(do_not_specialize=["T", "parts", "length"])
+@triton.jit(do_not_specialize=["T", "segments", "length"])
 def kept_kernel(
-    a, n, kept, T, H, parts, length, X: tl.constexpr, C: tl.constexpr, BX: tl.constexpr, STEPS: tl.constexpr, EXACT: tl.constexpr
+    a, n, kept, T, H, segments, length,
+    X: tl.constexpr, C: tl.constexpr, BX: tl.constexpr, STEPS: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
-    """The decays of each segment of the sequences, [B * parts, H, X]."""
+    """The decays of each segment of the sequences, [B * segments, H, X]."""
     sh = tl.program_id(0).to(tl.int64)
-    b, _, begin, stop, _ = part_of(sh // H, T, None, parts, length, C)
+    b, _, begin, stop, _ = segment_of(sh // H, T, None, segments, length, C)
     bh = b * H + sh % H
     c = tl.arange(0, 16)
     x = tl.arange(0, BX)
@@ -686,19 +687,19 @@ def decays_of(kept, i, ok, COLS: tl.constexpr, ALONG: tl.constexpr):
 
 
 @triton.jit
-def place_in(sh, m, H, parts, FORWARD: tl.constexpr):
-    """Where the m-th segment that is swept, of a batch entry and head, lies in [N * parts, H]."""
-    m = tl.minimum(m, parts - 1)
-    return ((sh // H) * parts + (m if FORWARD else parts - 1 - m)) * H + sh % H
+def place_in(sh, m, H, segments, FORWARD: tl.constexpr):
+    """Where the m-th segment that is swept, of a batch entry and head, lies in [N * segments, H]."""
+    m = tl.minimum(m, segments - 1)
+    return ((sh // H) * segments + (m if FORWARD else segments - 1 - m)) * H + sh % H
 
 
 @triton.jit
 def map_of(
-    sh, m, local, kept, i, ok, H, parts,
+    sh, m, local, kept, i, ok, H, segments,
     SIZE: tl.constexpr, COLS: tl.constexpr, LINEARS: tl.constexpr, ALONG: tl.constexpr, FORWARD: tl.constexpr,
 ):  # fmt: skip
-    """(k, x) of the m-th part that is swept: it takes entry i of S to k S + x. Nothing changes beyond the last part."""
-    at, there = place_in(sh, m, H, parts, FORWARD), m < parts
+    """(k, x) of the m-th segment that is swept: it takes entry i of S to k S + x. Nothing changes beyond the last segment."""
+    at, there = place_in(sh, m, H, segments, FORWARD), m < segments
     x = tl.load(local + at * SIZE + i, mask=ok & there, other=0.0)
     if ALONG == 0:
         k = 1.0
@@ -707,13 +708,13 @@ def map_of(
     return k, x
 
 
-@triton.jit(do_not_specialize=["ranks", "rank_step", "parts"])
+@triton.jit(do_not_specialize=["ranks", "rank_step", "segments"])
 def chain_kernel(
-    first, rows, ranks, rank_step, local, kept, out, H, parts,
+    first, rows, ranks, rank_step, local, kept, out, H, segments,
     ROWS: tl.constexpr, COLS: tl.constexpr, LINEARS: tl.constexpr, ALONG: tl.constexpr, FORWARD: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """out_p = what enters segment p: S, then kept * S + local for the next; local and out are [N * parts, H, ROWS, COLS].
+    """out_p = what enters segment p: S, then kept * S + local for the next; local and out are [N * segments, H, ROWS, COLS].
 
     S begins as `first` [N, H, ROWS, COLS], or as what `rows` of the GPUs before this one make of zero: for each the LINEARS
     numbers that it keeps of S, and what it adds. Some segments are loaded together, since a load takes longer than the rest.
@@ -732,21 +733,21 @@ def chain_kernel(
             if ALONG > 0:
                 S *= decays_of(row, i, ok, COLS, ALONG)
             S += tl.load(row + LINEARS + i, mask=ok, other=0.0)
-    for m in range(0, parts, TOGETHER):
+    for m in range(0, segments, MAPS_AT_ONCE):
         maps = ()
-        for j in tl.static_range(TOGETHER):
-            maps = maps + (map_of(sh, m + j, local, kept, i, ok, H, parts, size, COLS, LINEARS, ALONG, FORWARD),)
-        for j in tl.static_range(TOGETHER):
-            tl.store(out + place_in(sh, m + j, H, parts, FORWARD) * size + i, S, mask=ok & (m + j < parts))
+        for j in tl.static_range(MAPS_AT_ONCE):
+            maps = maps + (map_of(sh, m + j, local, kept, i, ok, H, segments, size, COLS, LINEARS, ALONG, FORWARD),)
+        for j in tl.static_range(MAPS_AT_ONCE):
+            tl.store(out + place_in(sh, m + j, H, segments, FORWARD) * size + i, S, mask=ok & (m + j < segments))
             S = maps[j][0] * S + maps[j][1]
 
 
-@triton.jit(do_not_specialize=["ranks", "rank_step", "parts"])
+@triton.jit(do_not_specialize=["ranks", "rank_step", "segments"])
 def chain_matrix_kernel(
-    first, rows, ranks, rank_step, local, linear, across, down, out, H, parts, row_stride, column_stride,
+    first, rows, ranks, rank_step, local, linear, across, down, out, H, segments, row_stride, column_stride,
     ROWS: tl.constexpr, COLS: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr, FORWARD: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """As `chain_kernel`, where a segment takes S to linear @ S + local; linear is [N * parts, H, ROWS, ROWS], of these
+    """As `chain_kernel`, where a segment takes S to linear @ S + local; linear is [N * segments, H, ROWS, ROWS], of these
     strides."""
     sh = tl.program_id(0).to(tl.int64)
     r = tl.arange(0, BR)
@@ -765,35 +766,35 @@ def chain_matrix_kernel(
             S = tl.dot(A, S, tl.load(row + ROWS * ROWS + place, mask=ok, other=0.0), input_precision="tf32x3")
     zeros = 1 if first is None and rows is None else 0  # segments that zeros enter, which need no product
     if zeros:
-        at = place_in(sh, 0, H, parts, FORWARD)
+        at = place_in(sh, 0, H, segments, FORWARD)
         tl.store(out + at * ROWS * COLS + place, S, mask=ok)
         S = tl.load(local + at * ROWS * COLS + place, mask=ok, other=0.0)
-    for m in tl.range(zeros, parts - 1, num_stages=STAGES):
-        at = place_in(sh, m, H, parts, FORWARD)
+    for m in tl.range(zeros, segments - 1, num_stages=STAGES):
+        at = place_in(sh, m, H, segments, FORWARD)
         tl.store(out + at * ROWS * COLS + place, S, mask=ok)
         A = tl.load(linear + at * ROWS * ROWS + r[:, None] * across + r[None, :] * down, mask=square, other=0.0)
         S = tl.dot(A, S, tl.load(local + at * ROWS * COLS + place, mask=ok, other=0.0), input_precision="tf32x3")
-    if parts > zeros:
-        tl.store(out + place_in(sh, parts - 1, H, parts, FORWARD) * ROWS * COLS + place, S, mask=ok)
+    if segments > zeros:
+        tl.store(out + place_in(sh, segments - 1, H, segments, FORWARD) * ROWS * COLS + place, S, mask=ok)
 
 
 def chained(
     first: torch.Tensor | None,
     local: torch.Tensor,
-    p: Places,
-    parts: int,
+    p: ChunkLayout,
+    segments: int,
     forward: bool,
     decay: Decays | None = None,
     along: int | None = None,
     exact: bool = False,
 ) -> torch.Tensor:
-    """What enters each segment of the sequences: states [N * parts, H, ...], from those that enter the first (or last) one.
+    """What enters each segment of the sequences: states [N * segments, H, ...], from those that enter the first (or last) one.
 
     `local` is what each segment makes of zero states. `decay` are cumulative sums and what they leave, as `cumulate` has
     them, which run `along` an axis of the state, or none.
     """
-    kept = None if decay is None else kept_of(decay, local, p, parts, exact)
-    return chained_decays(first, None, local, kept, along, p, parts, forward)
+    kept = None if decay is None else kept_of(decay, local, p, segments, exact)
+    return chained_decays(first, None, local, kept, along, p, segments, forward)
 
 
 def chained_decays(
@@ -802,17 +803,18 @@ def chained_decays(
     local: torch.Tensor,
     kept: torch.Tensor | None,
     along: int | None,
-    p: Places,
-    parts: int,
+    p: ChunkLayout,
+    segments: int,
     forward: bool,
 ) -> torch.Tensor:
-    """As `chained`, from all decays of each segment, [N * parts, H, X] or None; and from `rows` of the GPUs before, or None."""
+    """As `chained`, from all decays of each segment, [N * segments, H, X] or None; and from `rows` of the GPUs before, or
+    None."""
     sizes, block = state_sizes(local, kept, along)
     before = (0, 0) if rows is None else (rows.shape[0], rows.stride(0))
     out = torch.empty_like(local)
     launch(
         chain_kernel, (p.sequences * p.heads, cdiv(sizes["ROWS"] * sizes["COLS"], block)), first, rows, *before, local, kept,
-        out, p.heads, parts, **sizes, FORWARD=forward, BLOCK=block, num_warps=4,
+        out, p.heads, segments, **sizes, FORWARD=forward, BLOCK=block, num_warps=4,
     )  # fmt: skip
     return out
 
@@ -827,16 +829,16 @@ def state_sizes(local: torch.Tensor, kept: torch.Tensor | None, along: int | Non
     return {"ROWS": rows, "COLS": columns, "LINEARS": 0 if kept is None else prod(kept.shape[2:]), "ALONG": how}, block
 
 
-def kept_of(decay: Decays, local: torch.Tensor, p: Places, parts: int, exact: bool) -> torch.Tensor:
-    """All decays of each segment, [N * parts, H, X]; X is 1 for one decay a step, all entries where rows and columns decay."""
+def kept_of(decay: Decays, local: torch.Tensor, p: ChunkLayout, segments: int, exact: bool) -> torch.Tensor:
+    """All decays of each segment, [N * segments, H, X]; X is 1 for one decay a step, all entries where rows and columns decay."""
     if not isinstance(decay[0], torch.Tensor):
-        rows, columns = (kept_of(x, local, p, parts, exact) for x in decay)  # type: ignore[arg-type]
+        rows, columns = (kept_of(x, local, p, segments, exact) for x in decay)  # type: ignore[arg-type]
         return (rows[..., :, None] * columns[..., None, :]).flatten(2)
     a, n = decay
     X = a.shape[3] if a.ndim == 4 else 1
     kept = local.new_empty((*local.shape[:2], X))
     launch(
-        kept_kernel, (local.shape[0] * p.heads,), a, n, kept, p.steps, p.heads, parts, p.length(parts),
+        kept_kernel, (local.shape[0] * p.heads,), a, n, kept, p.steps, p.heads, segments, p.length(segments),
         X=X, C=p.chunk, BX=triton.next_power_of_2(X), STEPS=a.ndim == 3, EXACT=exact, num_warps=1,
     )  # fmt: skip
     return kept
@@ -846,31 +848,31 @@ def chained_matrix(
     first: torch.Tensor | None,
     local: torch.Tensor,
     linear: torch.Tensor,
-    p: Places,
-    parts: int,
+    p: ChunkLayout,
+    segments: int,
     forward: bool,
     along: int,
     before: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """As `chained`, where a segment multiplies the axis `along` of the state by a matrix, `linear` [N * parts, H, row, row],
+    """As `chained`, where a segment multiplies the axis `along` of the state by a matrix, `linear` [N * segments, H, row, row],
     which may be a transposed view.
 
     `before` are the rows of the GPUs before this one, or None.
     """
     rows, columns = local.shape[2 + along], local.shape[3 - along]
     if rows > WIDEST:
-        order = range(parts) if forward else reversed(range(parts))
-        own = local.unflatten(0, (p.sequences, parts))
+        order = range(segments) if forward else reversed(range(segments))
+        own = local.unflatten(0, (p.sequences, segments))
         S = torch.zeros_like(own[:, 0]) if first is None else first
-        entered = walked(S, linear.unflatten(0, (p.sequences, parts)), own, order, along)[0]
-        return torch.stack([entered[n] for n in range(parts)], 1).flatten(0, 1)
+        entered = swept(S, linear.unflatten(0, (p.sequences, segments)), own, order, along)[0]
+        return torch.stack([entered[n] for n in range(segments)], 1).flatten(0, 1)
     strides_of = local.stride()[2 + along], local.stride()[3 - along]
     ranks = (0, 0) if before is None else (before.shape[0], before.stride(0))
     out = torch.empty_like(local)
     launch(
         chain_matrix_kernel, (p.sequences * p.heads, cdiv(columns, 16)), first, before, *ranks, local, linear,
         *linear.stride()[2:], out, p.heads,
-        parts, *strides_of, ROWS=rows, COLS=columns, BR=padded(rows), BC=16, FORWARD=forward,
+        segments, *strides_of, ROWS=rows, COLS=columns, BR=padded(rows), BC=16, FORWARD=forward,
         STAGES=3 if shared_memory(local.device) >= 160 * 1024 else 1, num_warps=8,
     )  # fmt: skip
     return out
@@ -884,7 +886,7 @@ def shared_memory(device: torch.device) -> int:
     return triton.runtime.driver.active.utils.get_device_properties(device.index)["max_shared_mem"]
 
 
-def walked(
+def swept(
     S: torch.Tensor, linear: torch.Tensor, local: torch.Tensor | None, order: Iterable[int], along: int
 ) -> tuple[dict[int, torch.Tensor], torch.Tensor]:
     """What enters each segment, and what leaves the last in `order`; segments are axis 1 of the matrices and of `local`."""
@@ -896,12 +898,12 @@ def walked(
     return entered, S
 
 
-def border_sums(
+def boundary_sums(
     a: torch.Tensor,
     n: torch.Tensor | None,
     start: torch.Tensor | None,
-    p: Places,
-    parts: int,
+    p: ChunkLayout,
+    segments: int,
     exact: bool,
     in_late: torch.Tensor | None = None,
     in_early: torch.Tensor | None = None,
@@ -915,14 +917,14 @@ def border_sums(
     for nothing.
 
     `own` are pairs inside a chunk, `in` reads of the state before it, `out` (negative) reads of the gradient after it;
-    `start` [N * parts, H] is <S, dS> after the last step of each segment: the states that entered the segments were rounded
+    `start` [N * segments, H] is <S, dS> after the last step of each segment: the states that entered the segments were rounded
     otherwise than what the sweeps have there. `at_once`: early terms count for their own step as well. `a`, `n` are the
     cumulative decays and what these leave, of `cumulate`. What the decays of a whole chunk make smaller than rounding counts as
     nothing there, so that nothing beyond such a chunk is in the sum.
     """
     kept, total = (a.new_empty((p.batch, p.heads, p.chunks)) for _ in range(2))
     out = a.new_empty((p.batch, p.steps, p.heads))
-    parts_in, parts_out, parts_late, parts_early = (
+    tiles_in, tiles_out, tiles_late, tiles_early = (
         next((x.shape[2] for x in sums if x is not None), 1)
         for sums in ((in_late, in_early), (out_late, out_early), (own_late,), (own_early,))
     )
@@ -931,25 +933,25 @@ def border_sums(
     least = -22.0 if exact else -16.0  # far below the rounding of one pair
     programs, heads = grouped(p, 4)
     launch(
-        border_totals_kernel, (programs,), a, n, *sums, *whole, kept, total, *p.at_once,
-        HEADS=heads, N_IN=parts_in, N_OUT=parts_out, C=p.chunk, LEAST=least, EXACT=exact, num_warps=1,
+        boundary_totals_kernel, (programs,), a, n, *sums, *whole, kept, total, *p.at_once,
+        HEADS=heads, N_IN=tiles_in, N_OUT=tiles_out, C=p.chunk, LEAST=least, EXACT=exact, num_warps=1,
     )  # fmt: skip
     sums = tuple(x if y is None else y for x, y in zip(sums, whole, strict=True))
     launch(
-        border_sums_kernel, (programs,), a, n, None if start is None else start.contiguous(), *sums, own_late, own_early,
-        kept, total, out, *p.at_once, p.owners, p.ends, parts, p.length(parts), HEADS=heads, N_LATE=parts_late,
-        N_EARLY=parts_early, C=p.chunk, BLOCK=128, LEAST=least, EXACT=exact, AT_ONCE=at_once, num_warps=1,
+        boundary_sums_kernel, (programs,), a, n, None if start is None else start.contiguous(), *sums, own_late, own_early,
+        kept, total, out, *p.at_once, p.owners, p.ends, segments, p.length(segments), HEADS=heads, N_LATE=tiles_late,
+        N_EARLY=tiles_early, C=p.chunk, BLOCK=128, LEAST=least, EXACT=exact, AT_ONCE=at_once, num_warps=1,
     )  # fmt: skip
     return out
 
 
-def grouped(p: Places, most: int) -> tuple[int, int]:
+def grouped(p: ChunkLayout, most: int) -> tuple[int, int]:
     """(programs, heads that each takes) of a kernel over all chunks, whose heads lie beside one another in memory."""
     heads = most if fixed() else min(most, triton.next_power_of_2(p.heads))
     return p.programs // max(1, p.heads) * cdiv(p.heads, heads), heads
 
 
-def cumulate(log: torch.Tensor, p: Places, exact: bool, made: bool = False) -> Cumulated:
+def cumulate(log: torch.Tensor, p: ChunkLayout, exact: bool, made: bool = False) -> Cumulated:
     """Cumulative log2 decays within chunks, what these sums leave, and the extent of each chunk, from log decays
     [B, T, H or fewer, (X)].
 
@@ -976,22 +978,22 @@ def cumulate(log: torch.Tensor, p: Places, exact: bool, made: bool = False) -> C
 
 
 def cumulate_beside(
-    log: torch.Tensor, x: torch.Tensor, p: Places, exact: bool
+    log: torch.Tensor, x: torch.Tensor, p: ChunkLayout, exact: bool
 ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]:
     """`cumulate` of one decay a step, and other numbers of each step, x [B, T, H or fewer], as [B, H, T] in float32."""
     a, n, y = _of_steps(log, x, p, exact)
     return a, n, None, y
 
 
-def _of_steps(log: torch.Tensor, x: torch.Tensor | None, p: Places, exact: bool) -> Cumulated:
+def _of_steps(log: torch.Tensor, x: torch.Tensor | None, p: ChunkLayout, exact: bool) -> Cumulated:
     shape = (p.batch, p.heads, p.steps)
     a = log.new_empty(shape, dtype=torch.float32)
     n = log.new_empty(shape, dtype=torch.float32) if exact else None
     y = None if x is None else log.new_empty(shape, dtype=torch.float32)
-    places = (0, 0, 0, 1) if x is None else strides(x, p.heads)
+    strides_of = (0, 0, 0, 1) if x is None else strides(x, p.heads)
     programs, heads = grouped(p, 8)
     launch(
-        cumulate_steps_kernel, (programs,), log, *strides(log, p.heads), x, *places, a, n, y, *p.at_once,
+        cumulate_steps_kernel, (programs,), log, *strides(log, p.heads), x, *strides_of, a, n, y, *p.at_once,
         C=p.chunk, HEADS=heads, EXACT=exact, num_warps=2,
     )  # fmt: skip
     return a, n, y
@@ -1001,25 +1003,25 @@ def suffix_sum(
     late: torch.Tensor,
     early: torch.Tensor | None,
     start: torch.Tensor | None,
-    p: Places,
-    parts: int = 1,
+    p: ChunkLayout,
+    segments: int = 1,
     inside: torch.Tensor | None = None,
     outside: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """out_t = start + sum_{s >= t} late_s + sum_{s > t} early_s, over axis 1 of [B, T, H, (X)] float32, for each segment of the
-    sequences; start [N * parts, H, (X)].
+    sequences; start [N * segments, H, (X)].
 
     `inside` and `outside` [B, H, chunks, X] are together what the terms of each chunk sum to, without the rounding of what
     cancels in that sum; they are taken instead of it.
     """
     X = late.shape[3] if late.ndim == 4 else 1
     block = min(triton.next_power_of_2(X), 32)
-    grid = (p.sequences * parts * p.heads * cdiv(X, block),)
+    grid = (p.sequences * segments * p.heads * cdiv(X, block),)
     start = None if start is None else start.contiguous()
     if inside is not None:
         ends = torch.empty_like(inside)
         launch(
-            chunk_ends_kernel, grid, start, inside, outside, ends, *p.walked, parts, p.length(parts),
+            chunk_ends_kernel, grid, start, inside, outside, ends, *p.swept, segments, p.length(segments),
             X=X, C=p.chunk, BX=block, BLOCK=16, num_warps=1,
         )  # fmt: skip
         return block_sums(late, early, ends, p)
@@ -1027,15 +1029,15 @@ def suffix_sum(
     out = torch.empty_like(late)
     early = None if early is None else early.contiguous()
     launch(
-        suffix_sum_kernel, grid, late, early, start, out, *p.walked, parts, p.length(parts),
+        suffix_sum_kernel, grid, late, early, start, out, *p.swept, segments, p.length(segments),
         X=X, C=64 if X > 1 else 512, BX=block, num_warps=4,
     )  # fmt: skip
     return out
 
 
-def block_sums(late: torch.Tensor, early: torch.Tensor | None, ends: torch.Tensor, p: Places) -> torch.Tensor:
+def block_sums(late: torch.Tensor, early: torch.Tensor | None, ends: torch.Tensor, p: ChunkLayout) -> torch.Tensor:
     """out_t = end of t's block + sum_{s >= t} late_s + sum_{s > t} early_s inside it, over axis 1 of [B, T, H, X] float32; ends
-    [B, H, chunks, X], of places of blocks."""
+    [B, H, chunks, X], of blocks."""
     X = late.shape[3]
     late = late.contiguous()
     out = torch.empty_like(late)

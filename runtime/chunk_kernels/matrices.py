@@ -6,7 +6,7 @@ import torch
 
 from ..launch.launch import steps
 
-PIECE = 4096  # steps whose outer products are summed at once
+STEPS = 4096  # steps whose outer products are summed at once
 
 
 def by_matrix(letters: str, x: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
@@ -19,6 +19,6 @@ def outer_sum(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """The sum over sequences and steps of x y^T, of [B, T, H, i] and [B, T, H, j]: [H, i, j], float32."""
     total = x.new_zeros((x.shape[2], x.shape[3], y.shape[3]), dtype=torch.float32)
     left, right = x.flatten(0, 1), y.flatten(0, 1)  # of which products take some steps as they lie
-    for n in range(0, left.shape[0], PIECE):
-        total += torch.einsum("thi,thj->hij", left[n : n + PIECE].float(), right[n : n + PIECE].float())
+    for n in range(0, left.shape[0], STEPS):
+        total += torch.einsum("thi,thj->hij", left[n : n + STEPS].float(), right[n : n + STEPS].float())
     return total

@@ -16,13 +16,13 @@ from torch import Tensor
 
 from ..launch.launch import cdiv, launch, padded
 from . import kernels
-from .chunk_layout import Places
-from .kernels import TOGETHER, Decays, chained_decays, chained_matrix, kept_of, map_of, place_in, state_sizes, walked
+from .chunk_layout import ChunkLayout
+from .kernels import MAPS_AT_ONCE, Decays, chained_decays, chained_matrix, kept_of, map_of, place_in, state_sizes, swept
 
 
-@triton.jit(do_not_specialize=["parts"])
+@triton.jit(do_not_specialize=["segments"])
 def row_kernel(
-    first, local, kept, out, H, parts,
+    first, local, kept, out, H, segments,
     ROWS: tl.constexpr, COLS: tl.constexpr, LINEARS: tl.constexpr, ALONG: tl.constexpr, FORWARD: tl.constexpr,
     STARTS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
@@ -38,11 +38,11 @@ def row_kernel(
     keeps = tl.zeros([BLOCK], tl.float32) + (0.0 if STARTS else 1.0)
     if first is not None:
         S += tl.load(first + sh * size + i, mask=ok, other=0.0)
-    for m in range(0, parts, TOGETHER):
+    for m in range(0, segments, MAPS_AT_ONCE):
         maps = ()
-        for j in tl.static_range(TOGETHER):
-            maps = maps + (map_of(sh, m + j, local, kept, i, ok, H, parts, size, COLS, LINEARS, ALONG, FORWARD),)
-        for j in tl.static_range(TOGETHER):
+        for j in tl.static_range(MAPS_AT_ONCE):
+            maps = maps + (map_of(sh, m + j, local, kept, i, ok, H, segments, size, COLS, LINEARS, ALONG, FORWARD),)
+        for j in tl.static_range(MAPS_AT_ONCE):
             S = maps[j][0] * S + maps[j][1]
             keeps *= maps[j][0]
     row = out + sh * (LINEARS + size)
@@ -52,9 +52,9 @@ def row_kernel(
         tl.store(row + (i * 0 if ALONG == 1 else i // COLS if ALONG == 2 else i), keeps, mask=owner & ok)
 
 
-@triton.jit(do_not_specialize=["parts"])
+@triton.jit(do_not_specialize=["segments"])
 def matrix_row_kernel(
-    first, local, linear, across, down, out, H, parts, row_stride, column_stride,
+    first, local, linear, across, down, out, H, segments, row_stride, column_stride,
     ROWS: tl.constexpr, COLS: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr, FORWARD: tl.constexpr, STARTS: tl.constexpr,
 ):  # fmt: skip
     """As `row_kernel`, where a segment takes S to linear @ S + local. Blocks of columns of the matrix come first, then S's."""
@@ -69,8 +69,8 @@ def matrix_row_kernel(
     S = tl.where((r[:, None] == c[None, :]) & of_matrix, 1.0, 0.0)
     if first is not None:
         S += tl.load(first + sh * ROWS * COLS + place, mask=ok, other=0.0)
-    for m in range(parts):
-        at = place_in(sh, m, H, parts, FORWARD)
+    for m in range(segments):
+        at = place_in(sh, m, H, segments, FORWARD)
         A = tl.load(linear + at * ROWS * ROWS + r[:, None] * across + r[None, :] * down, mask=square, other=0.0)
         step = tl.load(local + at * ROWS * COLS + place, mask=ok, other=0.0)
         S = tl.dot(A, S, step, input_precision="tf32x3")
@@ -81,12 +81,12 @@ def matrix_row_kernel(
 
 
 @dataclass(frozen=True)
-class PartsMap:
+class SegmentsMap:
     """The map of all segments of the sequences on this GPU, for one state: what an exchange takes, like a `Segment`.
 
-    `local` [B * parts, H, ...] is what each segment makes of a zero state. `linear` is a matrix over the axis `axis` of the
-    state, [B * parts, H, row, row], perhaps a transposed view, or all decays of each segment, [B * parts, H, X], of X entries
-    where rows and columns decay; None where nothing decays.
+    `local` [B * segments, H, ...] is what each segment makes of a zero state. `linear` is a matrix over the axis `axis` of the
+    state, [B * segments, H, row, row], perhaps a transposed view, or all decays of each segment, [B * segments, H, X], of X
+    entries where rows and columns decay; None where nothing decays.
     `along`: the state's axis that decays differ along. What enters is given with what enters each segment.
     """
 
@@ -94,8 +94,8 @@ class PartsMap:
     first: Tensor | None
     local: Tensor
     linear: Tensor | None
-    places: Places
-    parts: int
+    layout: ChunkLayout
+    segments: int
     forward: bool
     axis: int
     along: int | None
@@ -111,30 +111,30 @@ class PartsMap:
 
     def sent(self, starts: bool) -> tuple[Tensor, ...]:
         """The row of each batch entry and head, all in one tensor. Where the sequence starts here, only what leaves it counts."""
-        p = self.places
+        p = self.layout
         if self._wide:
             return (self._wide_row(starts),)
         out = self.local.new_empty((p.batch * p.heads * (self._linears + prod(self.local.shape[2:])),))
         first = self.first if starts else None
         if self._matrix:
-            sizes, strides = self._layout
+            sizes, strides = self._sizes
             blocks = cdiv(sizes["COLS"], 32) + cdiv(sizes["ROWS"], 32)
             launch(
                 matrix_row_kernel, (p.batch * p.heads, blocks), first, self.local, self.linear,
-                *self.linear.stride()[2:], out, p.heads, self.parts, *strides, **sizes, BR=padded(sizes["ROWS"]), BC=32,
+                *self.linear.stride()[2:], out, p.heads, self.segments, *strides, **sizes, BR=padded(sizes["ROWS"]), BC=32,
                 FORWARD=self.forward, STARTS=starts, num_warps=8,
             )  # fmt: skip
         else:
             sizes, block = state_sizes(self.local, self.linear, self.along)
             launch(
                 row_kernel, (p.batch * p.heads, cdiv(sizes["ROWS"] * sizes["COLS"], block)), first, self.local, self.linear, out,
-                p.heads, self.parts, **sizes, FORWARD=self.forward, STARTS=starts, BLOCK=block, num_warps=4,
+                p.heads, self.segments, **sizes, FORWARD=self.forward, STARTS=starts, BLOCK=block, num_warps=4,
             )  # fmt: skip
         return (out,)
 
     def composed(self, later: Tensor, earlier: Tensor) -> Tensor:
         """The row of the steps of two rows, of which one's follow the other's."""
-        p, n = self.places, self._linears
+        p, n = self.layout, self._linears
         (A, S), (B, R) = (
             x.view(p.batch * p.heads, -1).split([n, x.shape[0] // (p.batch * p.heads) - n], 1) for x in (later, earlier)
         )
@@ -156,40 +156,42 @@ class PartsMap:
     def entered(self, rows: Tensor, direction: int) -> tuple[Tensor, ...]:
         """What enters, from what the GPUs swept before this one sent: [GPUs, all that each sent], in the sequence's order."""
         starts = self._starts(None, rows)
-        return starts.unflatten(0, (self.places.batch, self.parts))[:, 0 if self.forward else self.parts - 1], starts
+        return starts.unflatten(0, (self.layout.batch, self.segments))[
+            :, 0 if self.forward else self.segments - 1
+        ], starts
 
     def _starts(self, first: Tensor | None, rows: Tensor | None) -> Tensor:
         """What enters each segment: like `local`."""
-        p = self.places
+        p = self.layout
         if self._wide:
             first, rows = (first if rows is None else self._wide_entering(rows)), None
         if self._matrix:
             assert self.linear is not None
-            return chained_matrix(first, self.local, self.linear, p, self.parts, self.forward, self.axis, rows)
-        return chained_decays(first, rows, self.local, self.linear, self.along, p, self.parts, self.forward)
+            return chained_matrix(first, self.local, self.linear, p, self.segments, self.forward, self.axis, rows)
+        return chained_decays(first, rows, self.local, self.linear, self.along, p, self.segments, self.forward)
 
     def _wide_row(self, starts: bool) -> Tensor:
         """The row, by torch."""
         assert self.linear is not None
-        linear, local = (x.unflatten(0, (self.places.batch, self.parts)) for x in (self.linear, self.local))
+        linear, local = (x.unflatten(0, (self.layout.batch, self.segments)) for x in (self.linear, self.local))
         S = torch.zeros_like(local[:, 0]) if self.first is None or not starts else self.first
-        order = list(range(self.parts)) if self.forward else list(reversed(range(self.parts)))
+        order = list(range(self.segments)) if self.forward else list(reversed(range(self.segments)))
         identity = torch.eye(linear.shape[-1], device=S.device).expand(linear[:, 0].shape)
-        keeps = torch.zeros_like(identity) if starts else walked(identity, linear, None, order, 0)[1]
-        return torch.cat((keeps.flatten(2), walked(S, linear, local, order, self.axis)[1].flatten(2)), 2).flatten()
+        keeps = torch.zeros_like(identity) if starts else swept(identity, linear, None, order, 0)[1]
+        return torch.cat((keeps.flatten(2), swept(S, linear, local, order, self.axis)[1].flatten(2)), 2).flatten()
 
     def _wide_entering(self, rows: Tensor) -> Tensor:
         """What enters from other GPUs, by torch."""
-        p, shape = self.places, self.local.shape[1:]
+        p, shape = self.layout, self.local.shape[1:]
         maps = rows.view(len(rows), p.batch, p.heads, -1).movedim(0, 1)
         linear = maps[..., : self._linears].unflatten(3, self.linear.shape[2:])  # type: ignore[union-attr]
         order = range(len(rows)) if self.forward else reversed(range(len(rows)))
         local = maps[..., self._linears :].unflatten(3, shape[1:])
-        return walked(rows.new_zeros((p.batch, *shape)), linear, local, order, self.axis)[1]
+        return swept(rows.new_zeros((p.batch, *shape)), linear, local, order, self.axis)[1]
 
     @property
     def _wide(self) -> bool:
-        return self._matrix and self._layout[0]["ROWS"] > kernels.WIDEST
+        return self._matrix and self._sizes[0]["ROWS"] > kernels.WIDEST
 
     @property
     def _matrix(self) -> bool:
@@ -201,7 +203,7 @@ class PartsMap:
         return 0 if self.linear is None else prod(self.linear.shape[2:])
 
     @property
-    def _layout(self) -> tuple[dict[str, int], tuple[int, int]]:
+    def _sizes(self) -> tuple[dict[str, int], tuple[int, int]]:
         """Rows and columns of a state that matrices multiply, and their strides."""
         at, other = 2 + self.axis, 3 - self.axis
         shape, strides = self.local.shape, self.local.stride()
@@ -212,14 +214,14 @@ def map_of_all(
     state: str,
     first: Tensor | None,
     local: Tensor,
-    p: Places,
-    parts: int,
+    p: ChunkLayout,
+    segments: int,
     forward: bool,
     decay: Decays | None = None,
     linear: Tensor | None = None,
     axis: int = 0,
     exact: bool = False,
-) -> PartsMap:
+) -> SegmentsMap:
     """The map of all segments together, from what each makes of zero states, and of the states.
 
     `linear` is given for matrices over the axis `axis` of the state, and `decay` for decays as `cumulate` has them, along that
@@ -227,5 +229,5 @@ def map_of_all(
     """
     along = axis if decay is not None and isinstance(decay[0], Tensor) and decay[0].ndim == 4 else None
     if decay is not None:
-        linear = kept_of(decay, local, p, parts, exact)
-    return PartsMap(state, first, local, linear, p, parts, forward, axis, along)
+        linear = kept_of(decay, local, p, segments, exact)
+    return SegmentsMap(state, first, local, linear, p, segments, forward, axis, along)

@@ -1,4 +1,5 @@
-"""Segment tails: the map of a segment, S to linear @ S + local, from its last LATE steps and then from its head, all before them.
+"""Segment tails: the map of a segment, S to linear @ S + local, from its last TAIL_STEPS steps and then from its head,
+all before them.
 
 Where decays make the tail's matrix zero, nothing of the head is left, and nobody sweeps over it. Otherwise the maps of both are
 composed: neither takes a step twice.
@@ -14,7 +15,7 @@ import triton.language as tl
 
 from ..launch.launch import cdiv, launch, padded
 
-LATE = tl.constexpr(1024)  # steps: log decays of -0.11 each make a float32 state zero
+TAIL_STEPS = tl.constexpr(1024)  # steps: log decays of -0.11 each make a float32 state zero
 
 
 @triton.jit
@@ -28,7 +29,7 @@ def is_zero(live, COUNT: tl.constexpr):
 
 @triton.jit
 def join_kernel(
-    local, linear, late, late_linear, live, row_stride, column_stride,
+    local, linear, tail, tail_linear, live, row_stride, column_stride,
     COUNT: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Some columns of what head and tail make, in the place of what the head does: of the matrix, and then of the state."""
@@ -41,20 +42,20 @@ def join_kernel(
     r = tl.arange(0, BR)
     columns = c < tl.where(of_matrix, ROWS, COLS)
     across, down = tl.where(of_matrix, ROWS, row_stride), tl.where(of_matrix, 1, column_stride)
-    early = tl.where(of_matrix, linear + sh * ROWS * ROWS, local + sh * ROWS * COLS)
-    S = tl.load(early + r[:, None] * across + c[None, :] * down, mask=(r < ROWS)[:, None] & columns[None, :], other=0.0)
+    head = tl.where(of_matrix, linear + sh * ROWS * ROWS, local + sh * ROWS * COLS)
+    S = tl.load(head + r[:, None] * across + c[None, :] * down, mask=(r < ROWS)[:, None] & columns[None, :], other=0.0)
     tl.debug_barrier()  # all of it, before any is replaced
     for start in range(0, ROWS, BLOCK):
         i = start + tl.arange(0, BLOCK)
         place = i[:, None] * across + c[None, :] * down
         ok = (i < ROWS)[:, None] & columns[None, :]
         A = tl.load(
-            late_linear + sh * ROWS * ROWS + i[:, None] * ROWS + r[None, :],
+            tail_linear + sh * ROWS * ROWS + i[:, None] * ROWS + r[None, :],
             mask=(i < ROWS)[:, None] & (r < ROWS)[None, :],
             other=0.0,
         )
-        own = tl.load(late + sh * ROWS * COLS + place, mask=ok & ~of_matrix, other=0.0)
-        tl.store(early + place, tl.dot(A, S, own, input_precision="tf32x3"), mask=ok)
+        own = tl.load(tail + sh * ROWS * COLS + place, mask=ok & ~of_matrix, other=0.0)
+        tl.store(head + place, tl.dot(A, S, own, input_precision="tf32x3"), mask=ok)
 
 
 @dataclass(frozen=True)
@@ -67,27 +68,28 @@ class Tails:
     live: torch.Tensor
 
 
-def late_pieces(ends: torch.Tensor, linear: torch.Tensor, length: int, tile: int) -> Tails | None:
+def tails_of(ends: torch.Tensor, linear: torch.Tensor, length: int, tile: int) -> Tails | None:
     """Room for what the tails of segments of so many steps make, beside room for what the segments do: `ends`
-    [N * parts, H, *state] and `linear` [N * parts, H, row, row], made in tiles of so many columns. None if segments are short.
+    [N * segments, H, *state] and `linear` [N * segments, H, row, row], made in tiles of so many columns. None if segments are
+    short.
     """
-    if length < 2 * LATE.value:
+    if length < 2 * TAIL_STEPS.value:
         return None
     tiles = cdiv(linear.shape[3], tile)
     live = linear.new_empty((*linear.shape[:2], tiles), dtype=torch.int32)
     return Tails(torch.empty_like(ends), torch.empty_like(linear), live)
 
 
-def join_pieces(late: Tails | None, ends: torch.Tensor, linear: torch.Tensor, along: int) -> None:
+def join_tails(tails: Tails | None, ends: torch.Tensor, linear: torch.Tensor, along: int) -> None:
     """Whole segments' states and matrices, which multiply the axis `along` of a state, in the place of their heads'; where
     these were not swept, they are there already."""
-    if late is None:
+    if tails is None:
         return
     rows, columns = ends.shape[2 + along], ends.shape[3 - along]
     whole, block = padded(rows), 64 if rows <= 128 else 16
     blocks = cdiv(rows, block) + cdiv(columns, block)
     launch(
-        join_kernel, (ends.shape[0] * ends.shape[1], blocks), ends, linear, late.ends, late.linear, late.live,
-        ends.stride(2 + along), ends.stride(3 - along), COUNT=late.live.shape[2], ROWS=rows, COLS=columns, BR=whole, BC=block,
+        join_kernel, (ends.shape[0] * ends.shape[1], blocks), ends, linear, tails.ends, tails.linear, tails.live,
+        ends.stride(2 + along), ends.stride(3 - along), COUNT=tails.live.shape[2], ROWS=rows, COLS=columns, BR=whole, BC=block,
         BLOCK=whole if whole <= 128 else 16, num_warps=8,
     )  # fmt: skip

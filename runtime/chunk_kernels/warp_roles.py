@@ -223,7 +223,7 @@ def _fused(config: Config, roles: JITFunction, blocks: list[KernelOption], args:
     asked = FUSED and (FORCED or config.roles is not None)
     if not (asked or roles_assumed()) or config.exact or fixed() or level() or set(blocks) != {WIDEST}:
         return False
-    tiles = [x for n, x in zip(roles.arg_names, args, strict=False) if n.endswith(("_p", "_borders"))]
+    tiles = [x for n, x in zip(roles.arg_names, args, strict=False) if n.endswith(("_p", "_checkpoints"))]
     same = {x.dtype for x in tiles if isinstance(x, torch.Tensor)}
     return len(same) == 1 and same <= {torch.bfloat16, torch.float16} and (roles_assumed() > 0 or available())
 

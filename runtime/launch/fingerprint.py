@@ -240,7 +240,11 @@ def _reach(own: Module | None, roots: Iterable[Place], runtime: Runtime) -> set[
 
 
 def _used(module: Module, name: str, runtime: Runtime) -> Iterator[Place]:
-    """What a definition uses of its module and, through what this imports, of others."""
+    return (target for _, target in uses(module, name, runtime))
+
+
+def uses(module: Module, name: str, runtime: Runtime) -> Iterator[tuple[ast.expr, Place]]:
+    """What a definition uses of its module and, through what this imports, of others: what says so in it, and where that is."""
     nodes = [
         x for x in ast.walk(module.defined[name]) if isinstance(x, ast.Name | ast.Attribute | ast.arg | ast.ImportFrom)
     ]
@@ -259,7 +263,7 @@ def _used(module: Module, name: str, runtime: Runtime) -> Iterator[Place]:
         else:
             continue
         if target is not None:
-            yield target
+            yield x, target
 
 
 def _constants(own: Module, found: set[Place], runtime: Runtime) -> set[Place]:

@@ -34,7 +34,7 @@ def cdiv(a: int, b: int) -> int:
 BUFFERS = 104 * 1024 + 512
 REGISTERS = 65536  # of a multiprocessor
 QUEUES, QUEUE = 4, 48 * 1024  # programs of a multiprocessor that take chunks one after the other, and bytes of each
-Loaded = tuple[int, int, int]  # bytes, as `Config.walk` has them
+Loaded = tuple[int, int, int]  # bytes, as `Config.sweep` has them
 DTYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
 
 
@@ -46,7 +46,7 @@ def processors() -> int:
 
 
 @dataclass(frozen=True)
-class Walk:
+class SweepConfig:
     """How a sweep is launched: the width of the state tile, warps, chunks under way at once, whether elements of tiles are
     `products` with the identity, programs that a multiprocessor is to hold, and the most registers that a thread may have, None
     for as many as the assembler gives it."""
@@ -63,8 +63,8 @@ class Walk:
 class Config:
     """How a kernel is launched: steps per chunk, width of the state tile, and of the slices in which sweeps take the tile's
     other axis, width of a block of a long loop over an axis, warps and stages of sweeps, and warps of the kernels of their
-    prologues, `ahead`; the most registers that a thread of these has where it can do with few, if there is a limit; and the
-    chunks under way at once of sweeps whose warps have `roles`, where these take the place of others."""
+    prologues, `prologue_warps`; the most registers that a thread of these has where it can do with few, if there is a limit;
+    and the chunks under way at once of sweeps whose warps have `roles`, where these take the place of others."""
 
     chunk: int
     tile: int
@@ -73,7 +73,7 @@ class Config:
     warps: int
     stages: int
     itemsize: int = 2
-    ahead: int = 4
+    prologue_warps: int = 4
     registers: int | None = None
     roles: int | None = None
 
@@ -101,7 +101,7 @@ class Config:
         return self.chunk * (chunks * whole + (chunks - 1) * others) <= 2 * BUFFERS // programs
 
     @functools.lru_cache(4096)  # noqa: B019 - there are few configurations, which stay
-    def walk(
+    def sweep(
         self,
         size: int | None,
         whole: int,
@@ -110,7 +110,7 @@ class Config:
         elements: bool = False,
         wide: bool = False,
         programs: int = 2,
-    ) -> Walk:
+    ) -> SweepConfig:
         """The launch of a sweep over tiles of a dim of this size (None without), where a multiprocessor is to hold so many of its
         programs, if it has buffers for two chunks of each. For each step it loads `whole` bytes of tiles along axes that it has
         whole, `matrices` of matrices over the steps of a chunk and of numbers, and of tiles `channel` for each of their channels,
@@ -134,7 +134,7 @@ class Config:
         if products:
             stages = self.stages_for(whole + tiles, room, programs)
         registers = self.most if programs <= 2 else REGISTERS // (32 * warps * programs)
-        return Walk(tile, warps, stages, products, programs, registers)
+        return SweepConfig(tile, warps, stages, products, programs, registers)
 
     @functools.lru_cache(4096)  # noqa: B019 - there are few configurations, which stay
     def by_read(
@@ -145,9 +145,9 @@ class Config:
         elements: bool = False,
         wide: bool = False,
         wanted: tuple[bool, ...] = (),
-    ) -> list[tuple[int, bool, Walk]]:
+    ) -> list[tuple[int, bool, SweepConfig]]:
         """READ of each launch of a sweep that makes several reads, whether it keeps what no read is needed for, and how it is
-        launched, of bytes as `walk` has them. One for all, if three chunks of two programs fit: on an H200 sweeps for one read
+        launched, of bytes as `sweep` has them. One for all, if three chunks of two programs fit: on an H200 sweeps for one read
         each take 1.17 to 1.28 times as long where they do, and one for two 1.2 to 1.5 times as long where they don't. Or one for
         each, of those `wanted`."""
         whole, matrices, channel = loaded
@@ -155,8 +155,8 @@ class Config:
         launches = [(n, x) for n, x in enumerate(each, 1) if not any(wanted) or wanted[n - 1]]
         if len(launches) == len(each) and self._fit(3, whole, matrices + tiles):
             launches = [(0, loaded)]
-        found = [(read, self.walk(size, *x, elements=elements, wide=wide)) for read, x in launches]
-        return [(read, n == 0, walk) for n, (read, walk) in enumerate(found)]
+        found = [(read, self.sweep(size, *x, elements=elements, wide=wide)) for read, x in launches]
+        return [(read, n == 0, sweep) for n, (read, sweep) in enumerate(found)]
 
     def crowd(self, whole: int, slim: bool = True) -> int:
         """How many programs a multiprocessor is to hold of a sweep that makes what segments leave and the matrices of their
@@ -207,13 +207,13 @@ class Config:
 
 
 def by_launch(
-    ends: torch.Tensor, linear: torch.Tensor, crowd: int, late: object = None
+    ends: torch.Tensor, linear: torch.Tensor, crowd: int, tails: object = None
 ) -> tuple[tuple[int, torch.Tensor | None, torch.Tensor | None], ...]:
     """What one launch after the other makes of what segments leave and the matrices of their maps: both at once, where a
     multiprocessor holds more programs than of other sweeps. Of which steps: of whole segments (0), or, where tails
     are swept first, of these (1) and then of the steps before them (2)."""
     made = ((ends, linear),) if crowd > 2 else ((ends, None), (None, linear))
-    return tuple((piece, *x) for piece in ((0,) if late is None else (1, 2)) for x in made)
+    return tuple((which, *x) for which in ((0,) if tails is None else (1, 2)) for x in made)
 
 
 def choose(dtype: torch.dtype, sizes: tuple[int, ...], kernels: str = "") -> Config:
@@ -314,9 +314,9 @@ def candidates(itemsize: int, largest: int) -> tuple[Config, ...]:
     elif largest > 128:
         usual = Config(chunk=32, tile=64, slice=64, block=32, warps=4, stages=3)
         old: dict[str, Any] = {"tile": 32, "slice": 256, "stages": 2}
-        others = ({"stages": 2}, {"tile": 32}, old, {"ahead": 2}, {"block": 64, "ahead": 2})
+        others = ({"stages": 2}, {"tile": 32}, old, {"prologue_warps": 2}, {"block": 64, "prologue_warps": 2})
     else:
-        usual = Config(chunk=32, tile=64, slice=64, block=32, warps=4, stages=4, ahead=2, registers=168)
+        usual = Config(chunk=32, tile=64, slice=64, block=32, warps=4, stages=4, prologue_warps=2, registers=168)
         wide: dict[str, Any] = {"block": 64, "registers": None}
         others = ({"slice": 128}, {"registers": 128}, wide, {"stages": 2}, {"stages": 3})
     return tuple(dict.fromkeys([usual, *(replace(usual, **x) for x in others)]))

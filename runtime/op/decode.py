@@ -83,7 +83,8 @@ class StepKernel:
     rows: RowKernel | None = None
 
     def cut(self, sizes: dict[str, int], inplace: bool, deterministic: bool = False) -> Cut:
-        """The launch: size and block of each dim, parts, turns, is the grid flat, in place; then slots and block of rows."""
+        """The launch: size and block of each dim, programs of a head, turns, is the grid flat, in place; then slots and block
+        of rows."""
         blocks, tiles = self.tiles(sizes, deterministic)
         cut = self._cut(self.kernel, sizes, blocks, tiles, self.shared and inplace)
         constexprs = (*cut.constexprs, inplace)
@@ -108,11 +109,11 @@ class StepKernel:
     def _cut(self, kernel: object, sizes: dict[str, int], blocks: dict[str, int], tiles: int, in_turns: bool) -> Cut:
         batch, heads = sizes["B"], sizes["H"]
         turns = tiles if in_turns else 1
-        parts = tiles // turns
+        programs = tiles // turns
         warps = min(16, 1 << max(0, (self.entries(blocks) // PER_WARP).bit_length() - 1))
         flat = batch > HIGHEST
-        grid = (batch * heads * parts, 1, 1) if flat else (heads * parts, batch, 1)
-        return Cut(kernel, (*(n for d in self.dims for n in (sizes[d], blocks[d])), parts, turns, flat), grid, warps)
+        grid = (batch * heads * programs, 1, 1) if flat else (heads * programs, batch, 1)
+        return Cut(kernel, (*(n for d in self.dims for n in (sizes[d], blocks[d])), programs, turns, flat), grid, warps)
 
     def tiles(self, sizes: dict[str, int], deterministic: bool, most: int | None = None) -> tuple[dict[str, int], int]:
         """The block of each dim, and how many tiles there are, of at most so many entries where a dim can be cut.

@@ -15,7 +15,7 @@ from .group import Group
 
 
 class SegmentMap(Protocol):
-    """What a segment makes of the state that enters it: a `Segment` of the torch form, or a `PartsMap` of kernels."""
+    """What a segment makes of the state that enters it: a `Segment` of the torch form, or a `SegmentsMap` of kernels."""
 
     @property
     def states(self) -> Sequence[str]: ...
@@ -30,7 +30,7 @@ Segments = tuple[SegmentMap, ...]
 
 
 class Exchange:
-    """`exchange` of the generated functions: maps of this rank's segment in (`Segment` or `PartsMap`), what enters the
+    """`exchange` of the generated functions: maps of this rank's segment in (`Segment` or `SegmentsMap`), what enters the
     segment out.
 
     direction: 1 where states go to the next rank, -1 where gradients go to the rank before. `starts`: what the segment carries on

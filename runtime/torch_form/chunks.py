@@ -106,7 +106,7 @@ def in_segments(
     return (*outputs, *states) if len(outputs) + len(states) > 1 else states[0]
 
 
-def in_parts(
+def from_boundaries(
     unroll: Callable[..., tuple[Tensor, ...]],
     streams: tuple[Tensor, ...],
     edges: tuple[Tensor, ...],

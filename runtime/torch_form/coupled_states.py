@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 
-class Mix:
+class TransitionMatrices:
     """S_t = A_t S_{t-1} + writes for n states: how much of one state's past is in another.
 
     `entries` are ((to, of), values) with values [..., C], or a number. Steps are taken in the order of the sweep.

@@ -170,7 +170,7 @@ def _constant(kind: str, x: Tensor) -> Map:
 # --- a long sequence in parts -------------------------------------------------------------------------------------------
 
 
-def forward_in_parts(
+def forward_in_segments(
     part: Callable[..., tuple[Tensors, Tensors, Tensors]],
     per_step: list[str],
     given: Tensors,
@@ -194,7 +194,7 @@ def forward_in_parts(
     return {n: torch.cat([x[n] for x in made], 1) for n in made[0]}, now, kept
 
 
-def backward_in_parts(
+def backward_in_segments(
     part: Callable[..., tuple[Tensors, Tensors]],
     per_step: list[str],
     given: Tensors,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ...ir.code import Code, Load, Name, loads_in, rebuilt, substituted
-from ...ir.kernel_ir import Ahead, Body, For, If, KernelFunction, Let, Statement, assigned, let, reads
+from ...ir.kernel_ir import Body, For, If, KernelFunction, Let, Prefetch, Statement, assigned, let, reads
 
 
 def prefetched(k: KernelFunction) -> KernelFunction:
@@ -20,13 +20,13 @@ def _prefetched(body: Body) -> Body:
         if isinstance(x, If):
             x = replace(x, body=_prefetched(x.body), otherwise=_prefetched(x.otherwise))
         elif isinstance(x, For):
-            held = [y for y in x.body if isinstance(y, Let) and y.ahead]
-            if held and x.ahead is not None:
-                first = [*x.ahead.before, *(_load(y, x.ahead.first) for y in held)]
+            held = [y for y in x.body if isinstance(y, Let) and y.prefetch]
+            if held and x.prefetch is not None:
+                first = [*x.prefetch.before, *(_load(y, x.prefetch.first) for y in held)]
                 place = _earliest(found, first)
                 found[place:place] = first
-                x = replace(x, body=_rounds(x.body, x.ahead))
-            x = replace(x, body=_prefetched(x.body), ahead=None)
+                x = replace(x, body=_rounds(x.body, x.prefetch))
+            x = replace(x, body=_prefetched(x.body), prefetch=None)
         found.append(x)
     return tuple(found)
 
@@ -34,7 +34,7 @@ def _prefetched(body: Body) -> Body:
 def _load(x: Let, where: tuple[tuple[str, Code], ...]) -> Let:
     """The statement that loads what another one holds, with these in the place of names."""
     (load,) = loads_in(x.value)
-    return let(x.ahead, substituted(load, dict(where)))
+    return let(x.prefetch, substituted(load, dict(where)))
 
 
 def _earliest(body: list[Statement], first: list[Statement]) -> int:
@@ -44,14 +44,14 @@ def _earliest(body: list[Statement], first: list[Statement]) -> int:
     return late[-1] + 1 if late else 0
 
 
-def _rounds(body: Body, ahead: Ahead) -> Body:
+def _rounds(body: Body, prefetch: Prefetch) -> Body:
     """A loop's body: each statement takes what is held, and holds what the next round takes."""
-    moved = {name for name, _ in ahead.next}
+    moved = {name for name, _ in prefetch.next}
     start = max((n + 1 for n, x in enumerate(body) if assigned(x) & moved), default=0)
-    found: list[Statement] = [*body[:start], *ahead.each]
+    found: list[Statement] = [*body[:start], *prefetch.each]
     for x in body[start:]:
-        if isinstance(x, Let) and x.ahead:
-            found += [replace(x, value=_taken(x.value, Name(x.ahead)), ahead=""), _load(x, ahead.next)]
+        if isinstance(x, Let) and x.prefetch:
+            found += [replace(x, value=_taken(x.value, Name(x.prefetch)), prefetch=""), _load(x, prefetch.next)]
         else:
             found.append(x)
     return tuple(found)

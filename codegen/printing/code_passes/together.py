@@ -48,7 +48,7 @@ def _several(x: For, memory: frozenset[str], taken: set[str]) -> Body:
     left = Call("range", (blocks * x.together, count))
     several: Body = (
         For(block, Call("range", (blocks,)), (*starts, *steps), note="what all its rounds load is under way at once"),
-        replace(x, over=left, ahead=None, together=1, when=None),
+        replace(x, over=left, prefetch=None, together=1, when=None),
     )
     alone = replace(x, together=1, when=None)
     return several if x.when is None else (If(x.when, several, (alone,)),)
@@ -85,7 +85,7 @@ class _Round:
             if y in self.where:
                 continue
             if isinstance(y, Let) and y in self.held:
-                y = replace(y, value=_held(y.value, Name(self.held[y][0])), ahead="")
+                y = replace(y, value=_held(y.value, Name(self.held[y][0])), prefetch="")
             yield renamed(y, self._name, lambda name: name)
 
     def _name(self, name: str) -> Code:

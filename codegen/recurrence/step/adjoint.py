@@ -42,7 +42,7 @@ from ...ir.ranges import Ranges
 from ...ir.step_program import StateVar, StepProgram, Var
 from .decays import known_range
 
-FLAT = frozenset("exp expm1 sigmoid logsigmoid softplus tanh erf".split())  # functions that are, towards an end
+SMALL_RANGE = frozenset("exp expm1 sigmoid logsigmoid softplus tanh erf".split())  # functions that are, towards an end
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ def _of_inputs(x: Node, forward: StepProgram) -> bool:
 
 
 def _may_be_flat(x: Node) -> bool:
-    return x.attrs[0] in FLAT if x.op == "fn" else x.op == "pow" and x.attrs[0] < 0
+    return x.attrs[0] in SMALL_RANGE if x.op == "fn" else x.op == "pow" and x.attrs[0] < 0
 
 
 def _with_slopes(x: Node, g: Node, finite: dict[Node, Node], forward: StepProgram) -> list[Node]:

@@ -140,11 +140,11 @@ class Kernel:
             self.matrices[name] = x.axes
         if len(x.axes) > 1 or matrices:
             return let(name, self.load_strided(x, decay))
-        return self.ahead(name, self.raw_strided(x), decay)
+        return self.prefetch(name, self.raw_strided(x), decay)
 
-    def ahead(self, name: str, raw: Load, decay: bool = False) -> Let:
+    def prefetch(self, name: str, raw: Load, decay: bool = False) -> Let:
         """`name` as what was loaded a step before."""
-        return Let((name,), self.value(raw, decay), ahead=self.names.fresh(f"{name}_ahead"))
+        return Let((name,), self.value(raw, decay), prefetch=self.names.fresh(f"{name}_prefetched"))
 
     def take_together(self, nodes: Iterable[Node], axes: Iterable[Axes]) -> None:
         """Take several steps at once, each of which makes these nodes and takes what is over `axes`, where states are held in
@@ -256,7 +256,7 @@ class Kernel:
             "calls": [passed(x) for x in self.pointers],
             "strided": [passed(x) for x in self.pointers if x.strides],
             "constants": [(self.names.of("constant", v.name), v.name) for v in self.constants],
-            "parts": PART in self.tiling.kinds.values(),
+            "partial_sums": PART in self.tiling.kinds.values(),
             "groups": self.groups,
             "smallest": 16 if multiplies(f.body) else 1,
             "entries": f"max({', '.join(largest)}, 1)" if largest else "1",

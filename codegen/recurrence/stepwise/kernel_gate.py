@@ -229,9 +229,9 @@ def _gate(k: Kernel, f: KernelFunction, x: Steps, slots: int, keeps: bool) -> No
     launch(f, len(case.lengths) * case.heads * tiles, arguments)
     for p in k.pointers:
         if p.role in LEFT and arguments[p.name] is not None:
-            left = getattr(x, LEFT[p.role])[p.key] if p.role != "parts" else _whole(k, x, p)
+            left = getattr(x, LEFT[p.role])[p.key] if p.role != "partial_sums" else _whole(k, x, p)
             found = memory[p.name].values
-            compare(f.name, f"{p.key} of {p.role}", found.sum(0) if p.role == "parts" else found, left)
+            compare(f.name, f"{p.key} of {p.role}", found.sum(0) if p.role == "partial_sums" else found, left)
 
 
 def tiles_of(k: Kernel) -> int:
@@ -259,7 +259,7 @@ def launch(f: KernelFunction, programs: int, arguments: Arguments, rows: int = 1
 
 
 LEFT = {
-    "kept": "saved", "finals": "finals", "outputs": "outputs", "gradients": "gradients", "parts": "parts",
+    "kept": "saved", "finals": "finals", "outputs": "outputs", "gradients": "gradients", "partial_sums": "partial_sums",
     "initial_gradients": "initial_gradients",
 }  # fmt: skip
 READ = {"start": "start", "saved": "saved", "ends": "ends"}
@@ -286,8 +286,8 @@ def _memory(k: Kernel, p: Pointer, x: Steps, tiles: int, slots: int) -> Laid:
     if p.role in READ:
         values = getattr(x, READ[p.role])[p.key]
         return room(p.name, values.shape).filled(values)
-    whole = _whole(k, x, p) if p.role == "parts" else getattr(x, LEFT[p.role])[p.key]
-    return room(p.name, (tiles, *whole.shape) if p.role == "parts" else whole.shape)
+    whole = _whole(k, x, p) if p.role == "partial_sums" else getattr(x, LEFT[p.role])[p.key]
+    return room(p.name, (tiles, *whole.shape) if p.role == "partial_sums" else whole.shape)
 
 
 def nothing(shape: tuple[int, ...]) -> np.ndarray:

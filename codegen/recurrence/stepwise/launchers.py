@@ -37,7 +37,17 @@ from .names import first_input, sizes, tensors
 
 Made = dict[str, Any]  # a kernel, and what its launcher is made of
 LIKE = ref("like")
-STORED = ("kept", "finals", "outputs", "parts", "workspace", "initial_gradients", "gradients", "moment", "scratch")
+STORED = (
+    "kept",
+    "finals",
+    "outputs",
+    "partial_sums",
+    "workspace",
+    "initial_gradients",
+    "gradients",
+    "moment",
+    "scratch",
+)
 LOADED = ("given", "start", "saved", "incoming_steps", "ends", "workspace", "moment", "scratch")
 
 
@@ -54,7 +64,7 @@ def steps_forward(
             ("start",), "torch_start", tuple(map(Expr, ("given", "states", "constants", "layout.sequences", "heads")))
         ),
         Set(("start",), py("{{name: x.float().contiguous() for name, x in {}.items()}}", ref("start"))),
-        Set(("outputs", "parts"), Expr("{}, {}"), empty=True),
+        Set(("outputs", "partial_sums"), Expr("{}, {}"), empty=True),
     ]
     like = Expr(f'given["{first_input(c)}"]')
     for x in k["outputs"]:
@@ -70,7 +80,7 @@ def steps_forward(
     ]
     for x in k["outputs"]:
         if x["part"]:
-            total = py('{}.sum(0).to(given["{}"].dtype)', entry("parts", x["key"]), first_input(c))
+            total = py('{}.sum(0).to(given["{}"].dtype)', entry("partial_sums", x["key"]), first_input(c))
             body.append(Set((Entry("outputs", x["key"]),), total))
     body.append(Return(joined(map(ref, ("outputs", "finals", "saved")))))
     told = (
@@ -83,7 +93,7 @@ def steps_forward(
 
 def steps_backward(c: Compiled, name: str, k: Made, rows: Made | None) -> Function:
     """The function that makes the gradients."""
-    tables = ["ends", "workspace", *(["moment"] if rows else []), "initial_gradients", "gradients", "parts"]
+    tables = ["ends", "workspace", *(["moment"] if rows else []), "initial_gradients", "gradients", "partial_sums"]
     body: list[Statement] = [
         *_measure(c),
         *_cut(k, 4096, backwards=True),
@@ -104,7 +114,7 @@ def steps_backward(c: Compiled, name: str, k: Made, rows: Made | None) -> Functi
     body += [Alloc(Entry("moment", x["key"]), _shape(x), None, like=LIKE) for x in (rows["moment"] if rows else ())]
     tiled, whole = f"warps_for({k['entries']})", _warps(k, "whole_warps({})", "warps_for({})")
     body += _launched(c, k, rows, "sequential_backward", tiled if k["tiled"] else whole)
-    body.append(_each(("name", "part"), "parts", "gradients[name] = part.sum(0)"))
+    body.append(_each(("name", "sums"), "partial_sums", "gradients[name] = sums.sum(0)"))
     if depends_on_parameters(c):
         through = py("torch_start_gradients(given, states, constants, {})", ref("initial_gradients"))
         added = Do(Expr("gradients[name] = gradients[name] + gradient", frozenset({"gradients"})))
@@ -147,7 +157,7 @@ def _cut(k: Made, entries: int | str, backwards: bool = False) -> Body:
     found = [Define((f"block_{d}",), Expr(f"block_of(size_{d}, {smallest})")) for d in k["dims"] if d != tiled]
     if not tiled:
         return tuple(found)
-    most = ", most=8" if k["parts"] else ""
+    most = ", most=8" if k["partial_sums"] else ""
     way = ", backwards=True" if backwards else ""
     if k["several"]:
         found.append(Define((SEVERAL,), Expr(f"is_narrow({k['beside']}{way})")))
@@ -163,7 +173,7 @@ def _shape(x: Made) -> Expr:
 
 def _part(x: Made) -> Alloc:
     """Room for what each tile has of a result."""
-    return Alloc(Entry("parts", x["key"]), py("tiles, *{}", x["shape"]), None, like=LIKE)
+    return Alloc(Entry("partial_sums", x["key"]), py("tiles, *{}", x["shape"]), None, like=LIKE)
 
 
 def _incoming(table: str, x: Made) -> Expr:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ...ir.code import Code, Load, Name, call, where
-from ...ir.kernel_ir import Ahead, Barrier, Body, For, If, KernelFunction, Let, Parameter, Statement, let
+from ...ir.kernel_ir import Barrier, Body, For, If, KernelFunction, Let, Parameter, Prefetch, Statement, let
 from .kernel import SEVERAL, Kernel
 from .tiling import PART
 
@@ -57,7 +57,7 @@ def forward_kernel(k: Kernel, x: Forward, rows: Rows | None = None) -> KernelFun
         "offset",
         call("range", "length"),
         (let("now", Name("origin") + "offset"), *x.step),
-        Ahead(
+        Prefetch(
             next=(("now", Name("then")), ("offset", Name("there"))),
             before=(let("now", "origin"),),
             each=_then(call("tl.minimum", Name("offset") + 1, Name("length") - 1)),
@@ -81,7 +81,7 @@ def backward_kernel(k: Kernel, x: Backward, rows: Rows | None = None) -> KernelF
         "offset",
         call("range", "length"),
         (let("now", Name("origin") + "offset"), *x.again),
-        Ahead(
+        Prefetch(
             next=(("now", Name("then")), ("offset", Name("there"))),
             before=(let("now", "origin"),),
             each=_then(call("tl.minimum", Name("offset") + 1, Name("length") - 1)),
@@ -93,7 +93,7 @@ def backward_kernel(k: Kernel, x: Backward, rows: Rows | None = None) -> KernelF
         "rest",
         call("range", "length"),
         (let("offset", Name("length") - 1 - "rest"), let("now", Name("origin") + "offset"), *x.step),
-        Ahead(
+        Prefetch(
             first=(("offset", Name("length") - 1),),
             next=(("now", Name("then")), ("offset", Name("there"))),
             before=(let("now", Name("origin") + "length" - 1),),

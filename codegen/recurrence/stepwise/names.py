@@ -22,7 +22,7 @@ OWN = (
     "dtype_of computed_in packed layout layout_of entry begin line lines slot room table table_at needs_backward "
     "narrow is_narrow several "
     "gradient_like typed_like moment scratch block_row too_wide rows_of_tile slots block whole_warps origin then there "
-    "turn turns parts place flat inplace yields keeps ends row rows_at each_at counts_at starts_at count kept kept_row"
+    "turn turns programs place flat inplace yields keeps ends row rows_at each_at counts_at starts_at count kept kept_row"
 ).split()
 
 

@@ -123,7 +123,7 @@ def _forward(c: Compiled) -> Made:
     outputs, stores = [], []
     for n, axes in p.output_axes.items():
         kind = k.tiling.kinds[n]
-        out = k.contiguous(n, "parts" if kind == PART else "outputs", n, axes)
+        out = k.contiguous(n, "partial_sums" if kind == PART else "outputs", n, axes)
         stores.append(k.store(k.address(out, k.row_now(kind)), axes, results[f"out {n}"], kind))
         outputs.append(_result(n, STEPS, axes, kind))
     assign = k.assign({s.name: results[s.name] for s in p.states})
@@ -165,7 +165,7 @@ def _backward(c: Compiled) -> Made:
     for v in tensors(p):
         name = gradient_name(v)
         kind = k.tiling.kinds[name]
-        out = k.contiguous(f"d{v.name}", "parts" if kind == PART else "gradients", v.name, v.axes)
+        out = k.contiguous(f"d{v.name}", "partial_sums" if kind == PART else "gradients", v.name, v.axes)
         if v.per_step:
             stores.append(k.store(k.address(out, k.row_now(kind)), v.axes, results[f"out {name}"], kind))
             per_step.append(_result(v.name, STEPS, v.axes, kind))
@@ -245,7 +245,7 @@ def _states(k: Kernel) -> dict[str, list[Statement]]:
         if len(s.axes) > 1 and (k.tiling.dim is None or sum(len(x.axes) > 1 for x in k.c.step.states) > 1):
             out["back"].append(let(name, k.load(here, s.axes)))
         else:
-            out["back"].append(k.ahead(name, k.raw(here, s.axes)))
+            out["back"].append(k.prefetch(name, k.raw(here, s.axes)))
         out["last"].append(k.store(k.address(start, Name("index")), s.axes, Name(gradient), k.kind(s.axes)))
     return out
 

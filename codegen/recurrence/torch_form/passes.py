@@ -248,7 +248,7 @@ class PassText:
             self.lines.append(f"# {result}: {self.shown(self.reader.spelled(x))}")
         streams, states = (f"({', '.join(x)}{',' if len(x) == 1 else ''})" for x in (arguments, edges))
         size = self._size(next(x for x in self.p.sweeps if stage.forward[0].name in x.states))
-        call = f"in_parts({printer.name}, {streams}, {states}, lead, {', '.join([size, *printer.own[2:]])})"
+        call = f"from_boundaries({printer.name}, {streams}, {states}, lead, {', '.join([size, *printer.own[2:]])})"
         self.lines.append(f"({', '.join(results)},) = {call}")
 
     def _size(self, s: Sweep) -> str:

@@ -27,7 +27,7 @@ def scan_torch_source(c: Compiled) -> str:
             f'{INDENT}"""{"Gradients" if backward else "Outputs and last states"} of {c.name}, by scans, in torch."""',
             *(INDENT + x for x in packed_lines(c, backward)),
             f"{INDENT}per_step = [{', '.join(_quoted(v.name) for v in c.step.variables if v.per_step)}]",
-            f"{INDENT}return {kind}_in_parts(_{kind}_part, per_step, given, states, constants, {rest}LONG)",
+            f"{INDENT}return {kind}_in_segments(_{kind}_part, per_step, given, states, constants, {rest}LONG)",
         ]
         texts.append("\n".join(lines))
     return "\n\n\n".join(texts)

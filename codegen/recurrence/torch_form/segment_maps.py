@@ -216,10 +216,10 @@ def apply_text(name: str, a: Affine) -> str:
     entering = {s.name: leaf("entering", s.name, s.axes) for s in a.group}
     applied = named(a, "map").applied(entering)
     parts = [*(f"{to}<-{of}" for to, of in a.shape), *(s.name for s in a.group)]
-    names = {("map", part): f"parts[{n}]" for n, part in enumerate(parts)}
+    names = {("map", part): f"maps[{n}]" for n, part in enumerate(parts)}
     names |= {("entering", s.name): f"states[{n}]" for n, s in enumerate(a.group)}
     doc = '"""The states that leave a segment, from those that enter it."""'
-    return _function(name, "parts, states", doc, names, [(applied[s.name], s.axes) for s in a.group])
+    return _function(name, "maps, states", doc, names, [(applied[s.name], s.axes) for s in a.group])
 
 
 def _function(

@@ -56,7 +56,7 @@ STEMS = {
 
 def stem_of(x: Node) -> str:
     """What a value is called, but for a number."""
-    return "weights" if x.op.startswith("mix_") else STEMS.get(x.op, "t")
+    return "transition" if x.op.startswith("mix_") else STEMS.get(x.op, "t")
 
 
 Called = Callable[[Node], str]  # what a stream is called
@@ -150,13 +150,13 @@ def _leaves_of(table: dict[str, Node]) -> list[Node]:
     return [leaf("stream", key, (ROW, *node.axes)) for key, node in table.items()]
 
 
-def transition_text(x: Node, mixes: dict[tuple[Any, ...], str], streams: Streams, lines: list[str]) -> str:
+def transition_text(x: Node, transitions: dict[tuple[Any, ...], str], streams: Streams, lines: list[str]) -> str:
     """A weight between states that are added to each other; their products are formed once."""
     positions, n, to, of = x.attrs[:4]
     direction = x.attrs[-1]
     key = (positions, n, direction, *x.args)
-    if key not in mixes:
-        mixes[key] = f"mix_{len(mixes) + 1}"
+    if key not in transitions:
+        transitions[key] = f"transitions_{len(transitions) + 1}"
         parts = []
         for (row, col), value in zip(positions, x.args, strict=True):
             if value.op == "const":
@@ -167,18 +167,20 @@ def transition_text(x: Node, mixes: dict[tuple[Any, ...], str], streams: Streams
             else:
                 text = streams.text(value, fill=1.0 if row == col else 0.0)
             parts.append(f"(({row}, {col}), {text})")
-        lines.append(f"{mixes[key]} = Mix(({', '.join(parts)},), {n}, {direction}, {streams.inside()})")
+        lines.append(
+            f"{transitions[key]} = TransitionMatrices(({', '.join(parts)},), {n}, {direction}, {streams.inside()})"
+        )
     late = f", {x.attrs[4]}" if x.op in ("mix_mask", "mix_in") else ""
     method = {"mix_mask": "mask", "mix_in": "incoming", "mix_out": "outgoing", "mix_all": "all"}[x.op]
-    return f"{mixes[key]}.{method}({to}, {of}{late})"
+    return f"{transitions[key]}.{method}({to}, {of}{late})"
 
 
 def operation_text(
-    x: Node, printer: TorchText, streams: Streams, mixes: dict[tuple[Any, ...], str], lines: list[str]
+    x: Node, printer: TorchText, streams: Streams, transitions: dict[tuple[Any, ...], str], lines: list[str]
 ) -> str:
     """One of the operations of chunk programs."""
     if x.op.startswith("mix_"):
-        return transition_text(x, mixes, streams, lines)
+        return transition_text(x, transitions, streams, lines)
     if x.op == "inverse":
         channels = "" if len(x.axes) == 2 else ", channels=True"
         return f"triangular_inverse({printer.value(x.args[0])}, {x.attrs[0]}{channels})"
@@ -208,7 +210,7 @@ class UnrollText:
         self.streams = Streams(stage.streams, named)
         self.at_boundaries = {s.name: at_boundary(s.name, 1) for s in stage.forward}
         self.at_boundaries |= {s.name: at_boundary(s.name, -1) for s in stage.backward}
-        self.mixes: dict[tuple[Any, ...], str] = {}
+        self.transitions: dict[tuple[Any, ...], str] = {}
         self.lines: list[str] = []
         self.printer = Chunked(self._leaf, self.lines, self.streams)
         self.own: list[str] = []  # of what it is given, what isn't a tensor
@@ -229,7 +231,7 @@ class UnrollText:
 
     def _leaf(self, x: Node) -> str:
         if x.op != "leaf":
-            return operation_text(x, self.printer, self.streams, self.mixes, self.lines)
+            return operation_text(x, self.printer, self.streams, self.transitions, self.lines)
         if x.attrs[0] == "inner":
             return self.printer.value(next(n for d, n in self.stage.definitions.items() if d.attrs[1] == x.attrs[1]))
         return self.streams.text(x) if x.attrs[0] == "stream" else self.at_boundaries[x.attrs[1]]
@@ -258,7 +260,7 @@ class SweepText:
         self.name = name or f"_{parent.kind}_sweep_{len(parent.sweeps) + 1}"
         self.pre: list[str] = []
         self.streams = Streams(s.chunk.streams, parent.called)
-        self.mixes: dict[tuple[Any, ...], str] = {}
+        self.transitions: dict[tuple[Any, ...], str] = {}
         self.depends_memo: dict[Node, bool] = {}
         self.bare_memo: dict[Node, bool] = {}
         self.pre_text = _Phase(self, self._pre_leaf, self.pre, "a")
@@ -337,7 +339,7 @@ class SweepText:
 
     def _pre_leaf(self, x: Node) -> str:
         if x.op != "leaf":
-            return operation_text(x, self.pre_text, self.streams, self.mixes, self.pre)
+            return operation_text(x, self.pre_text, self.streams, self.transitions, self.pre)
         if x.attrs[0] == "stream":
             return self.streams.text(x)
         return self.pre_text.value(self.definition(x))

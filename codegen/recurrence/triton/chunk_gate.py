@@ -33,7 +33,7 @@ from .kernels.chunk_kernel import Kernel, Piece
 from .kernels.places import same_size
 from .plan_passes.hoist import HALVES, Opened, Own
 from .plan_passes.roles import INNER, PER_HEAD, STEPS, WEIGHT, at_row
-from .print.axis_names import KEPT, block_name, part_name, size_name
+from .print.axis_names import KEPT, block_name, size_name, tile_name
 
 NUMBERS = Rationals()
 B, H, CHUNK = 2, 2, 2
@@ -56,8 +56,8 @@ def gate_chunks(k: Kernel, functions: tuple[KernelFunction, ...]) -> None:
     """Raises GateError where what passes have made of a kernel over chunks, and of the one for chunks that it leaves, isn't what
     it is for."""
     try:
-        for steep, exact in ((True, False), (False, True)) if k.slow_path else ((False, False), (False, True)):
-            memory = Memory(k, 4 if k.slow_path else CHUNK, steep, exact, random.Random(k.name), even=exact)
+        for large_range, exact in ((True, False), (False, True)) if k.slow_path else ((False, False), (False, True)):
+            memory = Memory(k, 4 if k.slow_path else CHUNK, large_range, exact, random.Random(k.name), even=exact)
             memory.launch(functions)
             _compare_prologue(k, memory)
     except NoMeaning as why:
@@ -102,13 +102,13 @@ class Chunks:
 
 @dataclass
 class Memory:
-    """What a kernel over chunks is given, and what it leaves. `steep`: decays of the second chunk are far below what two factors
-    can be split into. `exact`: cumulative sums lie in two parts."""
+    """What a kernel over chunks is given, and what it leaves. `large_range`: decays of the second chunk are far below what two
+    factors can be split into. `exact`: cumulative sums lie in two parts, high and rest."""
 
     loaded: ClassVar[tuple[str, ...]] = LOADED  # kinds of leaves that it loads
     k: Kernel
     chunk: int
-    steep: bool
+    large_range: bool
     exact: bool
     random: random.Random
     even: bool = False  # is there no tail after whole chunks?
@@ -128,7 +128,7 @@ class Memory:
         others |= {x.attrs[0] for x in ahead if x.op == "size"}
         self.sizes |= dict.fromkeys(others - dims, 2)  # which only what is made before the kernel has
         self.given |= {size_name(d): n for d, n in self.sizes.items()}
-        self.given |= {block_name(a): 4 for a in self.k.axes} | {part_name(a): 2 for a in self.k.parts}
+        self.given |= {block_name(a): 4 for a in self.k.axes} | {tile_name(a): 2 for a in self.k.parts}
         for p in self.k.pieces:
             for node in p.opened.decays.values():
                 self.log_of(node)
@@ -172,7 +172,7 @@ class Memory:
     def draw_logs(self, shape: tuple[int, ...]) -> np.ndarray:
         """Logarithms of decays to base two, of each step or of each head; some are zero."""
         logs = array([Fraction(-self.random.randrange(3)) for _ in range(prod(shape))]).reshape(shape)
-        if self.steep and shape[:2] == (B, self.steps):
+        if self.large_range and shape[:2] == (B, self.steps):
             logs[:, self.chunk : 2 * self.chunk] *= 30
         return logs
 
@@ -340,7 +340,7 @@ class Memory:
         words |= {"begins": None, "stops": None, "programs": programs, "DT": "tl.float32"}  # type: ignore[dict-item]
         for n, f in enumerate(functions):
             count = -(-programs // 2) if n or self.k.queues else programs
-            run(f, count * self.tiles, {**self.given, **words, "FLAT": n == 0}, self.function)
+            run(f, count * self.tiles, {**self.given, **words, "SMALL_RANGE": n == 0}, self.function)
 
     # --- what is expected
 

@@ -213,7 +213,7 @@ def _gate_whole_scan(k: ScanKernel, f: KernelFunction, all_given: bool) -> None:
     wanted = [r for r in k.results if all_given or r.wanted is None]
     outs |= {r.name: Tensor.room(r.name, B * steps * H * _width(r, given)) for r in wanted}
     arguments = _scan_arguments(k, given, Tensor("first", first.ravel()) if all_given else None, last, None)
-    arguments |= {f"{n}_out": x for n, x in outs.items()} | {"parts": 1, "length": steps, "RESULTS": True}
+    arguments |= {f"{n}_out": x for n, x in outs.items()} | {"segments": 1, "length": steps, "RESULTS": True}
     run(f, B * H * _tiles(shape), arguments, runtime_function)
     after_all = _walk(k, given, first, range(steps))
     for r in k.results:
@@ -230,7 +230,7 @@ def _gate_parts(k: ScanKernel, f: KernelFunction) -> None:
     shape = tuple(given.sizes[dim_of(a)] for a in k.axes)
     ends, linear = (Tensor.room(n, B * parts * H * int(np.prod(shape))) for n in ("ends", "linear"))
     arguments = _scan_arguments(k, given, None, ends, linear)
-    arguments |= {f"{r.name}_out": None for r in k.results} | {"parts": parts, "length": length, "RESULTS": False}
+    arguments |= {f"{r.name}_out": None for r in k.results} | {"segments": parts, "length": length, "RESULTS": False}
     run(f, B * parts * H * _tiles(shape), arguments, runtime_function)
     for part in range(parts):
         own = range(part * length, min((part + 1) * length, steps))

@@ -39,9 +39,9 @@ TILE = 2
 def gate_outputs(k: Kernel, functions: tuple[KernelFunction, ...]) -> None:
     """Raises GateError where what passes have made of a kernel that reads checkpointed states isn't what it is for."""
     try:
-        for steep, exact in ((True, False), (False, True)):
-            chunk = 4 if steep and k.slow_path else CHUNK
-            memory = Blocks(k, chunk, steep, exact, random.Random(k.name), even=steep)
+        for large_range, exact in ((True, False), (False, True)):
+            chunk = 4 if large_range and k.slow_path else CHUNK
+            memory = Blocks(k, chunk, large_range, exact, random.Random(k.name), even=large_range)
             memory.launch(functions)
             memory.compare_all()
     except NoMeaning as why:
@@ -155,7 +155,7 @@ class Blocks(Memory):
                 left = self.of_chunks(arguments[ends], at, ends.axes)
                 self.compare(ends, at, left, self.spans_of(s, gradient, found) - self.written(s, found))
                 continue
-            (x,) = (x for x in arguments if x.attrs[1] == f"{s.name}.pairing")
+            (x,) = (x for x in arguments if x.attrs[1] == f"{s.name}.state_adjoint")
             self.compare_state_adjoint(x, s, gradient, arguments[x], at, found)
 
     def axes_of(self, s: StateForm) -> tuple[str, ...]:

@@ -27,7 +27,7 @@ from .kernels.arguments import Argument, Role
 from .kernels.chunk_kernel import Kernel
 from .sweep_gate import TILE, Segments, States, Swept
 
-MAPS = (Role.LINEAR, Role.LATE_MAP)
+MAPS = (Role.LINEAR, Role.TAIL_MAP)
 
 
 def makes_ends(k: Kernel) -> bool:
@@ -59,10 +59,10 @@ def _gate_maps(k: Kernel, f: KernelFunction) -> None:
         memory.sweep(f, YIELD=False, some=range(memory.tiles))
         first = next(memory.segments()).among(np.array([0]))
         memory.compare_map(first, first.chunks, None, Role.LINEAR)
-    if k.late:
+    if k.tails:
         memory = Ends(k, CHUNK, False, False, random.Random(k.name), parts=2)
-        for piece in (1, 2):
-            memory.sweep(f, YIELD=False, PIECE=piece, LATE=CHUNK)
+        for which in (1, 2):
+            memory.sweep(f, YIELD=False, TAIL=which, TAIL_STEPS=CHUNK)
         memory.compare_tails()
 
 
@@ -74,12 +74,17 @@ class Ends(Swept):
 
     def draw_logs(self, shape: tuple[int, ...]) -> np.ndarray:
         """In a chunk that others come before, decays may leave nothing of these."""
-        return super().draw_logs(shape) * (3 if self.steep else 1)
+        return super().draw_logs(shape) * (3 if self.large_range else 1)
 
     def passed(self, a: Argument) -> dict[str, Given]:
         x = a.source
         assert x is not None
-        if a.role is Role.FIRST or a.layout == "border" or a.role is Role.OUT or (self.alone and a.role is Role.LAST):
+        if (
+            a.role is Role.FIRST
+            or a.layout == "checkpoint"
+            or a.role is Role.OUT
+            or (self.alone and a.role is Role.LAST)
+        ):
             return {a.name: None}
         size = self.shape(a.axes)
         if a.role in MAPS:
@@ -108,9 +113,9 @@ class Ends(Swept):
     def compare_tails(self) -> None:
         """What is left of the last chunk of a segment, whether anything before it is seen after it, and what is before it."""
         for x in self.segments():
-            self.compare_map(x, x.chunks[-1:], Role.LATE, Role.LATE_MAP)
+            self.compare_map(x, x.chunks[-1:], Role.TAIL, Role.TAIL_MAP)
             live = self.left(Role.LIVE, x, (-(-self.columns // TILE),))
-            matrix = self.left(Role.LATE_MAP, x, (self.columns, self.columns))
+            matrix = self.left(Role.TAIL_MAP, x, (self.columns, self.columns))
             tiles = [(matrix[..., t : t + TILE] != 0).any((1, 2)) for t in range(0, self.columns, TILE)]
             some = np.array(tiles).T
             self.compare_nearly(x, "whether a map is zero,", live, array(some.astype(int)))
@@ -157,7 +162,7 @@ class Ends(Swept):
 
     def compare_nearly(self, x: Segments, what: str, found: np.ndarray, expected: np.ndarray) -> None:
         """Up to what is zero in float32."""
-        whole = expected if not self.steep else np.vectorize(_nearest, otypes=[object])(found, expected)
+        whole = expected if not self.large_range else np.vectorize(_nearest, otypes=[object])(found, expected)
         for n, place in enumerate(zip(*(y.tolist() for y in x.place), strict=True)):
             compare(self.k.name, f"{what} in {place}", array(found[n]), array(whole[n]))
 

@@ -113,8 +113,8 @@ class Swept(Memory):
             states = self.draw((B, self.parts, H, *self.shape(a.axes)))
             self.states[x.attrs[1]] = states if self.parts > 1 else array(states * 0)
             return {a.name: Tensor(a.name, states.ravel()) if self.parts > 1 else None}
-        if a.layout == "state" or a.layout == "border":
-            kept = a.role is Role.LAST or a.layout == "border"
+        if a.layout == "state" or a.layout == "checkpoint":
+            kept = a.role is Role.LAST or a.layout == "checkpoint"
             count = self.parts if a.role is Role.LAST else self.blocks
             shape = (
                 self.shape(a.axes)
@@ -140,13 +140,13 @@ class Swept(Memory):
     def sweep(self, f: KernelFunction, some: Iterable[int] | None = None, **more: int) -> None:
         words: dict[str, Any] = {"C": self.chunk, "LEVELS": self.chunk.bit_length() - 1, "EVEN": self.even, "STAGES": 1}
         words |= {"EXACT": self.exact, "T": self.steps, "H": H, "chunks": self.chunks, "DT": "tl.float32"}
-        words |= {"starts": None, "parts": self.parts, "length": self.length, "blocks": self.blocks}
+        words |= {"starts": None, "segments": self.parts, "length": self.length, "blocks": self.blocks}
         words |= {
             "YIELD": True,
             "WARPS": self.warps,
             "PRODUCTS": True,
             "READ": 0,
-            "PIECE": 0,
+            "TAIL": 0,
             "BLOCK": self.block,
             "ROWS": ROWS,
         }
@@ -211,7 +211,7 @@ class Swept(Memory):
         begins = start % self.block == 0 if self.opened.direction > 0 else (stop % self.block == 0) | first
         some, block, count = at.among(begins), (start // self.block)[begins], self.blocks
         for s in self.group:
-            a = arguments.get((leaf("border", s.name, s.axes), Role.CHECKPOINTS))
+            a = arguments.get((leaf("checkpoint", s.name, s.axes), Role.CHECKPOINTS))
             if a is None:
                 continue
             if self.k.rows is None:

@@ -60,7 +60,7 @@ def test_the_recurrent_form_needs_each_launch_and_each_room(functions):
     for name in ("triton_forward", "triton_backward"):
         f = one(found, name)
         launches = [x for x in statements(f.body) if isinstance(x, Launch)]
-        rooms = [x for x in statements(f.body) if isinstance(x, Alloc | Table) and x.name != "parts"]
+        rooms = [x for x in statements(f.body) if isinstance(x, Alloc | Table) and x.name != "partial_sums"]
         assert launches and rooms
         assert refused(replace(f, body=tuple(x for x in f.body if not has_launch(x))))
         assert any(refused(without(f, x)) for x in rooms)

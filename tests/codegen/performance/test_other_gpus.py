@@ -12,7 +12,7 @@ from chunkform.codegen.performance import compile_report
 from chunkform.codegen.performance.compile_report import inspect_op, sentence, shared_limit
 from chunkform.errors import CompilerError
 from chunkform.runtime.chunk_kernels import split_precision
-from chunkform.runtime.chunk_kernels.fused_backward import together
+from chunkform.runtime.chunk_kernels.fused_backward import may_be_fused
 from chunkform.runtime.launch import launch
 from chunkform.runtime.launch.assumed_card import Card, assuming_card
 from chunkform.runtime.launch.launch import Config
@@ -48,8 +48,8 @@ def test_the_fused_backward_is_chosen_for_hopper_alone():
         ((9, 0), 99, False),
     ):
         with assuming_card(Card(capability, shared * 1024)):
-            assert together(config, (128, 128)) is there
-    assert together(config, (128, 128))
+            assert may_be_fused(config, (128, 128)) is there
+    assert may_be_fused(config, (128, 128))
 
 
 def test_entries_are_rounded_in_pairs_where_the_compiler_takes_that(monkeypatch):

@@ -130,7 +130,16 @@ def test_a_spec_named_like_what_its_file_calls_is_refused(kind, name):
 
 
 def test_every_name_that_a_file_imports_may_be_that_of_a_spec_or_is_refused():
-    for name in ("launch", "steps_first", "Mix", "dtype_of", "tile_of", "cdiv", "StepKernel", "computed_in"):
+    for name in (
+        "launch",
+        "steps_first",
+        "TransitionMatrices",
+        "dtype_of",
+        "tile_of",
+        "cdiv",
+        "StepKernel",
+        "computed_in",
+    ):
         spec = spec_names.scanned
         if not refused(spec, {"op": name}):
             assert difference(spec, {"op": name}, torch.float64, "torch") < 1e-9

@@ -121,7 +121,7 @@ def test_a_function_that_changes_takes_the_choices_of_those_kernels_alone_that_c
         return [n for n in ("k", "m") if chosen(n) == other]
 
     assert held("nothing", "nothing") == ["k", "m"]
-    assert held("FLOOR = tl.constexpr(-160.0)", "FLOOR = tl.constexpr(-150.0)") == ["m"]
+    assert held("LEAST_LOG2 = tl.constexpr(-160.0)", "LEAST_LOG2 = tl.constexpr(-150.0)") == ["m"]
     assert held("def is_zero(live, COUNT: tl.constexpr):", "def is_zero(live, COUNT):") == [
         "k"
     ]  # which join_kernel calls

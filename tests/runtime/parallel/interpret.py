@@ -61,7 +61,7 @@ def differences(name: str, rank: int) -> dict[str, float]:
     meet(group_of(name, dist.group.WORLD))
     Group.on_host = property(lambda self: name in ON_HOST)  # type: ignore[assignment, method-assign]
     module = generated(name)
-    module.parts_for = lambda places, programs: 2
+    module.segments_for = lambda places, programs: 2
     torch.manual_seed(0)
     sizes = {"B": 1, "T": CUT[-1], "H": 1}
     given = {}

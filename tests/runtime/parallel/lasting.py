@@ -41,7 +41,7 @@ def results(name: str, instead: Any, shift: float) -> list[Tensor]:
 
     module: Any = importlib.import_module(f"chunkform.generated.{name}")
     usual, module.lasting = module.lasting, instead or module.lasting
-    module.parts_for = lambda places, programs: PIECES
+    module.segments_for = lambda places, programs: PIECES
     op_module.chosen_backend = lambda *_, **__: "triton"
     torch.manual_seed(0)
     sizes = {"B": 1, "T": STEPS, "H": 1}

@@ -13,14 +13,14 @@ os.environ["TRITON_INTERPRET"] = "1"
 import torch
 
 from chunkform.runtime.chunk_kernels import kernels
-from chunkform.runtime.chunk_kernels.chunk_layout import places
-from chunkform.runtime.chunk_kernels.segment_maps import PartsMap, map_of_all
+from chunkform.runtime.chunk_kernels.chunk_layout import chunk_layout
+from chunkform.runtime.chunk_kernels.segment_maps import SegmentsMap, map_of_all
 
 
 def main() -> None:
     torch.manual_seed(0)
     B, H, parts = 2, 2, 3
-    lay, worst = places(None, (B, 600, H), 64), 0.0
+    layout, worst = chunk_layout(None, (B, 600, H), 64), 0.0
     for axis, shape in ((0, (16, 20)), (1, (20, 16))):
         local, linear = torch.randn(B * parts, H, *shape), 0.3 * torch.randn(B * parts, H, 16, 16)
         first = torch.randn(B, H, *shape)
@@ -28,12 +28,12 @@ def main() -> None:
             found = []
             for widest in (128, 8):
                 kernels.WIDEST = widest
-                m = map_of_all("S", first, local, lay, parts, forward, linear=linear, axis=axis)
+                m = map_of_all("S", first, local, layout, parts, forward, linear=linear, axis=axis)
                 assert m._wide == (widest == 8)
                 rows = torch.stack([m.sent(starts)[0] for starts in (True, False, False)])
                 found.append([rows, *m.entering[1:], *m.entered(rows[:2], 1 if forward else -1)])
             worst = max(worst, *(float((x - y).abs().max() / y.abs().max()) for x, y in zip(*found, strict=True)))
-    worst = max(worst, *(joined(lay, parts, forward, *x) for x in CASES for forward in (True, False)))
+    worst = max(worst, *(joined(layout, parts, forward, *x) for x in CASES for forward in (True, False)))
     print(worst)
 
 
@@ -48,12 +48,12 @@ CASES = [  # the size of what is kept of a state [16, 20], its axis, and that de
 ]
 
 
-def joined(lay: Any, parts: int, forward: bool, kept: tuple[int, ...] | None, axis: int, along: int | None) -> float:
+def joined(layout: Any, parts: int, forward: bool, kept: tuple[int, ...] | None, axis: int, along: int | None) -> float:
     """What enters from three rows, and from the row of all of them: the largest difference."""
-    N, H = lay.batch * parts, lay.heads
+    N, H = layout.batch * parts, layout.heads
     local = torch.randn(N, H, 16, 20)
     linear = None if kept is None else torch.rand(N, H, *kept) * (0.3 if len(kept) == 2 else 1.0)
-    m = PartsMap("S", None, local, linear, lay, parts, forward, axis, along)
+    m = SegmentsMap("S", None, local, linear, layout, parts, forward, axis, along)
     rows = (torch.randn_like(m.sent(False)[0]), m.sent(False)[0], 0.3 * torch.randn_like(m.sent(False)[0]))
     both = m.composed(m.composed(rows[2], rows[1]), rows[0])[None]
     apart = m.entered(torch.stack(rows if forward else rows[::-1]), 1 if forward else -1)

@@ -144,11 +144,11 @@ def _launch(
     """A launch. Where it `writes` states that tiles share, these take turns in one program."""
     whole = any(k.kind(s.axes) == WHOLE for s in k.c.step.states)
     turns = tiles_of(k) if writes and whole else 1
-    parts = tiles_of(k) // turns
+    programs = tiles_of(k) // turns
     arguments: Arguments = {n: laid.tensor for n, laid in memory.items()}
-    arguments |= numbers(k, x, memory) | {"parts": parts, "turns": turns, "flat": call.flat}
+    arguments |= numbers(k, x, memory) | {"programs": programs, "turns": turns, "flat": call.flat}
     arguments |= {"rows_at": _tensor(call.rows), **given}
-    batch, heads = len(x.case.lengths), x.case.heads * parts
+    batch, heads = len(x.case.lengths), x.case.heads * programs
     launch(f, batch * heads if call.flat else heads, arguments, rows=1 if call.flat else batch)
 
 

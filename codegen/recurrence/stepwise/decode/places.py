@@ -30,7 +30,7 @@ def one_step(
         (*_place(), *moves, *_turns(k, before, body)),
         ("rows_at",),
         (),
-        (("parts", "turns", "flat", "inplace"), *([("slots", "block_row")] if rows else [])),
+        (("programs", "turns", "flat", "inplace"), *([("slots", "block_row")] if rows else [])),
     )
 
 
@@ -46,7 +46,7 @@ def several_steps_kernel(
         (*_place(), *_sequence(), *moves, *_turns(k, before, body)),
         ("rows_at", "each_at", "counts_at", "starts_at"),
         ("steps",),
-        (("parts", "turns", "flat"), ("yields", "keeps", "ends")),
+        (("programs", "turns", "flat"), ("yields", "keeps", "ends")),
     )
 
 
@@ -72,7 +72,7 @@ def _kernel(
 def _place() -> Iterable[Statement]:
     """The statements that say which batch entry and head a program has, and which row of a pool."""
     place, batch = Name("place"), Name("batch")
-    yield let("place", call("tl.program_id", 0) // "parts")
+    yield let("place", call("tl.program_id", 0) // "programs")
     yield If(
         Name("flat"),
         (
@@ -115,7 +115,7 @@ def _turns(k: Kernel, before: Sequence[Statement], body: Sequence[Statement]) ->
         return
     yield from before
     turn = (
-        let("tile", call("tl.program_id", 0) % "parts" * "turns" + "turn"),
+        let("tile", call("tl.program_id", 0) % "programs" * "turns" + "turn"),
         let("first", Name("tile").equals(0)),
         *k.index_lets(k.tiling.dim),
         *k.block_lets(),

@@ -11,7 +11,7 @@ from typing import Any
 
 from ....ir.code import CastLike, Code, Group, Load, Name, call, summed
 from ....ir.expr import Node, leaves
-from ....ir.kernel_ir import Ahead, For, If, Statement, let
+from ....ir.kernel_ir import For, If, Prefetch, Statement, let
 from ...chunkwise.compiled import Compiled
 from ..kernel import Kernel, Pointer, over
 from ..names import tensors
@@ -87,7 +87,7 @@ def several_steps(c: Compiled) -> dict[str, Any]:
         *once,
         let("now", call("tl.cast", 0, "tl.int64")),
         *settled,
-        For("offset", call("range", "count"), step, Ahead(next=(("now", Name("then")),))),
+        For("offset", call("range", "count"), step, Prefetch(next=(("now", Name("then")),))),
         If(Name("ends"), tuple(last)),
     ]
     return k.launch(several_steps_kernel(k, advances, before, body))

@@ -18,12 +18,12 @@ class Role(Enum):
     RESTS = "_rests"  # what these leave,
     EXTENTS = "_extents"  # and how far they reach in a chunk
     BY_HEAD = "_by_head"  # a number of each step, laid out by heads
-    CHECKPOINTS = "_borders"  # a state at checkpoints
+    CHECKPOINTS = "_checkpoints"  # a state at checkpoints
     FIRST = "_first"  # a state before the first step,
     LAST = "_last"  # after the last,
     LINEAR = "_linear"  # the matrix of a segment's map,
-    LATE = "_late"  # a state, and
-    LATE_MAP = "_late_map"  # that matrix, over a segment's last steps,
+    TAIL = "_tail"  # a state, and
+    TAIL_MAP = "_tail_map"  # that matrix, over a segment's last steps,
     LIVE = "_live"  # and whether it is anything but zero there
     NUMBER = "_c"  # a constant
     SIZE = "_all"  # the size of a dim

@@ -48,8 +48,8 @@ def at_once(
     counted = call("tl.full", shape(), "C", "tl.int32"), call("tl.full", shape(), 0, "tl.int32")
     range_checks: list[Statement] = []
     if extent:
-        begin = Let(("steep_from", "again"), Items(counted, bare=True))
-        range_checks = [let("i_new", "i_ok"), If(Not(Name("FLAT")), (begin,))]
+        begin = Let(("large_range_from", "again"), Items(counted, bare=True))
+        range_checks = [let("i_new", "i_ok"), If(Not(Name("SMALL_RANGE")), (begin,))]
     if makes:
         range_checks = [Let(("SUMS",), Not(Name("EXACT")), constant=True), *range_checks]
     beyond = If(Name("last") < 0, (Return(),))
@@ -58,9 +58,9 @@ def at_once(
     if not extent:
         return body, ()
     places = "group", "T", "H", "chunks", "begins", "stops", "programs", "GROUP", "C", "CHUNK", "DT"
-    large_ranges = plus(*(call("steep", f"{decay}_extents", *places) for decay in tiles.by_range or ()))
+    large_ranges = plus(*(call("large_ranges", f"{decay}_extents", *places) for decay in tiles.by_range or ()))
     taken: list[Statement] = [
-        Let(("steep_from", "again", "i_new"), Items((*counted, Name("i") < 0), bare=True)),
+        Let(("large_range_from", "again", "i_new"), Items((*counted, Name("i") < 0), bare=True)),
         *inside,
     ]
     each: list[Statement] = [
@@ -68,7 +68,7 @@ def at_once(
         place,
         If(
             Name("last") >= 0,
-            (*steps, *moved_on(pointers), *extent, If(Not(call("is_flat", "extent", "DT")), tuple(taken))),
+            (*steps, *moved_on(pointers), *extent, If(Not(call("has_small_range", "extent", "DT")), tuple(taken))),
         ),
     ]
     slow_path = (

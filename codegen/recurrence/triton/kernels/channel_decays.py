@@ -98,7 +98,7 @@ class ChannelDecays(TileProducts):
             "LEVELS",
             masks[0].attrs[3] > 0,
             inclusive and not alone,
-            Literal(False) if self.by_range is None else "FLAT",
+            Literal(False) if self.by_range is None else "SMALL_RANGE",
             "EXACT",
             "DT",
         )
@@ -122,7 +122,7 @@ class ChannelDecays(TileProducts):
         r, w = (self.tile_of(tuple(part), axis).over(self.ordered((ROW, axis))) for part in (reads, writes))
         self.body.append(Note(self.note(x)))
         self.ends(mask, axis)
-        flat = Literal(False) if self.by_range is None else "FLAT"
+        flat = Literal(False) if self.by_range is None else "SMALL_RANGE"
         how = "C", self.chunk, "LEVELS", mask.attrs[3] > 0, mask.attrs[2], flat, "EXACT", "DT"
         self.body.append(let(total, call("decayed_product", total, r, w, *self.halves(mask, axis), *how)))
         self.from_slow_path(mask, axis)
@@ -170,12 +170,12 @@ class ChannelDecays(TileProducts):
             return
         late, write_late, _, direction = mask.attrs
         later = self._cumulative(mask.args[0], late if direction > 0 else not write_late, over=(ROW, axis))
-        first = call("first_steep", "steep_from", *later, self.ok(axis), "C", "DT")
-        lines: list[Statement] = [let("steep_from", first)]
+        first = call("first_large_range", "large_range_from", *later, self.ok(axis), "C", "DT")
+        lines: list[Statement] = [let("large_range_from", first)]
         if read is not None:
-            lines.append(let("again", call("adds_steep", "again", *read, "steep_from", "C")))
-        lines.append(let("i_new", Name("i_ok") & Binary("|", Name("i") >= "steep_from", Name("again") > 0)))
-        self.body.append(If(Not(Name("FLAT")), tuple(lines)))
+            lines.append(let("again", call("adds_large_range", "again", *read, "large_range_from", "C")))
+        lines.append(let("i_new", Name("i_ok") & Binary("|", Name("i") >= "large_range_from", Name("again") > 0)))
+        self.body.append(If(Not(Name("SMALL_RANGE")), tuple(lines)))
 
     def without_own(self, x: Node) -> Node:
         """x with what there is of sums without each step's own write in their place, and without what a chunk's last step writes

@@ -17,7 +17,7 @@ from ...normal_form.form import StateForm
 from ..plan_passes.hoist import Opened
 from ..plan_passes.roles import WEIGHT
 from ..plan_passes.value_placement import Store
-from ..print.axis_names import block_name, part_name, size_name
+from ..print.axis_names import block_name, size_name, tile_name
 from ..print.names import NameOf as NameOf
 from .arguments import Argument, Role
 from .tile_lowering import Tiles
@@ -77,7 +77,7 @@ class Kernel:
         None  # the axis in rows of the states that it stores at checkpoints, for a sweep that has them whole
     )
     inner: str | None = None  # where a sweep makes the matrix of a segment's map as well: the axis of its columns
-    late: bool = False  # and it may be zero over the last steps of a segment, which launches of their own sweep over
+    tails: bool = False  # and it may be zero over the last steps of a segment, which launches of their own sweep over
     slim: bool = False  # has that sweep the registers for four programs on a multiprocessor?
     carried: frozenset[str] = frozenset()  # what a sweep loads for states alone, not for what it yields
     products: frozenset[str] = frozenset()  # what a sweep loads whose elements may be products with the identity
@@ -88,16 +88,16 @@ class Kernel:
     def function(self) -> KernelFunction:
         """The kernel as it is before all passes."""
         sizes = dict.fromkeys(size_name(dim_of(x)) for x in (*self.axes, *self.parts))
-        words = [*sizes, *(block_name(x) for x in self.axes), *map(part_name, self.parts)]
-        words += ["FLAT", "GROUP"] if self.slow_path else []
+        words = [*sizes, *(block_name(x) for x in self.axes), *map(tile_name, self.parts)]
+        words += ["SMALL_RANGE", "GROUP"] if self.slow_path else []
         words += ["YIELD", "WARPS", "STAGES"] if self.sweeps else ["CHUNK"]
         words += [*(["PRODUCTS"] if self.products else []), *(["READ"] if self.apart else [])]
-        words += ["PIECE"] if self.late else []
+        words += ["TAIL"] if self.tails else []
         words += ["STAGES"] if self.queues else []
         words += ["BLOCK"] if self.checkpoints else []
         words += ["ROWS"] if self.rows else []
         words += ["C", "LEVELS", "EVEN", "EXACT", "DT"]
-        places = ("starts", "parts", "length") if self.sweeps else ("begins", "stops", "programs")
+        places = ("starts", "segments", "length") if self.sweeps else ("begins", "stops", "programs")
         return KernelFunction(
             self.name,
             tuple(tuple(map(Parameter, a.parameters)) for a in self.arguments),
@@ -105,7 +105,7 @@ class Kernel:
             tuple(words),
             self.doc,
             self.body,
-            ("T", "chunks", *(("parts", "length") if self.sweeps else ("programs",))),
+            ("T", "chunks", *(("segments", "length") if self.sweeps else ("programs",))),
             ("blocks",) if self.checkpoints else (),
             slices=self.slices,
         )
@@ -126,7 +126,7 @@ class Kernel:
 
 
 def slow_path_name(kernel: str) -> str:
-    return f"{kernel}_others"
+    return f"{kernel}_slow"
 
 
 def loaded_tiles(tiles: Tiles) -> tuple[tuple[str, str | None], ...]:

@@ -1,4 +1,4 @@
-"""Kernels that scan one state, entry by entry: a program takes some channels of one head through a sequence, or a part of it,
+"""Kernels that scan one state, entry by entry: a program takes some channels of one head through a sequence, or a segment of it,
 some steps at once, and makes what else is made of each step there, while the state is in registers."""
 
 from __future__ import annotations
@@ -114,11 +114,11 @@ def scan_kernel(
     function = KernelFunction(
         name,
         (states, *s.leaves.parameters, *outs),
-        ("T", "H", "chunks", "starts", "parts", "length"),
+        ("T", "H", "chunks", "starts", "segments", "length"),
         (*sizes, *map(block_name, axes), "C", "RESULTS", "STAGES"),
         f"A scan of {e.state}, {'forwards' if forward else 'backwards'}, and what is made of each step there.",
         (*setup, *s.entering(), For("n", over, tuple(loop)), *end),
-        ("T", "chunks", "parts", "length"),
+        ("T", "chunks", "segments", "length"),
     )
     leaves = s.leaves
     return ScanKernel(function, axes, tuple(results), leaves.tensors, s.names.state, e, forward, leaves.sometimes)
@@ -262,7 +262,7 @@ class _Scan:
         return steps
 
     def others(self) -> list[Statement]:
-        """The same of maps that aren't affine; a sequence is in one part."""
+        """The same of maps that aren't affine; a sequence is in one segment."""
         maps, kind, orders = self.names.maps, self.e.kind, dict.fromkeys(self.names.maps, self.axes)
         made, texts = self.values(dict(zip(maps, self.e.maps, strict=True)), orders)
         ok = Name("i_ok").along(0, 1 + len(self.axes))
@@ -324,8 +324,8 @@ def _places(axes: Axes, forward: bool) -> tuple[list[Statement], list[Statement]
         let("sh", (program // tiles).to("tl.int64")),
         let("h", Name("sh") % "H"),
         Let(
-            ("b", "part", "begin", "stop", "first"),
-            call("part_of", Name("sh") // "H", "T", "starts", "parts", "length", "C"),
+            ("b", "segment", "begin", "stop", "first"),
+            call("segment_of", Name("sh") // "H", "T", "starts", "segments", "length", "C"),
         ),
         let("count", call("tl.cdiv", call("tl.maximum", Name("stop") - "begin", 0), "C").to("tl.int32")),
         let("i", steps) if forward else let("i", Name("C") - 1 - steps, note="in the order of the sweep"),
@@ -357,7 +357,7 @@ def _left_by_round(names: _Names, axes: Axes, forward: bool) -> list[Statement]:
 
 
 def _left(pointer: str, value: Code, axes: Axes) -> Store:
-    """The statement that stores what is left of a part, a state or what is like one."""
+    """The statement that stores what is left of a segment, a state or what is like one."""
     if not axes:
         return Store(Name(pointer) + "sh", value)
     index, size = axis_name(axes[0]), size_name(axes[0])
@@ -365,14 +365,14 @@ def _left(pointer: str, value: Code, axes: Axes) -> Store:
 
 
 def launched(kernel: ScanKernel, first: Expr, finals: str) -> list[LaunchStatement]:
-    """The statements that scan a state, in parts where there are few programs, and allocate what that makes. `finals`: when the
-    last state is wanted."""
+    """The statements that scan a state, in segments where there are few programs, and allocate what that makes. `finals`: when
+    the last state is wanted."""
     S, results, forward = kernel.state, kernel.results, kernel.forward
     sizes = [size_name(dim_of(a)) for a in kernel.axes]
     width = f"scan_width({sizes[0]})" if sizes else "1"
     tiles = f"cdiv({sizes[0]}, {width})" if sizes else "1"
     cut = kernel.kind == "affine"
-    found: list[LaunchStatement] = [Define(("parts",), Expr(f"scan_parts(lay, {tiles})" if cut else "1"))]
+    found: list[LaunchStatement] = [Define(("segments",), Expr(f"scan_segments(layout, {tiles})" if cut else "1"))]
     for r in results:
         shape = ", ".join(["B, T, H", *(size_name(dim_of(a)) for a in r.order)])
         found.append(Alloc(r.name, Expr(shape), r.dtype, when_wanted(r)))
@@ -385,31 +385,31 @@ def launched(kernel: ScanKernel, first: Expr, finals: str) -> list[LaunchStateme
         outs = [stored_to(NONE if ends else ref(r.name), tiles=bool(r.order)) for r in results]
         return Launch(
             kernel.name,
-            Expr(f"lay.sequences * parts * H * {tiles}"),
+            Expr(f"layout.sequences * segments * H * {tiles}"),
             (*states, *tensors, *outs),
-            (Expr("*lay.walked"), Expr("parts"), Expr("lay.length(parts)")),
+            (Expr("*layout.swept"), Expr("segments"), Expr("layout.length(segments)")),
             (*words, ("C", Expr("SCAN" if sizes else "LONG_SCAN")), ("RESULTS", Expr(str(not ends)))),
-            (("STAGES", Expr("scan_stages(parts)")), ("num_warps", Expr("1"))),
+            (("STAGES", Expr("scan_stages(segments)")), ("num_warps", Expr("1"))),
             frozenset({STEPS, HEADS, *([TILES] if sizes else [])}),
         )
 
     state = ", ".join(["{}", "H", *sizes])
-    ends = f"(some.new_empty(({state.format('B * parts')}), dtype=torch.float32) for _ in range(2))"
-    entering = (first, ref(f"{S}_ends"), ref(f"{S}_linear"), Expr("lay"), Expr("parts"), Expr(str(forward)))
-    parts: Body = (
+    ends = f"(some.new_empty(({state.format('B * segments')}), dtype=torch.float32) for _ in range(2))"
+    entering = (first, ref(f"{S}_ends"), ref(f"{S}_linear"), Expr("layout"), Expr("segments"), Expr(str(forward)))
+    segments: Body = (
         Set((f"{S}_ends", f"{S}_linear"), Expr(ends)),
         launch(True),
         Call((f"{S}_starts",), "scanned", entering),
     )
-    found += [Set((f"{S}_starts",), first), *([LaunchIf(Expr("parts > 1"), parts)] if cut else [])]
+    found += [Set((f"{S}_starts",), first), *([LaunchIf(Expr("segments > 1"), segments)] if cut else [])]
     if finals == "False":
         found.append(Set((f"{S}_last",), NONE))
     else:
         when = None if finals == "True" else Expr(finals)
-        found.append(Alloc(f"{S}_last", Expr(state.format("lay.sequences * parts")), when=when))
+        found.append(Alloc(f"{S}_last", Expr(state.format("layout.sequences * segments")), when=when))
     found.append(launch(False))
     if finals != "False" and cut:
         last = ref(f"{S}_last")
-        whole = py("{}.unflatten(0, (B, parts))[:, {}]", last, "-1" if forward else "0")
-        found.append(LaunchIf(py("parts > 1 and {} is not None", last), (Set((f"{S}_last",), whole),)))
+        whole = py("{}.unflatten(0, (B, segments))[:, {}]", last, "-1" if forward else "0")
+        found.append(LaunchIf(py("segments > 1 and {} is not None", last), (Set((f"{S}_last",), whole),)))
     return found

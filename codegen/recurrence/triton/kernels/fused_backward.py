@@ -267,7 +267,7 @@ def fused_backward_kernel(
         leaf("state in", t.gradient.name, t.gradient.axes): Value(Name(gradient), (rows, columns)),
     }
     tiles.memo |= known
-    tiles.argument(state, Role.CHECKPOINTS, "border", leaf("border", t.state.name, t.state.axes), t.state.axes)
+    tiles.argument(state, Role.CHECKPOINTS, "checkpoint", leaf("checkpoint", t.state.name, t.state.axes), t.state.axes)
     place = shape(Name("c") * block_name(rows), 0)
     tiles.body.append(let(state, Method(Name(rows_name(state)), "load", (place,))))
     if t.state.decay is not None and any(o.sums for o in t.opened.values()):
@@ -305,7 +305,7 @@ def fused_backward_kernel(
             setup.append(let(rows_name(base), call("rows_of", *tile)))
     width, block = size_name(dim_of(columns)), block_name(rows)
     begun = Group(plus(times("b", "chunks", block, "H"), "h"))
-    first_state = plus(f"{state}_borders", times(begun, width))
+    first_state = plus(f"{state}_checkpoints", times(begun, width))
     strides = width, Name("H") * width, Name("chunks") * block, block, block_name(columns)
     setup.append(let(rows_name(state), call("rows_of", first_state, *strides)))
     loop = [*chunk_header(-1), let("first_row", Name("t0").to("tl.int32")), *tiles.body]
@@ -538,7 +538,7 @@ def _store_own(own: Inside, tiles: Tiles, steps: Steps) -> None:
         what = x.attrs[1].removeprefix(f"{steps.state}.")
         target = steps.argument(what, tiles)
         rows, columns = (own.get((x, side)) for side in SIDES)
-        parts = call("store_parts", target, rows or NOTHING, columns or NOTHING, "bh", "t0", "T", "i_ok")
+        parts = call("store_partial_sums", target, rows or NOTHING, columns or NOTHING, "bh", "t0", "T", "i_ok")
         total = rows - columns if rows and columns else rows or Negative(columns or NOTHING)
         more = steps.add(what.removeprefix("own."), total)
         tiles.body.append(If(APART, (Do(parts, x.attrs[1]),), (more,)))

@@ -176,8 +176,8 @@ def unroll_kernel(name: str, stage: Unroll, streams: dict[Node, Node], name_of: 
     if channels is not None:
         tiles.by_range, tiles.split, tiles.parted = [], by_channel(*stage.definitions.values()), True
     for s in (s for s in states if s.name in used):
-        source = leaf("border", s.name, axes)
-        target = tiles.argument(name_of(leaf("state", s.name)), Role.CHECKPOINTS, "border", source, axes)
+        source = leaf("checkpoint", s.name, axes)
+        target = tiles.argument(name_of(leaf("state", s.name)), Role.CHECKPOINTS, "checkpoint", source, axes)
         tiles.checkpoints[s.name] = loaded_state(s, tiles.ordered(axes), target, OF_CHUNK)
     for x, node in stage.outputs.items():
         if channels is not None:
@@ -265,7 +265,7 @@ def _checkpoint(s: StateForm, o: Opened, tiles: Tiles, name_of: NameOf) -> Value
     x, own = leaf("state in", s.name, s.axes), tiles.ordered(s.axes)
     if x not in tiles.memo:
         state = name_of(leaf("state", s.name))
-        target = tiles.argument(state, Role.CHECKPOINTS, "border", leaf("border", s.name, s.axes), s.axes)
+        target = tiles.argument(state, Role.CHECKPOINTS, "checkpoint", leaf("checkpoint", s.name, s.axes), s.axes)
         raw = tiles.fine is None
         tiles.memo[x] = tiles.assign(state, loaded_state(s, own, target, OF_CHUNK), own, raw, note=s.name)
     return tiles.memo[x]
@@ -341,11 +341,11 @@ def _store_state_adjoint(
     """The decay's gradient at each step: for each tile, what it has of it; or, of a decay for each channel, all."""
     total, note = _sum(terms), f"state-adjoint product of {state}"
     if not s.decay_axes:
-        x = leaf("sums", f"{state}.pairing")
+        x = leaf("sums", f"{state}.state_adjoint")
         target = tiles.argument(name_of(x), Role.OUT, "sums", x, stores=True)
         return [StoreTo(plus(target, tile_place(tiled)), total, Name(tiles.stored_rows), note)]
     (own,) = (o.rename.get(a, a) for a in s.decay_axes)
-    x = leaf("stored", f"{state}.pairing", (own,))
+    x = leaf("stored", f"{state}.state_adjoint", (own,))
     target = tiles.argument(name_of(x), Role.OUT, "out", x, (own,), stores=True)
     axes = tiles.ordered((ROW, own))
     late = tiles.value(leaf("stored", f"{state}.late", (ROW, own)))

@@ -56,12 +56,12 @@ def header(
         found.append(let("tile", place % tiles))
         place = place // tiles
     if sweeps:
-        part = call("part_of", Name("sh") // "H", "T", "starts", "parts", "length", "C")
+        segment = call("segment_of", Name("sh") // "H", "T", "starts", "segments", "length", "C")
         steps = call("tl.maximum", Name("stop") - "begin", 0)
         found += [
             let("sh", place.to("tl.int64")),
             let("h", Name("sh") % "H"),
-            Let(("b", "part", "begin", "stop", "first"), part),
+            Let(("b", "segment", "begin", "stop", "first"), segment),
             let("bh", plus(times("b", "H"), "h")),
             let("count", call("tl.cdiv", steps, "C").to("tl.int32")),
         ]
@@ -141,9 +141,9 @@ def store_state(
     of_segment = StoreTo(plus(last, place), Name(state), mask)
     if each:
         return [If(last.given, (of_segment,))]
-    sequence = Group(Name("sh") // "H" // "parts" * "H" + "h")
+    sequence = Group(Name("sh") // "H" // "segments" * "H" + "h")
     of_whole = StoreTo(plus(last, state_place(s, own, sequence)[0]), Name(state), mask)
-    at_end = Name("part").equals(Name("parts") - 1 if direction > 0 else 0)
+    at_end = Name("segment").equals(Name("segments") - 1 if direction > 0 else 0)
     whole = If(last.given, (If(at_end, (of_whole,)),))
     if linear:
         return [If(Name("YIELD"), (whole,), (If(last.given, (of_segment,)),))]

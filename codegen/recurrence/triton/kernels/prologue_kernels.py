@@ -33,7 +33,7 @@ from ....ir.kernel_ir import (
 )
 from ....ir.kernel_ir import Store as StoreTo
 from ..plan_passes.hoist import HALVES, SIDES, Opened, Own
-from ..print.axis_names import axis_name, part_name, size_name
+from ..print.axis_names import axis_name, size_name, tile_name
 from .arguments import Argument, Role
 from .at_once import at_once, chunk_of, moved_on, whole_name
 from .chunk_kernel import Kernel, NameOf, Piece, by_channel, loaded_tiles, sums_loaded
@@ -77,13 +77,13 @@ def intra_chunk_kernel(
         mask: Code | None = None
         if tiles.split:  # the later one of two steps says how they are taken
             later, other = (0, 1) if o.direction > 0 else (1, 0)
-            steep = both((Name("i") >= "steep_from").along(later, 2), (Name("i") >= 0).along(other, 2))
-            mask = Either(Literal(None), Name("FLAT"), steep)
+            large_range = both((Name("i") >= "large_range_from").along(later, 2), (Name("i") >= 0).along(other, 2))
+            mask = Either(Literal(None), Name("SMALL_RANGE"), large_range)
         tiles.body.append(StoreTo(matrix_place(target), v.over((ROW, COL)), mask, tiles.note(node)))
     before, tiles.body = tiles.body, []
     for own in o.own:
         _store_own(own, tiles, name_of)
-    own_stores = [If(Name("FLAT"), tuple(tiles.body))] if tiles.split and o.own else tiles.body
+    own_stores = [If(Name("SMALL_RANGE"), tuple(tiles.body))] if tiles.split and o.own else tiles.body
     tiles.body = [*before, *own_stores]
     sums: list[Statement] = []
     for axis in o.tile:
@@ -194,7 +194,7 @@ def _reach(axis: str, made: str, d: Node, tiles: Tiles) -> Statement:
     extent = Name(f"{made}_most") - f"{made}_least"
     there = both(Name("i_ok").along(0, 2), Name(f"{index}_ok").along(1, 2))
     again = let("sums", call("sums_of", tiles.log2(d, axis), "C")), StoreTo(place, Name("sums"), there)
-    far = If(Not(call("is_flat", extent, "DT")), (_block_loop(axis, again),))
+    far = If(Not(call("has_small_range", extent, "DT")), (_block_loop(axis, again),))
     return If(Name("SUMS"), (StoreTo(Name(f"{made}_extents") + "at", extent), far))
 
 
@@ -218,7 +218,7 @@ def _intra_blocks(axis: str, o: Opened, tiles: Tiles, name_of: NameOf, parts: li
 
 def _block_loop(axis: str, inside: Iterable[Statement]) -> For:
     """What is done for each block of an axis."""
-    index, width, part = axis_name(axis), size_name(dim_of(axis)), part_name(axis)
+    index, width, part = axis_name(axis), size_name(dim_of(axis)), tile_name(axis)
     start = f"{index}_start"
     return For(
         start,

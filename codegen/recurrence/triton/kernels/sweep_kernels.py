@@ -111,7 +111,7 @@ def sweep_kernel(
     """
     tiled = o.tile[0] if len(o.tile) == 1 else None
     inner = o.full[0] if linear else None
-    late = linear and o.direction > 0 and all(s.decay is not None for s in sweep.group)
+    tails = linear and o.direction > 0 and all(s.decay is not None for s in sweep.group)
     tiles = Tiles(Scope.of(o, o.definitions, name_of, sweeps=True))
     tiles.precise, tiles.fine = bool(o.sums) or (fine is not None and fine.states and o.direction < 0), fine
     tiles.parted, tiles.wide = fine is not None or any(x.totals for x in o.sums), o.wide
@@ -124,7 +124,9 @@ def sweep_kernel(
     tiles.names |= set(map(plain_name, carried.values()))
     group = [replace(s, axes=tuple(o.rename.get(a, a) for a in s.axes)) for s in sweep.group]
     for s in group:
-        begin, end = _carried_state(s, carried[s.name], tiles, inner, tiled, ends or s.name in sweep.finals, each, late)
+        begin, end = _carried_state(
+            s, carried[s.name], tiles, inner, tiled, ends or s.name in sweep.finals, each, tails
+        )
         setup, after = setup + begin, after + end
     if checkpoints:
         tiles.body += _store_checkpoints(group, carried, tiles, o.direction, rows)
@@ -165,7 +167,7 @@ def sweep_kernel(
         inside=frozenset(x.decay for x in sums_loaded(tiles) if x.edge != "end"),
         heavy=len(o.outputs) > 1 and not sweep.solve and not apart and _heavy(tiles, tiled),
         inner=inner,
-        late=late,
+        tails=tails,
         slim=not any(s.decay_axes for s in group)
         and sum(tiles.arguments[x].layout == "matrix" for x in for_states) <= 1,
         carried=for_states,
@@ -175,7 +177,7 @@ def sweep_kernel(
 
 
 def _carried_state(
-    s: StateForm, state: str, tiles: Tiles, inner: str | None, tiled: str | None, left: bool, each: bool, late: bool
+    s: StateForm, state: str, tiles: Tiles, inner: str | None, tiled: str | None, left: bool, each: bool, tails: bool
 ) -> tuple[list[Statement], list[Statement]]:
     """The statements before and after the loop over chunks for a state, which is `left` in memory if anyone asks for it; for the
     matrix of each segment's map as well, where there is one over `inner`."""
@@ -196,7 +198,7 @@ def _carried_state(
         columns, store_columns = _matrix_columns(inner, tiled, state, target, tiles)
         setup.append(columns)
         after.append(store_columns)
-        if late:
+        if tails:
             begin, end = _tail_stores(inner, tiled, s, state, own, tiles)
             setup, after = setup + begin, after + end
     return setup, after
@@ -341,7 +343,9 @@ def _store_checkpoints(
     found: list[Statement] = []
     for s in group:
         state, own = carried[s.name], tiles.ordered(s.axes)
-        target = tiles.argument(state, Role.CHECKPOINTS, "border", leaf("border", s.name, s.axes), s.axes, stores=True)
+        target = tiles.argument(
+            state, Role.CHECKPOINTS, "checkpoint", leaf("checkpoint", s.name, s.axes), s.axes, stores=True
+        )
         block = plus("first_block", number // chunks)
         if rows is None:
             place, mask = state_place(s, own, Group(plus(times("bh", "blocks"), block)))
@@ -416,36 +420,36 @@ def _reached(d: Node, o: Opened, name_of: NameOf) -> Code:
 def _tail_stores(
     inner: str, tiled: str, s: StateForm, state: str, own: tuple[str, ...], tiles: Tiles
 ) -> tuple[list[Statement], list[Statement]]:
-    """Where a launch sweeps forwards over the last LATE steps of each segment alone (PIECE 1), or over those before them (2),
-    unless the map of the last ones is zero (see `runtime/chunk_kernels/segment_tails.py`): where it begins and stops; and
+    """Where a launch sweeps forwards over the last TAIL_STEPS steps of each segment alone (TAIL 1), or over those before them
+    (2), unless the map of the last ones is zero (see `runtime/chunk_kernels/segment_tails.py`): where it begins and stops; and
     what it stores besides."""
-    late, linear, live = (
+    tail_state, linear, live = (
         tiles.argument(state, role, "state", leaf("tail", s.name, s.axes), s.axes, stores=True)
-        for role in (Role.LATE, Role.LATE_MAP, Role.LIVE)
+        for role in (Role.TAIL, Role.TAIL_MAP, Role.LIVE)
     )
     size, block = Name(size_name(dim_of(inner))), Name(block_name(tiled))
     columns = Group((size + block - 1) // block)
     states = Group(Either(Literal(0), is_missing(f"{state}_last"), tiles_of(tiled)))
-    edge, piece = Name("edge"), Name("PIECE")
+    edge, which = Name("edge"), Name("TAIL")
     to_edge = Name("begin") + edge * "C"
     tail = Items((to_edge, Name("first") + edge, Name("count") - edge), bare=True)
     head = Items((call("tl.minimum", "stop", to_edge), edge), bare=True)
     is_zero = call("is_zero", plus(live, times("sh", columns)), columns)
     only_tail = Let(("begin", "first", "count"), tail), let("live", 0)
     only_head = Let(("stop", "count"), head), If(is_zero, (Return(),))
-    split = let("edge", call("tl.maximum", Name("count") - Name("LATE") // "C", 0))
-    begin = [If(piece > 0, (split, If(piece.equals(1), only_tail, only_head)))]
+    split = let("edge", call("tl.maximum", Name("count") - Name("TAIL_STEPS") // "C", 0))
+    begin = [If(which > 0, (split, If(which.equals(1), only_tail, only_head)))]
     place, mask = state_place(s, own)
     _, store = _matrix_columns(inner, tiled, state, linear, tiles)
 
     def of_tail(given: str) -> Code:
-        return Binary("and", piece.equals(1), Name(f"{state}_{given}").given)
+        return Binary("and", which.equals(1), Name(f"{state}_{given}").given)
 
     some = where(Binary("!=", Name(state), Literal(0.0)), 1, 0)
     alive = let("live", call("tl.maximum", "live", call("tl.max", some)))
     live_place = plus(live, times("sh", columns), "tile") - states
     end = [
-        If(of_tail("last"), (StoreTo(plus(late, place), Name(state), mask),)),
+        If(of_tail("last"), (StoreTo(plus(tail_state, place), Name(state), mask),)),
         If(of_tail("linear"), (*store.body, alive)),
         If(of_tail("linear"), (If(Name("tile") >= states, (StoreTo(live_place, Name("live")),)),)),
     ]

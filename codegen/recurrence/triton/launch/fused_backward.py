@@ -37,7 +37,7 @@ class FusedBackwardHost(Host):
         t, k = self.t, self.t.first
         self._open()
         state = self.names(leaf("state", t.state.name))
-        self.body.append(Set((f"{state}_borders",), Expr(f'saved["{t.state.name} borders"]')))
+        self.body.append(Set((f"{state}_checkpoints",), Expr(f'saved["{t.state.name} checkpoints"]')))
         at_once = t.state.name in self.fused.at_once
         kernel, in_place = fused_backward_kernel(
             "backward_whole", t, self.fused.stores, self._inside(), at_once, self.names
@@ -54,7 +54,7 @@ class FusedBackwardHost(Host):
             prologue = {x: n for x, n in o.matrices.items() if not made_here(n, replace(o, tile=()))}
             prologue = {x: n for x, n in prologue.items() if f"{self.names(x)}_blocks" not in self.of_prologue}
             self.of_prologue |= {f"{self.names(x)}_blocks": self._everything() for x in prologue}
-            self._launch_prologue_by_intervals(o, prologue, self._everything(), f"backward_whole_prepare_{j + 1}")
+            self._launch_prologue_by_intervals(o, prologue, self._everything(), f"backward_whole_prologue_{j + 1}")
         self._allocate(kernel, in_place)
         self.body += self.launches.launch(kernel, block="block_")
         self.kernels.append(kernel)
@@ -79,7 +79,7 @@ class FusedBackwardHost(Host):
         sweep_of_ends = sweep_kernel("backward_whole_ends", sweep, self.opened[k], [], self.names, ends=True)
         ready = set(self.ready)
         with self._apart() as inner:
-            self._launch_prologue(self.opened[k], self._everything(), "backward_whole_prepare_ends", k)
+            self._launch_prologue(self.opened[k], self._everything(), "backward_whole_prologue_ends", k)
             self._inputs(sweep_of_ends)
         self.body += [If(Expr(self._in_segments), tuple(inner))] if inner else []
         self.kernels.append(sweep_of_ends)
@@ -90,18 +90,18 @@ class FusedBackwardHost(Host):
     def _allocate(self, kernel: Kernel, in_place: bool) -> None:
         inside, add = self._inside(), self.body.append
         state, columns = self.names(leaf("state", self.t.state.name)), size_name(dim_of(self.t.columns))
-        borders = ref(f"{state}_borders")
-        add(Set(("places_of_borders",), py("in_place({}, blocks) if OVERWRITE in saved else []", borders)))
+        checkpoints = ref(f"{state}_checkpoints")
+        add(Set(("places_of_checkpoints",), py("in_place({}, blocks) if OVERWRITE in saved else []", checkpoints)))
         for s in (s for k in self.t.sweeps for s in self.fused.stores[k] if s.leaf not in inside):
             room = self._allocated(0, s)
             fits = s.kind != "sums" and [size_name(dim_of(a)) for a in s.leaf.axes] == [columns]
             if fits and isinstance(room, Alloc) and room.dtype == "some.dtype":
-                room = replace(room, instead=ref("places_of_borders"))
+                room = replace(room, instead=ref("places_of_checkpoints"))
             add(room)
         self._allocate_sums(kernel, in_place)
         name = self.names(leaf("state", self.t.gradient.name))
         wanted = self._wants_last(self.t.gradient, False)
-        add(self._new_state(f"{name}_last", self.t.gradient, "lay.sequences", wanted))
+        add(self._new_state(f"{name}_last", self.t.gradient, "layout.sequences", wanted))
 
     def _allocate_sums(self, kernel: Kernel, in_place: bool) -> None:
         """Room for what blocks add to a decay's gradient: in parts, or in one number for each step, which lies where the decays'
@@ -120,7 +120,10 @@ class FusedBackwardHost(Host):
         decays = [a.name for a in kernel.arguments if a.role is Role.SUMS] if in_place else []
         apart = Expr("apart(warps)")
         for what, x in named.items():
-            name, parts = self.names(x), [f"{side}_parts(warps)" for side in SIDES if side in sides.get(what, ())]
+            name, parts = (
+                self.names(x),
+                [f"{side}_partial_sums(warps)" for side in SIDES if side in sides.get(what, ())],
+            )
             shape = Expr(f"B, H, {' + '.join(parts) or 1}, T")
             if what == "spans":
                 room: Alloc | Set = Alloc(name, Expr("B, H, blocks.chunks, warps if apart(warps) else 1"))
@@ -140,7 +143,7 @@ class FusedBackwardHost(Host):
 
     def _state_adjoint(self, stage: Accumulate) -> None:
         state = stage.state_adjoint.state
-        name = f"{self.names(leaf('state', state))}_pairing"
+        name = f"{self.names(leaf('state', state))}_state_adjoint"
         found: dict[str, Node] = {}
         for o in self.t.opened.values():
             for sums in o.sums:
@@ -151,6 +154,6 @@ class FusedBackwardHost(Host):
         arguments += [Expr("at_once=True")] if state in self.fused.at_once else []
         kinds = {"late"} if state in self.fused.at_once else {slot.split("_")[1] for slot in found}
         sides = [ref(self.names(leaf("sums", f"{state}.{x}"))) if x in kinds else NONE for x in ("late", "early")]
-        by_parts = Call((name,), "block_pairing", tuple(arguments), lines=True)
-        by_step = Call((name,), "step_pairing", (spans, Expr("blocks"), *sides))
+        by_parts = Call((name,), "block_state_adjoint", tuple(arguments), lines=True)
+        by_step = Call((name,), "step_state_adjoint", (spans, Expr("blocks"), *sides))
         self.body.append(If(Expr("apart(warps)"), (by_parts,), (by_step,)))

@@ -53,7 +53,7 @@ class JoinedForward(Host):
         for s in sweep.group:
             if s.name in sweep.finals:
                 name = self.names(leaf("state", s.name))
-                made.append(self._new_state(f"{name}_last", s, "lay.sequences", self._wants_last(s, False)))
+                made.append(self._new_state(f"{name}_last", s, "layout.sequences", self._wants_last(s, False)))
         self._under(self._everything(), [*made, *self.launches.launch(kernel)])
 
     def _stores(self, k: int) -> list[Store]:
@@ -86,6 +86,6 @@ def handed_over(host: Host) -> If:
     wide = [ref(host.names(v.leaf)) for v in p.variables if v.kind == "input" and v.per_step and v.axes]
     (o,) = host.opened.values()
     most = joined([Expr(size_name(dim_of(a))) for a in o.full], " + ")
-    alone = "not needs_backward and parts == 1" + (" and exchange is None" if host.exchanges else "")
+    alone = "not needs_backward and segments == 1" + (" and exchange is None" if host.exchanges else "")
     call = Call((), f"{host.function}_forward_joined", (Expr("given, states, constants, packed, finals"),), lines=True)
     return If(py("{} and may_join(config, {}, {})", alone, most, joined(wide)), (Return(call),))

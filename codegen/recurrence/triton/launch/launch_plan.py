@@ -58,7 +58,7 @@ class Host(SweepLaunches):
             rest = "".join(f", {x}" for x in ("packed", *(["exchange"] if self.exchanges else [])))
             handed = Expr(f"given, states, constants, saved, cotangents, final_cotangents, needs{rest}")
             call = Call((), f"{self.function}_backward_whole", (handed,), lines=True)
-            self.body.append(If(Expr(f'"{self.whole.state.name} borders" in saved'), (Return(call),)))
+            self.body.append(If(Expr(f'"{self.whole.state.name} checkpoints" in saved'), (Return(call),)))
         self._open()
         self.body += self.instead
         self._sweeps()
@@ -85,18 +85,18 @@ class Host(SweepLaunches):
         self.body += inputs(p, self.names, first)
         sizes = ", ".join(size_name(d) for d in p.dims) + ("," if len(p.dims) == 1 else "")
         add(Define(("config",), Expr(f'choose(some.dtype, ({sizes}), "{HASH}")')))
-        add(Define(("lay",), Expr("places(packed, (B, T, H), config.chunk)")))
+        add(Define(("layout",), Expr("chunk_layout(packed, (B, T, H), config.chunk)")))
         if self.from_checkpoints or self.schedule.stored or self._takes_blocks:
-            add(Define(("blocks",), Expr(f"places(packed, (B, T, H), {self.block})")))
+            add(Define(("blocks",), Expr(f"chunk_layout(packed, (B, T, H), {self.block})")))
         if self.whole is not None and not self.backward:
             wide = [ref(self.names(v.leaf)) for v in p.variables if v.kind == "input" and v.per_step and v.axes]
-            jointly = py("needs_backward is True and together(config, ({}), {})", sizes, joined(wide))
+            jointly = py("needs_backward is True and may_be_fused(config, ({}), {})", sizes, joined(wide))
             add(Define(("jointly",), jointly))
         parts = "1"
         if self.cuts:
             tiles = max((self.launches.tile_count(o) for o in self.opened.values()), key=lambda x: (x != "1", x))
-            parts = f"parts_for(lay, B * H * {tiles})"
-        add(Define(("parts",), Expr(parts)))
+            parts = f"segments_for(layout, B * H * {tiles})"
+        add(Define(("segments",), Expr(parts)))
         for s in p.states:
             self._first_state(s)
             if not self.backward:
@@ -114,10 +114,10 @@ class Host(SweepLaunches):
         for s in self.c.step.states:
             name = self.names(leaf("state", s.name))
             if s.name in self.again:
-                first = py('saved["{}"] if parts > 1 else {}', f"{s.name} starts", ref(f"{name}_first"))
+                first = py('saved["{}"] if segments > 1 else {}', f"{s.name} starts", ref(f"{name}_first"))
                 add(Set((f"{name}_starts",), first))
             if s.name in self.schedule.given:
-                add(Set((f"{name}_borders",), Expr(f'saved["{s.name} borders"]')))
+                add(Set((f"{name}_checkpoints",), Expr(f'saved["{s.name} checkpoints"]')))
         for x in self.plan.saved:
             add(Set((self.names(x),), Expr(f'saved["{x.attrs[1]}"]')))
         for name, axes in self.c.step.output_axes.items():
@@ -132,7 +132,7 @@ class Host(SweepLaunches):
         if s.initial is None:
             return
         made, results = self._torch({"first": s.initial}, {"first": s.axes})
-        shape = ", ".join(["lay.sequences", "H", *(size_name(dim_of(a)) for a in s.axes)])
+        shape = ", ".join(["layout.sequences", "H", *(size_name(dim_of(a)) for a in s.axes)])
         value = py("whole(spread({}, ({}), some))", results["first"], shape)
         missing = py("{} is None", ref(f"{name}_first"))
         self.body.append(If(missing, (*made, Set((f"{name}_first",), value))))
@@ -159,19 +159,19 @@ class Host(SweepLaunches):
         add(Set(("saved",), entries(saved)))
         if self.whole is not None:
             n = self.whole.state.name
-            add(If(Expr("jointly"), (_saved({f"{n} borders": ref(f"{names[n]}_borders")}),)))
+            add(If(Expr("jointly"), (_saved({f"{n} checkpoints": ref(f"{names[n]}_checkpoints")}),)))
         if self.by_head:
             alone = " and not jointly" if self.whole is not None else ""
             if any(isinstance(k, Kernel) and k.roles is not None for k in self.kernels):
                 alone += " and config.roles is None"  # whose chunks are others than the backward pass has
             kept = _saved({n: ref(n) for n in self.by_head})
             add(If(Expr(f"needs_backward is True and not config.exact{alone}"), (kept,)))
-        checkpoints = {f"{n} borders": ref(f"{names[n]}_borders") for n in names if n in self.schedule.stored}
+        checkpoints = {f"{n} checkpoints": ref(f"{names[n]}_checkpoints") for n in names if n in self.schedule.stored}
         if spare or checkpoints:
             add(If(Expr("needs_backward"), (_saved(spare | checkpoints),)))
         starts = {f"{n} starts": ref(f"{names[n]}_starts") for n in names if n in self.kept_starts}
         if self.cuts and starts:
-            add(If(Expr("parts > 1"), (_saved(starts),)))
+            add(If(Expr("segments > 1"), (_saved(starts),)))
         if self.turned:
             linear = {n: f"{self.names(leaf('state', n))}_linear" for n in sorted(self.turned, key=plain_name)}
             add(If(Expr(self._in_segments), (_saved({f"{n} linear": ref(x) for n, x in linear.items()}),)))

@@ -11,10 +11,10 @@ from ..kernels.arguments import Argument, Role
 from ..kernels.chunk_kernel import Kernel, slow_path_name
 from ..plan_passes.hoist import Opened
 from ..plan_passes.roles import WEIGHT
-from ..print.axis_names import block_name, part_name, size_name
+from ..print.axis_names import block_name, size_name, tile_name
 from ..print.names import Names
 
-TAILS = {Role.LATE: "ends", Role.LATE_MAP: "linear", Role.LIVE: "live"}  # as `late_pieces` calls them
+TAILS = {Role.TAIL: "ends", Role.TAIL_MAP: "linear", Role.LIVE: "live"}  # as `tails_of` calls them
 
 
 @dataclass(frozen=True)
@@ -60,37 +60,37 @@ class Launches:
             each = [self._loaded(kernel), *(self._loaded(kernel, x.loads) for x in kernel.apart)]
             more += f", wanted=({', '.join(wanted)})" if wanted else ""
             loaded = joined(py("({})", x) for x in each)
-            return [For(("read", "keeps", "walk"), py("config.by_read({}, {}{})", size, loaded, more), (launch,))]
+            return [For(("read", "keeps", "sweep"), py("config.by_read({}, {}{})", size, loaded, more), (launch,))]
         if ends and kernel.inner is not None:
             slim = "" if kernel.slim else ", slim=False"
             more += f", programs=config.crowd(config.padded({size_name(dim_of(kernel.inner))}){slim})"
         loaded = self._loaded(kernel, kernel.carried if ends else None)
-        walk = Define(("walk",), py("config.walk({}, {}{})", size, loaded, more))
+        sweep = Define(("sweep",), py("config.sweep({}, {}{})", size, loaded, more))
         if not ends or kernel.inner is None:
-            return [walk, launch]
+            return [sweep, launch]
         (name,) = (a.base for a in kernel.arguments if a.role is Role.LINEAR)
-        places, before = joined([ref(f"{name}_ends"), ref(f"{name}_linear")]), [walk]
-        if kernel.late:
-            before.append(Define(("late",), py("late_pieces({}, lay.length(parts), walk.tile)", places)))
-        late, piece = (", late", "piece") if kernel.late else ("", "_")
-        over = py("by_launch({}, walk.programs{})", places, late)
-        return [*before, For((piece, "ends", "linear"), over, (launch,), ("ends", "linear"))]
+        places, before = joined([ref(f"{name}_ends"), ref(f"{name}_linear")]), [sweep]
+        if kernel.tails:
+            before.append(Define(("tails",), py("tails_of({}, layout.length(segments), sweep.tile)", places)))
+        tails, which = (", tails", "tail") if kernel.tails else ("", "_")
+        over = py("by_launch({}, sweep.programs{})", places, tails)
+        return [*before, For((which, "ends", "linear"), over, (launch,), ("ends", "linear"))]
 
     def _launched(self, kernel: Kernel, ends: bool, block: str, small_range: bool | None = None) -> Launch:
-        lay = "blocks" if block else "lay"
+        layout = "blocks" if block else "layout"
         name = slow_path_name(kernel.name) if small_range is False else kernel.name
         arguments = tuple(self._passed(a, kernel, ends, block) for a in kernel.arguments)
-        places = ["*{}.walked", "parts", "{}.length(parts)"] if kernel.sweeps else ["*{}.at_once", "{}.programs"]
+        places = ["*{}.swept", "segments", "{}.length(segments)"] if kernel.sweeps else ["*{}.at_once", "{}.programs"]
         places += ["blocks.chunks"] if kernel.checkpoints else []
-        grid = self._grid(kernel, ends, lay, small_range)
+        grid = self._grid(kernel, ends, layout, small_range)
         words = self._words(kernel, ends, block, small_range)
-        where = tuple(py(x, lay) if "{" in x else Expr(x) for x in places)
+        where = tuple(py(x, layout) if "{" in x else Expr(x) for x in places)
         programs = frozenset({STEPS, HEADS, *([TILES] if kernel.tiled is not None else [])})
         return Launch(name, grid, arguments, where, tuple(words), programs=programs)
 
-    def _grid(self, kernel: Kernel, ends: bool, lay: str, small_range: bool | None) -> Expr:
+    def _grid(self, kernel: Kernel, ends: bool, layout: str, small_range: bool | None) -> Expr:
         """How many programs take a kernel."""
-        grid = "lay.sequences * parts * H" if kernel.sweeps else f"{lay}.programs"
+        grid = "layout.sequences * segments * H" if kernel.sweeps else f"{layout}.programs"
         grid = f"cdiv({grid}, GROUP)" if small_range is False else grid
         if kernel.queues:
             grid = f"config.queues({grid})"
@@ -108,24 +108,24 @@ class Launches:
 
     def _words(self, kernel: Kernel, ends: bool, block: str, small_range: bool | None) -> list[tuple[str, Expr]]:
         """What a kernel is compiled for, and how it is launched."""
-        lay, chunk, levels = (
-            ("blocks", self.steps_of_block, "LEVELS") if block else ("lay", "config.chunk", "config.levels")
+        layout, chunk, levels = (
+            ("blocks", self.steps_of_block, "LEVELS") if block else ("layout", "config.chunk", "config.levels")
         )
         words: dict[str, str | Expr] = {n: n for n in (size_name(dim_of(x)) for x in (*kernel.axes, *kernel.parts))}
         words |= {block_name(a): self._block(kernel, a) for a in kernel.axes}
         part = "BLOCK" if block else "config.block"
-        words |= {part_name(a): f"min({part}, config.padded({size_name(dim_of(a))}))" for a in kernel.parts}
-        words |= {"FLAT": str(small_range), "GROUP": "GROUP"} if kernel.slow_path else {}
+        words |= {tile_name(a): f"min({part}, config.padded({size_name(dim_of(a))}))" for a in kernel.parts}
+        words |= {"SMALL_RANGE": str(small_range), "GROUP": "GROUP"} if kernel.slow_path else {}
         loaded = self._bytes_loaded(kernel)[0] if kernel.whole or kernel.queues else NONE
         if kernel.whole:
             widths = [f"config.padded({size_name(dim_of(a))})" for a in kernel.axes]
             stages = py("stages_of({}, 2 * {})", loaded, " * ".join(widths))
             words |= {"YIELD": "True", "WARPS": f"warps_of(({', '.join(widths)}))", "STAGES": stages}
         elif kernel.sweeps:
-            words |= {"YIELD": str(not ends), "WARPS": "walk.warps", "STAGES": "walk.stages"}
-            words |= {"PRODUCTS": "walk.products"} if kernel.products else {}
+            words |= {"YIELD": str(not ends), "WARPS": "sweep.warps", "STAGES": "sweep.stages"}
+            words |= {"PRODUCTS": "sweep.products"} if kernel.products else {}
             words |= {"READ": "0" if ends else "read"} if kernel.apart else {}
-            words |= {"PIECE": "piece" if ends else "0"} if kernel.late else {}
+            words |= {"TAIL": "tail" if ends else "0"} if kernel.tails else {}
         words |= {"BLOCK": self.steps_of_block} if kernel.checkpoints else {}
         if kernel.rows:
             assert self.rows is not None
@@ -135,7 +135,7 @@ class Launches:
         words |= {
             "C": chunk,
             "LEVELS": levels,
-            "EVEN": f"{lay}.even",
+            "EVEN": f"{layout}.even",
             "EXACT": "config.exact",
             "DT": "DTYPES[some.dtype]",
         }
@@ -143,7 +143,11 @@ class Launches:
         words["num_stages"] = "2" if kernel.sweeps else "1"
         if not kernel.whole:
             most = (
-                "walk.registers" if kernel.sweeps else "config.registers" if kernel.few and not block else "config.most"
+                "sweep.registers"
+                if kernel.sweeps
+                else "config.registers"
+                if kernel.few and not block
+                else "config.most"
             )
             words["maxnreg"] = (
                 "255" if kernel.queues else most
@@ -161,7 +165,7 @@ class Launches:
         if kernel.whole:
             return f"warps_of(({', '.join(f'config.padded({size_name(dim_of(a))})' for a in kernel.axes)}))"
         if not blocks:
-            return "walk.warps" if kernel.sweeps else "config.ahead"
+            return "sweep.warps" if kernel.sweeps else "config.prologue_warps"
         wholes = [f"config.padded({size_name(dim_of(a))})" for a in kernel.axes if a != kernel.tiled]
         more = ", many=True" if kernel.many else ""
         return f"config.read_warps({', '.join(wholes)}{more})" if kernel.reads and wholes else "4"
@@ -200,7 +204,7 @@ class Launches:
         once = " if keeps else None" if kernel.apart and not ends else ""  # what one launch stores
         x = a.source
         assert x is not None
-        if a.layout == "border":
+        if a.layout == "checkpoint":
             return NONE if ends else py("{}{}", ref(a.name), once)
         if a.layout == "step":
             tensor = ref(self.names(x))
@@ -236,14 +240,14 @@ class Launches:
         if a.role is Role.LINEAR:
             return ref("linear") if ends else NONE
         if a.role in TAILS:
-            return Expr(f"late and late.{TAILS[a.role]}") if ends else NONE
+            return Expr(f"tails and tails.{TAILS[a.role]}") if ends else NONE
         if ends:
             return ref("ends") if kernel.inner is not None else ref(f"{name}_ends")
         return ref(f"{name}_last") if state in kernel.finals else NONE
 
     def _block(self, kernel: Kernel, axis: str) -> str:
         if axis == kernel.tiled:
-            return "walk.tile" if kernel.sweeps and not kernel.whole else self.tile(axis, kernel.reads)
+            return "sweep.tile" if kernel.sweeps and not kernel.whole else self.tile(axis, kernel.reads)
         whole = f"config.padded({size_name(dim_of(axis))})"
         return f"min(config.slice, {whole})" if kernel.sweeps and not kernel.whole else whole
 

@@ -74,7 +74,7 @@ class PassValues(OnePass):
         if kind == "sums":
             return py("{}.sum(2).mT", ref(self.names(x)))
         if kind == "pairing":
-            return ref(f"{self.names(leaf('state', name))}_pairing")
+            return ref(f"{self.names(leaf('state', name))}_state_adjoint")
         if kind == "cotangent" and name[1:] in {s.name for s in self.c.step.states}:
             return ref(self.initial_gradient)
         text = py("{}.float()", ref(self.names(x)))
@@ -84,12 +84,12 @@ class PassValues(OnePass):
 
     def _tensor(self, x: Node) -> str:
         """The name of a leaf's tensor."""
-        return f"{self.names(leaf('state', x.attrs[1]))}_pairing" if x.attrs[0] == "pairing" else self.names(x)
+        return f"{self.names(leaf('state', x.attrs[1]))}_state_adjoint" if x.attrs[0] == "pairing" else self.names(x)
 
     def _per_step(self, results: list[Result]) -> list[Statement]:
         """The launch of a kernel that makes these."""
         number = sum(isinstance(x, RowKernel) for x in self.kernels) + 1
-        kernel = row_kernel(f"{self.stem}_rows_{number}", results, self.names, self._tensor)
+        kernel = row_kernel(f"{self.stem}_per_step_{number}", results, self.names, self._tensor)
         self.kernels.append(kernel)
         return launched(kernel)
 
@@ -181,7 +181,7 @@ class PassValues(OnePass):
         if not kinds <= {"sums", "pairing", "stored"} or kinds == {"pairing"}:
             return []
         return [
-            f"{self.names(leaf('state', x.attrs[1]))}_pairing" if x.attrs[0] == "pairing" else self.names(x)
+            f"{self.names(leaf('state', x.attrs[1]))}_state_adjoint" if x.attrs[0] == "pairing" else self.names(x)
             for x in terms
         ]
 

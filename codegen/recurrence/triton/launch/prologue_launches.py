@@ -147,10 +147,10 @@ class PrologueLaunches(PassValues):
     def _launch_transitions(self, transitions: list[Transitions], block: str = "") -> None:
         """Weights between states, those of one matrix of each step by one kernel; over blocks, their names are what `block`
         begins."""
-        lay, chunk = ("blocks", self.block) if block else ("lay", "config.chunk")
+        layout, chunk = ("blocks", self.block) if block else ("layout", "config.chunk")
         for w in transitions:
             number = sum(isinstance(x, TransitionKernel) for x in self.kernels) + 1
-            kernel = transition_kernel(f"{self.kind}_weights_{number}", w, self.names)
+            kernel = transition_kernel(f"{self.kind}_transitions_{number}", w, self.names)
             self.kernels.append(kernel)
             made = {x: self._number_of_steps(x) for x in dict.fromkeys(w.entries[p] for p in kernel.given)}
             given = [made[w.entries[p]] for p in kernel.given]
@@ -158,19 +158,19 @@ class PrologueLaunches(PassValues):
             for x in w.made:
                 shape, name = "T", f"{block}{self.names(x)}"
                 if len(x.axes) > 1:
-                    shape, name = f"{lay}.chunks, {chunk}, {chunk}", f"{self.names(x)}{'_blocks' * bool(block)}"
+                    shape, name = f"{layout}.chunks, {chunk}, {chunk}", f"{self.names(x)}{'_blocks' * bool(block)}"
                 arguments.append(stored(ref(name)))
                 self.body.append(Alloc(name, Expr(f"B, H, {shape}")))
-            places = (Expr(f"*{lay}.at_once"), Expr(f"{lay}.programs"))
+            places = (Expr(f"*{layout}.at_once"), Expr(f"{layout}.programs"))
             words = (("C", Expr(chunk)), ("num_warps", Expr("1")))
-            self.body.append(Launch(kernel.name, Expr(f"{lay}.programs"), tuple(arguments), places, words))
+            self.body.append(Launch(kernel.name, Expr(f"{layout}.programs"), tuple(arguments), places, words))
 
     def _cumulate(self, a: Argument, which: str, kernel: Kernel, makes: frozenset[str]) -> None:
         """Sums of a decay; of one decay a step by the launch that lays out another number of each step, if one is waiting."""
         assert a.source is not None
         with self._apart() as prologue:
             log, base = self._log(a.source), f"{which}{a.base}"
-        names, where = [f"{base}_{x}" for x in ("sums", "rests", "extents")], "blocks" if which else "lay"
+        names, where = [f"{base}_{x}" for x in ("sums", "rests", "extents")], "blocks" if which else "layout"
         waiting = [y for y in kernel.arguments if y.role is Role.BY_HEAD and y.name not in self.ready]
         places = (Expr(where), Expr("config.exact"))
         if a.axes:
@@ -252,7 +252,7 @@ class PrologueLaunches(PassValues):
         for x in dict.fromkeys(prologue):
             self.of_prologue[self.names(x)] = wanted
             axes = [a for a in x.axes if not a.startswith("%")]
-            shape = "B, H, lay.chunks, config.chunk, config.chunk"
+            shape = "B, H, layout.chunks, config.chunk, config.chunk"
             if axes:
                 shape = f"B, H, T, {size_name(dim_of(axes[0]))}"
             wide = x.attrs[0] == "intra" or x.attrs[1] in o.wide | self._into_numbers or self.fine is not None

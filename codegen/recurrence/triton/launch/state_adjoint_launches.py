@@ -104,7 +104,7 @@ class StateAdjointLaunches(PrologueLaunches):
                     found.append(Alloc(self.names(x), Expr(shape)))
                 found += self.launches.launch(kernel, block="block_")
             for state_adjoint, parts in made.items():
-                name = f"{self.names(leaf('state', state_adjoint))}_pairing"
+                name = f"{self.names(leaf('state', state_adjoint))}_state_adjoint"
                 whole = Expr("(B, T, H)")
                 if channels is not None:
                     found.append(Set((name,), parts[0]))
@@ -150,7 +150,7 @@ class StateAdjointLaunches(PrologueLaunches):
             node = program.outputs[gradient_name(v)]
             self.initial_gradient = f"{known}_last"
             made, results = self._torch({"x": node}, {"x": v.axes})
-            shape = ", ".join(["lay.sequences", "H", *(size_name(dim_of(a)) for a in v.axes)])
+            shape = ", ".join(["layout.sequences", "H", *(size_name(dim_of(a)) for a in v.axes)])
             value = py('{}["{}"] += spread({}, ({}), some).sum(0)', ref("gradients"), v.name, results["x"], shape)
             given = Expr(f'"{v.name}" in needs and states.get("{state}") is None')
             self.body.append(If(given, (*made, Do(value)), wanted=frozenset({v.name})))
@@ -175,9 +175,9 @@ class StateAdjointLaunches(PrologueLaunches):
         if not wanted:
             return
         name, axes = self.names(leaf("state", p.state)), p.leaf.axes
-        target = f"{name}_pairing"
+        target = f"{name}_state_adjoint"
         if p.state in self.schedule.spans and (not axes or p.state in self.schedule.whole):
-            made = ref(self.names(leaf("stored" if axes else "sums", f"{p.state}.pairing", axes)))
+            made = ref(self.names(leaf("stored" if axes else "sums", f"{p.state}.state_adjoint", axes)))
             if not axes:
                 self._under(wanted, [Call((target,), "total", (Expr("(B, T, H)"), Expr("torch.float32"), made))])
             elif made != ref(target):
@@ -210,11 +210,11 @@ class StateAdjointLaunches(PrologueLaunches):
         made = (ref("late"), ref("early"))
         if p.state in self.schedule.spans:
             ends = ref(self.names(leaf("sums", f"{p.state}.ends", axes)))
-            self.body.append(Call((f"{name}_pairing",), "block_sums", (*made, ends, Expr("blocks"))))
+            self.body.append(Call((f"{name}_state_adjoint",), "block_sums", (*made, ends, Expr("blocks"))))
             return
         totals = [ref(self.names(leaf("sums", f"{p.state}.{kind}"))) for kind in ("in", "out") if at_boundaries]
-        arguments = (*made, ref(start), Expr("lay"), Expr("parts"), *totals)
-        self.body.append(Call((f"{name}_pairing",), "suffix_sum", arguments))
+        arguments = (*made, ref(start), Expr("layout"), Expr("segments"), *totals)
+        self.body.append(Call((f"{name}_state_adjoint",), "suffix_sum", arguments))
 
     def _from_checkpoints(self, p: StateAdjointProduct, name: str, start: str) -> None:
         """What the sweeps over the state and over its gradient have summed, put together."""
@@ -228,15 +228,15 @@ class StateAdjointLaunches(PrologueLaunches):
         decay = self.names(scale)
         given = joined([ref(f"{decay}_sums"), ref(f"{decay}_rests"), ref(start)])
         arguments = [
-            py("{}, lay, parts, config.exact", given),
+            py("{}, layout, segments, config.exact", given),
             *(py("{}={}", slot.replace(".", "_"), ref(x)) for slot, x in found.items()),
         ]
         arguments += [Expr("at_once=True")] if p.state in self.fused.at_once else []
-        self.body.append(Call((f"{name}_pairing",), "border_sums", tuple(arguments), lines=True))
+        self.body.append(Call((f"{name}_state_adjoint",), "boundary_sums", tuple(arguments), lines=True))
 
     def _decay_of(self, state_adjoint: Node, k: int) -> str:
         """The name of the decay whose gradient a state-adjoint product goes into, as the piece of stage k has it."""
-        decay = self.plan.form.state(state_adjoint.attrs[1].removesuffix(".pairing")).decay
+        decay = self.plan.form.state(state_adjoint.attrs[1].removesuffix(".state_adjoint")).decay
         assert decay is not None
         return self.names(rename(decay, self.from_checkpoints[k].rename))
 

@@ -156,7 +156,7 @@ class SubstepsHost:
         for r in results:
             alike = not r.summed and all(x.attrs[0] == "constant" for x in walk(r.node) if x.op == "leaf")
             assert alike or printable(r.node, r.order, r.summed)  # as `substeps` sees to
-        kernel = row_kernel(f"{name}_rows", results, self.names, self.names)
+        kernel = row_kernel(f"{name}_per_step", results, self.names, self.names)
         self.kernels.append(kernel)
         return launched(kernel)
 

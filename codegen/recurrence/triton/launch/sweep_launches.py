@@ -113,7 +113,7 @@ class SweepLaunches(StateAdjointLaunches):
         if not self.backward and self.fine is None:
             kernel = replace(kernel, roles=schedule_if_any(kernel))
         making = self._makes(sweep, o, kernel)
-        self._launch_prologue(o, group, f"{self.kind}_prepare_{number}", k, making)
+        self._launch_prologue(o, group, f"{self.kind}_prologue_{number}", k, making)
         self._inputs(kernel)
         self.kernels.append(kernel)
         if first:
@@ -127,13 +127,13 @@ class SweepLaunches(StateAdjointLaunches):
             self.checkpointed |= set(sweep.states)
             made += [self._room_at_checkpoints(s) for s in sweep.group]
         for x in self._boundary_sums(o):
-            shape = f"B, H, lay.chunks, {size_name(dim_of(x.axes[0]))}" if x.axes else f"B, H, {self._sums_of(k)}, T"
+            shape = f"B, H, layout.chunks, {size_name(dim_of(x.axes[0]))}" if x.axes else f"B, H, {self._sums_of(k)}, T"
             made.append(Alloc(self.names(x), Expr(shape)))
         for s in sweep.group:
             if s.name in sweep.finals:
                 name = self.names(leaf("state", s.name))
                 each = self._to_ends(sweep)
-                count = "lay.sequences * parts" if each else "lay.sequences"
+                count = "layout.sequences * segments" if each else "layout.sequences"
                 made.append(self._new_state(f"{name}_last", s, count, self._wants_last(s, each)))
         reads = [self.wants.of_read(k, alone) for alone in kernel.apart] if self.backward else []
         made += self.launches.launch(kernel, wide=self._stores_wide(kernel), wanted=reads)
@@ -173,7 +173,7 @@ class SweepLaunches(StateAdjointLaunches):
             rows, columns = (size_name(dim_of(a)) for a in (self.whole.rows, self.whole.columns))
             shape, when = Expr(f"B, blocks.chunks * config.padded({rows}), H, {columns}"), Expr("jointly")
         dtype = "some.dtype" if self.fine is None else "torch.float32"
-        return Alloc(f"{self.names(leaf('state', s.name))}_borders", shape, dtype, when)
+        return Alloc(f"{self.names(leaf('state', s.name))}_checkpoints", shape, dtype, when)
 
     def _wants_last(self, s: StateForm, each: bool) -> Expr:
         """When somebody uses the last value of a state: of the recurrence's own states, in a backward pass, that is what pairs
@@ -216,7 +216,7 @@ class SweepLaunches(StateAdjointLaunches):
                 self.fine,
             )
             for k in same:
-                o, name = self.from_checkpoints[k], f"{self.kind}_prepare_read_{k + 1}"
+                o, name = self.from_checkpoints[k], f"{self.kind}_prologue_read_{k + 1}"
                 self._launch_prologue_by_intervals(o, made_in_prologue(o), wanted, name)
             self._inputs(kernel, "block_")
             self.kernels.append(kernel)
@@ -239,7 +239,7 @@ class SweepLaunches(StateAdjointLaunches):
             own = [size_name(dim_of(y)) for y in x.axes]
             if x.attrs[1].endswith(".ends"):
                 found.append(Alloc(self.names(x), joined(["B", "H", "blocks.chunks", *own])))
-            elif x.attrs[1].endswith(".pairing"):
+            elif x.attrs[1].endswith(".state_adjoint"):
                 if (decay := self._decay_of(x, k)) in free:
                     free.remove(decay)
                     found.append(Set((self.names(x),), ref(f"{decay}_sums"), in_place=True))
@@ -290,20 +290,20 @@ class SweepLaunches(StateAdjointLaunches):
             return [], []
         linear = _matrix_map(sweep, self.plan)
         begin: list[Statement] = [
-            self._new_state(f"{self.names(leaf('state', s.name))}_ends", s, "B * parts") for s in sweep.group
+            self._new_state(f"{self.names(leaf('state', s.name))}_ends", s, "B * segments") for s in sweep.group
         ]
         if linear is not None:
             (s,) = linear.group
             where = f"{self.names(leaf('state', s.name))}_linear"
             made = kernel.inner is not None  # or else the forward pass has made it
             turned = Set((where,), Expr(f'saved["{s.name[1:]} linear"].mT'))
-            begin.append(self._new_state(where, s, "B * parts") if made else turned)
+            begin.append(self._new_state(where, s, "B * segments") if made else turned)
         begin += self.launches.launch(kernel, ends=True)
-        if linear is not None and kernel.late:
+        if linear is not None and kernel.tails:
             (s,) = linear.group
             name = self.names(leaf("state", s.name))
-            pieces = (Expr("late"), ref(f"{name}_ends"), ref(f"{name}_linear"), Expr(str(s.axes.index(s.row))))
-            begin += [Call((), "join_pieces", pieces), Define(("late",), NONE)]
+            given = (Expr("tails"), ref(f"{name}_ends"), ref(f"{name}_linear"), Expr(str(s.axes.index(s.row))))
+            begin += [Call((), "join_tails", given), Define(("tails",), NONE)]
         finish: list[Statement] = []
         for s in sweep.group:
             starts, coming = self._chained(k, s, linear)
@@ -324,7 +324,7 @@ class SweepLaunches(StateAdjointLaunches):
         segments of the sequence, if these are elsewhere."""
         name, way = self.names(leaf("state", s.name)), str(s.direction > 0)
         given = (ref(f"{name}_first"), ref(f"{name}_ends"))
-        places = (Expr("lay"), Expr("parts"), Expr(way))
+        places = (Expr("layout"), Expr("segments"), Expr(way))
         function, kept = "chained", Expr("")
         rest: tuple[Expr, ...] = places
         if linear is not None:
@@ -340,13 +340,13 @@ class SweepLaunches(StateAdjointLaunches):
             kept = py(", decay={}, axis={}, exact=config.exact", sums, along or 0)
             rest = (*places, sums, Expr(str(along)), Expr("config.exact"))
         own = s.name[1:] if self.backward else s.name
-        coming = py('exchange.begin((map_of_all("{}", {}, lay, parts, {}{}),))', own, joined(given), way, kept)
+        coming = py('exchange.begin((map_of_all("{}", {}, layout, segments, {}{}),))', own, joined(given), way, kept)
         return Call((f"{name}_starts",), function, (*given, *rest)), coming
 
     @property
     def _in_segments(self) -> str:
         """Are the sequences cut?"""
-        return "parts > 1 or exchange is not None" if self.exchanges else "parts > 1"
+        return "segments > 1 or exchange is not None" if self.exchanges else "segments > 1"
 
 
 def _matrix_map(sweep: Sweep, plan: Plan) -> Sweep | None:

@@ -36,8 +36,8 @@ def block_name(axis: str) -> str:
     return f"block_{axis_name(axis)}"
 
 
-def part_name(axis: str) -> str:
-    return f"part_{axis_name(axis)}"
+def tile_name(axis: str) -> str:
+    return f"tile_{axis_name(axis)}"
 
 
 def counter(axis: str) -> str:

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from ....ir.expr import Node, plain_name
 from ...chunkwise.compiled import Compiled
-from .axis_names import KEPT, axis_name, block_name, counter, part_name, size_name
+from .axis_names import KEPT, axis_name, block_name, counter, size_name, tile_name
 from .reserved import RESERVED, SUFFIXES
 
 STEMS = {
@@ -37,7 +37,7 @@ class Names:
     def __init__(self, c: Compiled) -> None:
         axes = [x for d in c.step.dims for x in (d, f"{d}{KEPT}")]
         self.reserved = set(RESERVED) | {
-            plain_name(f(x)) for x in axes for f in (size_name, axis_name, block_name, part_name, counter)
+            plain_name(f(x)) for x in axes for f in (size_name, axis_name, block_name, tile_name, counter)
         }
         self.known: dict[object, str] = {}
         self.taken = set(self.reserved)  # all names that there are, in plain letters

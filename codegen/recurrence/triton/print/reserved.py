@@ -8,10 +8,10 @@ import re
 IMPORTS = {
     "chunkform.runtime.chunk_kernels.head_major": "by_head",
     "chunkform.runtime.chunk_kernels.kernels": (
-        "adds_steep block_sums border_sums chained chained_matrix chunk_of cumulate cumulate_beside decayed_product "
-        "decayed_sum diagonal first_steep inverse is_flat last_of lasting later_sums log2_of over_block part_of place_of "
-        "power reach span "
-        "steep suffix_sum sum_of_others summed sums_of"
+        "adds_large_range block_sums boundary_sums chained chained_matrix chunk_of cumulate cumulate_beside decayed_product "
+        "decayed_sum diagonal first_large_range inverse has_small_range last_of lasting later_sums log2_of over_block segment_of "
+        "place_of power reach span "
+        "large_ranges suffix_sum sum_of_others summed sums_of"
     ),
     "chunkform.runtime.launch.launch": (
         "DTYPES by_launch cdiv choose cotangent each_head launch row_dtype spread steps strides whole with_heads"
@@ -20,18 +20,18 @@ IMPORTS = {
     "chunkform.runtime.chunk_kernels.channel_systems": "channel_solve",
     "chunkform.runtime.chunk_kernels.segment_maps": "map_of_all",
     "chunkform.runtime.launch.varlen": "BLOCK",
-    "chunkform.runtime.chunk_kernels.segment_tails": "LATE is_zero join_pieces late_pieces",
-    "chunkform.runtime.chunk_kernels.chunk_layout": "GROUP LEVELS parts_for places",
+    "chunkform.runtime.chunk_kernels.segment_tails": "TAIL_STEPS is_zero join_tails tails_of",
+    "chunkform.runtime.chunk_kernels.chunk_layout": "GROUP LEVELS chunk_layout segments_for",
     "chunkform.runtime.chunk_kernels.split_precision": "rounded_and_rest rounded_to",
     "chunkform.runtime.chunk_kernels.elementwise_scan": (
         "LONG_SCAN SCAN logaddexp_at logaddexp_then logaddexp_then_beside maximum_at maximum_then maximum_then_beside "
         "minimum_at minimum_then minimum_then_beside one_after_other rational_at rational_then rational_then_beside "
-        "scan_parts scan_stages scan_width scanned times with_those_before"
+        "scan_segments scan_stages scan_width scanned times with_those_before"
     ),
     "chunkform.runtime.chunk_kernels.substeps": "of_substep packed_in",
     "chunkform.runtime.chunk_kernels.fused_backward": (
-        "aligned apart block_pairing column_parts column_sums in_place over_rows paired_states row_parts row_sums rows_of "
-        "stages_of step_pairing store_parts store_sums together total_of warps_of"
+        "aligned apart block_state_adjoint column_partial_sums column_sums in_place may_be_fused over_rows paired_states "
+        "row_partial_sums row_sums rows_of stages_of step_state_adjoint store_partial_sums store_sums total_of warps_of"
     ),
     "chunkform.runtime.chunk_kernels.warp_role_blocks": "few_rows inverses on_diagonal small_products small_tiles",
     "chunkform.runtime.chunk_kernels.warp_role_sums": "store_pair_sums store_row_sums store_state_products",
@@ -44,15 +44,15 @@ IMPORTS = {
 }
 # what is called by name in kernels and in the functions that launch them
 RESERVED = frozenset(
-    "B T H C DT BLOCK CHUNK GROUP LEVELS ROWS again i_new steep_from blocks first_block first_row jointly "
-    "places_of_borders needs_backward tiles column column_ok program i_ok exchange EVEN EXACT FLAT STAGES SUMS WARPS YIELD "
-    "APART PRODUCTS READ RESULTS warps identity ends linear read keeps walk reached edge live piece PIECE "
-    "tl triton torch i c h b n group programs bh sh t0 at row step last chunks tile flat extent part first begin stop "
-    "count given states constants saved needs cotangents final_cotangents packed lay parts config dtype some length "
+    "B T H C DT BLOCK CHUNK GROUP LEVELS ROWS again i_new large_range_from blocks first_block first_row jointly "
+    "places_of_checkpoints needs_backward tiles column column_ok program i_ok exchange EVEN EXACT SMALL_RANGE STAGES SUMS "
+    "WARPS YIELD APART PRODUCTS READ RESULTS warps identity ends linear read keeps sweep reached edge live tail tails TAIL "
+    "tl triton torch i c h b n group programs bh sh t0 at row step last chunks tile flat extent segment first begin stop "
+    "count given states constants saved needs cotangents final_cotangents packed layout segments config dtype some length "
     "begins stops starts start late early gradients initial outputs finals found wanted incoming".split()
 ) | {name for names in IMPORTS.values() for name in names.split()}
 # how names end that kernels make of others: of arguments, and of what they load
 SUFFIXES = re.compile(
-    r"_(p|b|t|h|g|c|a|n|r|by_head|borders|blocks|sums|starts|ends|linear|rests|extents|extent|"
-    r"all|end|before|ok|in|out|first|last|next|start|late|early|late_map|live|most|least|log2|each|whole|slice|rows)$"
+    r"_(p|b|t|h|g|c|a|n|r|by_head|checkpoints|blocks|sums|starts|ends|linear|rests|extents|extent|"
+    r"all|end|before|ok|in|out|first|last|next|start|late|early|tail|tail_map|live|most|least|log2|each|whole|slice|rows)$"
 )

@@ -14,7 +14,7 @@ from .consumer import Consumer
 from .parts import SweepParts
 from .straight import straight
 
-ELSEWHERE = (Role.LINEAR, Role.LATE, Role.LATE_MAP, Role.LIVE)  # arguments of other launches
+ELSEWHERE = (Role.LINEAR, Role.TAIL, Role.TAIL_MAP, Role.LIVE)  # arguments of other launches
 
 
 def schedule_of_sweep(k: Kernel) -> Schedule:

@@ -77,7 +77,7 @@ class FusedScheduled(Fused):
 
     def run(self, s: Schedule) -> None:
         words: dict[str, Value] = {"C": self.chunk, "T": self.steps, "H": H, "chunks": self.chunks, "DT": "tl.float32"}
-        words |= {"starts": None, "parts": self.parts, "length": self.length, "WARPS": self.warps}
+        words |= {"starts": None, "segments": self.parts, "length": self.length, "WARPS": self.warps}
         run_schedule(s, B * self.parts * H, {**self.given, **words}, 2, self.random)
 
 
@@ -89,7 +89,7 @@ class Scheduled(Swept):
 
     def run(self, s: Schedule) -> None:
         words: dict[str, Value] = {"C": self.chunk, "T": self.steps, "H": H, "chunks": self.chunks, "DT": "tl.float32"}
-        words |= {"starts": None, "parts": self.parts, "length": self.length, "blocks": self.blocks, "ROWS": WHOLE}
+        words |= {"starts": None, "segments": self.parts, "length": self.length, "blocks": self.blocks, "ROWS": WHOLE}
         words |= {"TOGETHER": SEVERAL, "LEVELS": self.chunk.bit_length() - 1}
         words |= {block_name(a): TILE if a == self.k.tiled else WHOLE for a in self.k.axes}
         run_schedule(s, B * self.parts * H * self.tiles, {**self.given, **words}, 2, self.random)

@@ -173,13 +173,13 @@ class SweepParts:
     def checkpoint_of(self, x: Store) -> tuple[Tile, bool]:
         """Where the copy engine puts a state that a store leaves before a block of steps, and whether its rows are columns there:
         the states of a sequence's blocks lie one after the other, in rows that all heads have side by side."""
-        borders = {a.name for a in self.k.arguments if a.layout == "border"}
+        checkpoints = {a.name for a in self.k.arguments if a.layout == "checkpoint"}
         match parts_of_sum(x.pointer):
             case [
                 Name(id=argument) as base,
                 Binary(operator="*", left=places, right=Name(id=width)),
                 Expanded() as channels,
-            ] if argument in borders:
+            ] if argument in checkpoints:
                 rows = parts_of_sum(factors_of(parts_of_sum(places)[0])[0])[-1]
                 at, columns = (expanded_along(y, self.definitions) for y in (rows, channels))
             case _:

@@ -88,7 +88,7 @@ class Shapes:
                 return self.of(value)[::-1]
             case Call(function="inverse", arguments=(value, *_)):
                 return self.of(value)
-            case Call(function="rows_of" | "store_sums" | "store_parts"):
+            case Call(function="rows_of" | "store_sums" | "store_partial_sums"):
                 return ()
             case Call(function="row_sums" | "column_sums" | "over_rows", arguments=(value, *_)):
                 return ONE, self.of(value)[1]

@@ -16,10 +16,10 @@ from ....ir.kernel_ir import Body, Do, For, If, KernelFunction, Let, Note, Retur
 from ....printing.cannot_print import CannotPrint
 from ..kernel_gate import runtime_function
 
-WORDS: dict[str, bool | int] = {"YIELD": True, "EXACT": False, "EVEN": False, "PRODUCTS": False, "READ": 0, "PIECE": 0}
+WORDS: dict[str, bool | int] = {"YIELD": True, "EXACT": False, "EVEN": False, "PRODUCTS": False, "READ": 0, "TAIL": 0}
 OF_WHOLE = {"APART": True, "T > 0": True, "WARPS > 4": True}  # and of a fused backward, which has 8 warps
 KEPT = frozenset(
-    "inverse rows_of paired_states row_sums column_sums over_rows store_sums store_parts".split()
+    "inverse rows_of paired_states row_sums column_sums over_rows store_sums store_partial_sums".split()
 )  # have names in Gluon
 
 

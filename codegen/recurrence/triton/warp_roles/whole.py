@@ -277,7 +277,7 @@ class WholeConsumer(Consumer):
                 if not turned or not too:
                     raise CannotPrint("sums over the rows of a tile of steps")
                 return call("store_row_sums", self._first(place), *self._tiles(left, right), self._there(ok))
-            case Do(call=Call(function="store_parts", arguments=(target, rows, columns, *where, ok))):
+            case Do(call=Call(function="store_partial_sums", arguments=(target, rows, columns, *where, ok))):
                 pairs = {z.arguments[0].text: z.arguments[0] for z in (rows, columns) if isinstance(z, Call)}
                 if len(pairs) != 1 or any(not isinstance(z, Call | Literal) for z in (rows, columns)):
                     raise CannotPrint("sums over several matrices of pairs")

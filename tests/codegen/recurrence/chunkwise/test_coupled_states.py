@@ -103,7 +103,7 @@ def test_no_number_is_in_a_product_of_states_and_gradients_at_each_step(momentum
 def test_states_and_pairs_have_kernels_of_their_own(momentum):
     text = triton_source(momentum)
     of_states, of_pairs = (text[text.index(f"def backward_unroll_{n}(") :].split("@triton.jit")[0] for n in (1, 2))
-    assert "_borders" in of_states and "_borders" not in of_pairs
+    assert "_checkpoints" in of_states and "_checkpoints" not in of_pairs
     assert "tl.program_id(0) % tl.cdiv" in of_states and "tl.program_id(0) % tl.cdiv" not in of_pairs
 
 

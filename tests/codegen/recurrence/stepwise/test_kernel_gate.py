@@ -10,12 +10,12 @@ from shared.recurrent_programs import compiled
 
 from chunkform.codegen.ir.code import Code, Literal, Load, Text, rebuilt, walk_code
 from chunkform.codegen.ir.kernel_ir import (
-    Ahead,
     Barrier,
     For,
     If,
     KernelFunction,
     Let,
+    Prefetch,
     Statement,
     Store,
     changed,
@@ -59,7 +59,7 @@ def test_kernels_make_what_steps_say() -> None:
 
 def without_ahead(x: Statement) -> tuple[Statement, ...]:
     """Each step loads what it takes."""
-    return (replace(x, ahead="") if isinstance(x, Let) else x,)
+    return (replace(x, prefetch="") if isinstance(x, Let) else x,)
 
 
 def test_no_part_of_a_kernel_is_text() -> None:
@@ -138,9 +138,9 @@ def test_barriers_stand_between_passes_over_rows() -> None:
         refused(WIDE, x, replace(f, body=changed(f.body, lambda y: () if isinstance(y, Barrier) else (y,))))
 
 
-def with_ahead(f: KernelFunction, change: Callable[[Ahead], Ahead]) -> KernelFunction:
+def with_ahead(f: KernelFunction, change: Callable[[Prefetch], Prefetch]) -> KernelFunction:
     def of(x: Statement) -> tuple[Statement, ...]:
-        return (replace(x, ahead=change(x.ahead)) if isinstance(x, For) and x.ahead is not None else x,)
+        return (replace(x, prefetch=change(x.prefetch)) if isinstance(x, For) and x.prefetch is not None else x,)
 
     return finished(replace(f, body=changed(f.body, of)))
 
@@ -149,7 +149,7 @@ def with_ahead(f: KernelFunction, change: Callable[[Ahead], Ahead]) -> KernelFun
 def test_a_stale_prefetch_is_refused(name: str) -> None:
     """What is held for the next step is loaded at this one."""
     for x in made(name):
-        if any(isinstance(y, Let) and y.ahead for y in statements(x["function"].body)):
+        if any(isinstance(y, Let) and y.prefetch for y in statements(x["function"].body)):
             refused(name, x, with_ahead(x["function"], lambda a: replace(a, next=())))
 
 

@@ -28,10 +28,10 @@ from chunkform.codegen.recurrence.check import error_of
 from chunkform.codegen.recurrence.chunkwise.compiled import Compiled
 from chunkform.codegen.recurrence.samples import Case, Sample, sample
 from chunkform.runtime.chunk_kernels import segment_tails as pieces_module
-from chunkform.runtime.chunk_kernels.chunk_layout import places
-from chunkform.runtime.chunk_kernels.fused_backward import block_pairing, step_pairing
+from chunkform.runtime.chunk_kernels.chunk_layout import chunk_layout
+from chunkform.runtime.chunk_kernels.fused_backward import block_state_adjoint, step_state_adjoint
 from chunkform.runtime.chunk_kernels.kernels import chunk_of, cumulate, lasting, over_block, place_of, reach
-from chunkform.runtime.chunk_kernels.segment_tails import Tails, join_pieces
+from chunkform.runtime.chunk_kernels.segment_tails import Tails, join_tails
 from chunkform.runtime.launch import launch as launch_module
 from chunkform.runtime.launch.launch import Config, launch
 from chunkform.runtime.launch.varlen import BLOCK, Packed
@@ -47,7 +47,7 @@ def main(job: dict) -> list[dict]:
     if "crowd" in job:
         Config.crowd = lambda *_, **__: job["crowd"]
     if "late" in job:
-        pieces_module.LATE = tl.constexpr(job["late"])
+        pieces_module.TAIL_STEPS = tl.constexpr(job["late"])
     for name in job["names"]:
         if "slice" in job:
             sliced(name, job["slice"])
@@ -116,8 +116,8 @@ def blocks() -> list[dict]:
         shape = (1, sum(lengths)) if p is not None else (batch, steps)
         log = torch.randn(*shape, 3, 20) - 1
         log[torch.rand_like(log) < 0.01] = -50.0
-        want = cumulate(log, over := places(p, (*shape, 3), BLOCK), exact)
-        sums = cumulate(log, places(p, (*shape, 3), chunk), exact)
+        want = cumulate(log, over := chunk_layout(p, (*shape, 3), BLOCK), exact)
+        sums = cumulate(log, chunk_layout(p, (*shape, 3), chunk), exact)
         got = [torch.zeros_like(x) if x is not None else None for x in want]
         launch(
             blocks_kernel, (over.programs,), *sums, *got, *over.at_once,
@@ -160,7 +160,7 @@ def lasting_chunks() -> list[dict]:
         if X > 1:
             log[:, 600, :, 0] = -1e3
         log = log if X > 1 else log[..., 0]
-        sums, rests, _ = cumulate(log, places(None, (1, steps, 1), C), exact)
+        sums, rests, _ = cumulate(log, chunk_layout(None, (1, steps, 1), C), exact)
         out = torch.zeros((), dtype=torch.int32)
         launch(
             lasting_kernel, (1,), sums, rests, out, X, begin, stop, X=X, BX=triton.next_power_of_2(X), C=C,
@@ -191,39 +191,39 @@ def joined_pieces() -> list[dict]:
         expected = [ends.clone(), linear.clone()]
         expected[0][:, 1] = ((whole if along == 0 else whole.mT) + late_ends)[:, 1]
         expected[1][:, 1] = (late_linear @ linear)[:, 1]
-        join_pieces(Tails(late_ends, late_linear, live), ends, linear, along)
+        join_tails(Tails(late_ends, late_linear, live), ends, linear, along)
         what = {"recurrence": "-", "quantity": f"{row} {along} {tiles}", "dtype": "float32", "rounding": 0}
         rows += [what | {"error": _far(x, y)} for x, y in zip((ends, linear), expected, strict=True)]
     return rows
 
 
 def pairings() -> list[dict]:
-    """A decay's pairing of one number for each step, or two, beside that of parts; and whether it lies where the first lay."""
+    """A decay's pairing of one number for each step, or two, beside that of parts; and whether it lies where the first layout."""
     torch.manual_seed(0)
     rows = []
     for steps, at_once in product((2 * BLOCK, 2 * BLOCK + 3), (False, True)):
-        lay = places(None, (2, steps, 3), BLOCK)
+        layout = chunk_layout(None, (2, steps, 3), BLOCK)
         in_late, in_early, out_late, out_early = sums = torch.randn(4, 2, 3, steps)
         row, column = torch.arange(steps)[:, None], torch.arange(steps)
         pairs = torch.randn(2, 3, steps, steps) * ((row // BLOCK == column // BLOCK) & (row > column))
         late, early = pairs.sum(-1), -pairs.sum(-2)
-        spans = torch.randn(2, 3, lay.chunks, 1)
+        spans = torch.randn(2, 3, layout.chunks, 1)
         parted = [x[:, :, None].contiguous() for x in (*sums, late, early)]
-        expected = block_pairing(spans, lay, *parted, at_once=at_once)
-        into = torch.zeros(2, 3, lay.chunks * BLOCK)
+        expected = block_state_adjoint(spans, layout, *parted, at_once=at_once)
+        into = torch.zeros(2, 3, layout.chunks * BLOCK)
         into[..., :steps] = in_late + in_early
         spans += into.unflatten(-1, (-1, BLOCK)).sum(-1, keepdim=True)
         late, early = late + in_late + out_late, early + in_early + out_early
         late, early = (late + early, None) if at_once else (late, early)
-        found = step_pairing(spans, lay, late, early)
+        found = step_state_adjoint(spans, layout, late, early)
         assert found.data_ptr() == late.data_ptr()
         what = {"recurrence": "-", "quantity": f"{steps} {at_once}", "dtype": "float32", "rounding": 0}
         rows.append(what | {"error": _far(found, expected)})
     early = torch.randn(2, 3, BLOCK)
-    lay = places(None, (2, BLOCK, 3), BLOCK)
+    layout = chunk_layout(None, (2, BLOCK, 3), BLOCK)
     own = early[:, :, None].clone()
-    expected = block_pairing(spans[:, :, :1].contiguous(), lay, out_early=own)
-    found = step_pairing(spans[:, :, :1].contiguous(), lay, None, early)
+    expected = block_state_adjoint(spans[:, :, :1].contiguous(), layout, out_early=own)
+    found = step_state_adjoint(spans[:, :, :1].contiguous(), layout, None, early)
     rows.append(what | {"quantity": "early alone", "error": _far(found, expected)})
     return rows
 
@@ -231,18 +231,18 @@ def pairings() -> list[dict]:
 def unseen(name: str) -> list[dict]:
     """Whether a NaN in the first steps is in no output of a later part, with strong decays, and in all of them with none."""
     c, m = compiled(name), module(name)
-    whole, m.parts_for = m.parts_for, lambda places, programs: 3
+    whole, m.segments_for = m.segments_for, lambda places, programs: 3
     rows = []
     for decay, seen in (("strong", False), ("none", True)):
         s = sample(c, Case(batch=1, steps=400, heads=1, width=16, decay=decay))
         s.given["v"][:, :16] = float("nan")
         out = m.triton_forward(s.given, s.states, s.constants)[0]["o"]
-        first = places(None, (1, 400, 1), 1).length(3)
+        first = chunk_layout(None, (1, 400, 1), 1).length(3)
         assert out[:, :16].isnan().all()
         right = bool(out[:, first:].isnan().all()) if seen else not bool(out[:, first:].isnan().any())
         what = {"recurrence": name, "quantity": f"unseen {decay}", "dtype": "float32", "rounding": 0}
         rows.append(what | {"error": float(not right)})
-    m.parts_for = whole
+    m.segments_for = whole
     return rows
 
 
@@ -256,11 +256,11 @@ def sliced(name: str, width: int) -> None:
 def parts(name: str, steps: int, lengths: list[int], width: int = 17, decay: str = "usual") -> list[dict]:
     """Two sequences that programs share, and packed ones, of such lengths, that differ from those alone."""
     m = module(name)
-    whole, m.parts_for = m.parts_for, lambda places, programs: 3
+    whole, m.segments_for = m.segments_for, lambda places, programs: 3
     rows = [
         asdict(e) for e in errors(name, Case(batch=2, steps=steps, heads=1, width=width, decay=decay), torch.float32)
     ]
-    m.parts_for = whole
+    m.segments_for = whole
     difference = packed_difference(name, tuple(lengths))
     return [*rows, {"recurrence": name, "quantity": "packed", "error": difference, "dtype": "float32", "rounding": 0}]
 
@@ -284,9 +284,9 @@ def groups(name: str) -> list[dict]:
 def decays(name: str) -> list[dict]:
     """Gradients of decays, which are sums over all later steps, in float16 over sequences that programs share."""
     c, m = compiled(name), module(name)
-    whole, m.parts_for = m.parts_for, lambda places, programs: 3
+    whole, m.segments_for = m.segments_for, lambda places, programs: 3
     rows = errors(name, Case(batch=1, steps=300, heads=4, width=16), torch.float16)
-    m.parts_for = whole
+    m.segments_for = whole
     return [asdict(e) for e in rows if e.quantity in {f"d{v.name}" for v in c.step.variables if v.is_decay}]
 
 
@@ -312,7 +312,7 @@ def whole(name: str, some: list[str]) -> list[dict]:
     """A backward pass in one sweep, in float16, beside the sweeps of float32 on the same numbers: of whole sequences, in the
     place of what was saved and not, of several parts, and of packed sequences; `some` of these, or all."""
     c, m = compiled(name), module(name)
-    every, lengths = m.parts_for, (37, 0, 64, 1)
+    every, lengths = m.segments_for, (37, 0, 64, 1)
     packed = Packed(torch.tensor((0, *lengths)).cumsum(0), len(lengths), sum(lengths))
     cases = {
         "whole": (Case(batch=2, steps=128, heads=2, width=24), 1, None, False),
@@ -324,7 +324,7 @@ def whole(name: str, some: list[str]) -> list[dict]:
     }
     rows = []
     for what, (case, count, sequences, overwrites) in ((n, x) for n, x in cases.items() if n in (some or cases)):
-        m.parts_for = lambda places, programs, count=count: count
+        m.segments_for = lambda places, programs, count=count: count
         s = sample(c, replace(case, dtype=torch.float16))
         if what.startswith("narrower"):
             s = narrowed(c, s, what.split()[1], 40)
@@ -336,7 +336,7 @@ def whole(name: str, some: list[str]) -> list[dict]:
         found = []
         for x in (s, wide):
             saved = m.triton_forward(x.given, x.states, x.constants, sequences)[2]
-            fused = any(n.endswith(" borders") for n in saved)
+            fused = any(n.endswith(" checkpoints") for n in saved)
             saved |= {OVERWRITE: None} if overwrites else {}
             needs = frozenset([*x.given, *x.states])
             gradients, initial = m.triton_backward(
@@ -354,7 +354,7 @@ def whole(name: str, some: list[str]) -> list[dict]:
             }
             for n, x in found[1].items()
         ]
-    m.parts_for = every
+    m.segments_for = every
     return rows
 
 

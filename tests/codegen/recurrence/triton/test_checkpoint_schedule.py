@@ -60,7 +60,7 @@ def test_kernels_ahead_take_one_chunk_after_the_other_or_have_few_registers(name
     text = host.text()
     ahead = [k for k in host.kernels if not k.sweeps and not k.reads]
     assert ahead and all((k.queues, k.few) == (queues, not queues) for k in ahead)
-    assert text.count("(config.queues(lay.programs),)") == queues * len(ahead)
+    assert text.count("(config.queues(layout.programs),)") == queues * len(ahead)
     assert text.count("maxnreg=config.registers,") == (not queues) * sum(1 + bool(k.slow_path) for k in ahead)
 
 

@@ -70,7 +70,7 @@ def test_chunks_that_a_kernel_leaves_are_made_by_the_other_one(kernels: list[Mad
     for k, (f, other) in split:
         assert refused(k, (f, replace(other, body=()))), k.name
         (rows,) = {x.mask.text for x in stores(other.body) if x.mask is not None and "i_new" in x.mask.text} or {""}
-        all_rows = edited(other, lambda x: (replace(x, value=Name("C")),) if _makes(x, "steep_from") else (x,))
+        all_rows = edited(other, lambda x: (replace(x, value=Name("C")),) if _makes(x, "large_range_from") else (x,))
         assert refused(k, (f, all_rows)) or not rows, k.name
 
 

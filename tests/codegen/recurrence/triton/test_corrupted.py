@@ -18,7 +18,7 @@ from chunkform.errors import GateError
 Made = tuple[Kernel, tuple[KernelFunction, ...]]
 # op, kernel: one of each family
 FAMILIES = {
-    "prologue": ("retention", "backward_prepare_1"),
+    "prologue": ("retention", "backward_prologue_1"),
     "sweep": ("value_decay_attention", "backward_sweep_2"),
     "sweep that solves for each channel": ("value_strengths_square", "backward_sweep_2"),
     "sweep of segments": ("gated_delta_rule", "forward_sweep_1"),

@@ -11,8 +11,8 @@ from shared.triton_errors import compiled, module
 
 from chunkform.codegen.performance.compile_report import replaced_launches
 from chunkform.codegen.recurrence.triton import fused_backward_of, triton_source
-from chunkform.runtime.chunk_kernels.chunk_layout import places
-from chunkform.runtime.chunk_kernels.fused_backward import aligned, in_place, movable, together
+from chunkform.runtime.chunk_kernels.chunk_layout import chunk_layout
+from chunkform.runtime.chunk_kernels.fused_backward import aligned, in_place, may_be_fused, movable
 from chunkform.runtime.launch.launch import Config, candidates
 from chunkform.runtime.launch.varlen import BLOCK, Packed
 
@@ -44,10 +44,10 @@ def test_one_sweep_loads_each_tensor_once_and_makes_each_matrix_over_steps_once(
 def test_one_sweep_takes_states_and_tensors_that_fit():
     config = candidates(2, 64)[0]
     x = torch.empty(1, 64, 2, 64, dtype=torch.bfloat16)
-    assert together(config, (64, 64), x)
-    assert not together(config, (64, 256), x)
-    assert not together(config, (64, 64), torch.empty(1, 64, 2, 60, dtype=torch.bfloat16))
-    assert not together(Config(**{**vars(config), "itemsize": 4}), (64, 64), x.float())
+    assert may_be_fused(config, (64, 64), x)
+    assert not may_be_fused(config, (64, 256), x)
+    assert not may_be_fused(config, (64, 64), torch.empty(1, 64, 2, 60, dtype=torch.bfloat16))
+    assert not may_be_fused(Config(**{**vars(config), "itemsize": 4}), (64, 64), x.float())
 
 
 @pytest.mark.parametrize(("needs", "left"), [(True, True), (False, False), ("announced", False)])
@@ -57,7 +57,7 @@ def test_states_are_left_where_they_are_kept(needs, left):
     given["lam"] = torch.empty(1, 128, 2, device="meta")
     with replaced_launches(m, lambda *_: None, parts=1):
         saved = m.triton_forward(given, {}, {}, needs_backward=needs)[2]
-    assert ("S borders" in saved) == left
+    assert ("S checkpoints" in saved) == left
 
 
 def test_tensors_that_the_copy_engine_takes_begin_rows_at_16_bytes():
@@ -71,21 +71,21 @@ def test_tensors_that_the_copy_engine_takes_begin_rows_at_16_bytes():
 @pytest.mark.parametrize("rows", [64, 128])
 def test_gradients_in_the_place_of_states_lie_in_their_own_blocks(rows):
     steps, heads, width = 3 * BLOCK, 2, 5
-    lay = places(None, (2, steps, heads), BLOCK)
-    checkpoints = torch.zeros(2, lay.chunks * rows, heads, width)
-    found = in_place(checkpoints, lay)
+    layout = chunk_layout(None, (2, steps, heads), BLOCK)
+    checkpoints = torch.zeros(2, layout.chunks * rows, heads, width)
+    found = in_place(checkpoints, layout)
     assert [x.shape for x in found] == [(2, steps, heads, width)] * (rows // BLOCK)
     for n, x in enumerate(found):
         x.copy_(torch.arange(steps)[:, None, None] // BLOCK + 10 * (n + 1))
-    blocks = checkpoints.view(2, lay.chunks, rows, heads, width)
-    for c in range(lay.chunks):
+    blocks = checkpoints.view(2, layout.chunks, rows, heads, width)
+    for c in range(layout.chunks):
         assert set(blocks[:, c].unique().tolist()) == {c + 10.0 * (n + 1) for n in range(len(found))}
 
 
 def test_where_blocks_are_not_whole_nothing_is_in_place():
-    assert not in_place(torch.zeros(1, 128, 1, 4), places(None, (1, 100, 1), BLOCK))
+    assert not in_place(torch.zeros(1, 128, 1, 4), chunk_layout(None, (1, 100, 1), BLOCK))
     packed = Packed(torch.tensor([0, 64, 128]), 2, 64)
-    assert not in_place(torch.zeros(1, 256, 1, 4), places(packed, (1, 128, 1), BLOCK))
+    assert not in_place(torch.zeros(1, 256, 1, 4), chunk_layout(packed, (1, 128, 1), BLOCK))
 
 
 @pytest.mark.parametrize(("width", "numbers"), [(64, 0), (128, 8)])

@@ -75,7 +75,7 @@ def test_what_is_made_entry_by_entry_replaces_what_it_is_made_of():
     from chunkform.codegen.recurrence.triton import triton_source
 
     assert "dk = dk_1  # in place" in triton_source(compiled("gated_delta_rule"))
-    assert "S_pairing = some.new_empty(" in triton_source(compiled("gated_linear_attention"))
+    assert "S_state_adjoint = some.new_empty(" in triton_source(compiled("gated_linear_attention"))
 
 
 @pytest.mark.parametrize("name", ["gated_delta_rule", "kimi_delta_attention", "lightning_attention", "delta_rule"])

@@ -11,7 +11,7 @@ from shared.triton_errors import compiled
 from chunkform.codegen.ir.expr import leaf, mul, total
 from chunkform.codegen.recurrence.triton import triton_source
 from chunkform.codegen.recurrence.triton.kernels.per_step import matrix_product, outer_vectors, printable
-from chunkform.runtime.chunk_kernels.matrices import PIECE, by_matrix, outer_sum
+from chunkform.runtime.chunk_kernels.matrices import STEPS, by_matrix, outer_sum
 from chunkform.runtime.launch.launch import candidates
 
 STREAMS = ("rwkv6", "rwkv7", "mamba2", "longhorn", "mlstm", "gated_slot_attention", "gated_delta_product")
@@ -57,7 +57,7 @@ def test_programs_take_so_many_steps_that_tiles_have_2048_numbers():
 
 
 def test_products_with_matrices_are_over_all_steps():
-    x, y, m = torch.randn(2, PIECE + 5, 3, 4), torch.randn(2, PIECE + 5, 3, 6), torch.randn(3, 4, 6)
+    x, y, m = torch.randn(2, STEPS + 5, 3, 4), torch.randn(2, STEPS + 5, 3, 6), torch.randn(3, 4, 6)
     close = {"rtol": 1e-4, "atol": 1e-3}
     torch.testing.assert_close(by_matrix("bthi,hij->bthj", x, m), (x[..., None] * m).sum(-2), **close)
     torch.testing.assert_close(outer_sum(x, y), (x[..., None] * y[..., None, :]).sum((0, 1)), **close)

@@ -37,7 +37,7 @@ def main():
     from chunkform.codegen.checking.accuracy import relative_error
     from chunkform.runtime.chunk_kernels import elementwise_scan as scan
 
-    op, parts_for = chunkform.compile(spec()), scan.parts_for
+    op, segments_for = chunkform.compile(spec()), scan.segments_for
     vectors, numbers = (1, STEPS, HEADS, WIDTH), (1, STEPS, HEADS)
     found = []
     for parts, bounds in ((1, None), (2, None), (1, (0, 37, 37, 41, STEPS))):
@@ -60,9 +60,9 @@ def main():
             wanted = [*leaves.values(), *states]
             return *results, *torch.autograd.grad(results, wanted, [x.to(dtype) for x in incoming])
 
-        scan.parts_for = lambda *_, parts=parts: parts
+        scan.segments_for = lambda *_, parts=parts: parts
         made = both("triton", torch.float32)
-        scan.parts_for = parts_for
+        scan.segments_for = segments_for
         exact = both("torch", torch.float64)
         axes = [2, 2, 1, 1, 1, 1, *(0 if n == "whole" else 2 for n in given), 1, 1, 1, 1]
         found.append(max(relative_error(x, y, axis) for x, y, axis in zip(made, exact, axes, strict=True)))

@@ -95,10 +95,12 @@ def test_a_multiprocessor_holds_four_programs_that_make_matrices_of_parts_maps()
     config = launch.candidates(2, 128)[0]
     assert config.crowd(128) == 4 and config.crowd(128, slim=False) == 2  # decays for each channel take registers
     assert launch.candidates(2, 256)[0].crowd(256) == launch.candidates(4, 64)[0].crowd(64) == 2
-    four, two = config.walk(128, 256, 64, 2, programs=4), config.walk(128, 256, 64, 2)
-    assert (four.registers, two.registers, launch.candidates(4, 64)[0].walk(64, 1, 1, 1).registers) == (128, None, 255)
-    assert [config.walk(128, whole, 64, 2, programs=4).stages for whole in (256, 512)] == [4, 2]
-    assert config.walk(128, 768, 64, 4, programs=4) == config.walk(128, 768, 64, 4)  # no buffers for two chunks of four
+    four, two = config.sweep(128, 256, 64, 2, programs=4), config.sweep(128, 256, 64, 2)
+    assert (four.registers, two.registers, launch.candidates(4, 64)[0].sweep(64, 1, 1, 1).registers) == (128, None, 255)
+    assert [config.sweep(128, whole, 64, 2, programs=4).stages for whole in (256, 512)] == [4, 2]
+    assert config.sweep(128, 768, 64, 4, programs=4) == config.sweep(
+        128, 768, 64, 4
+    )  # no buffers for two chunks of four
     assert launch.by_launch("ends", "linear", 4) == ((0, "ends", "linear"),)
     assert launch.by_launch("ends", "linear", 2) == ((0, "ends", None), (0, None, "linear"))
 
@@ -107,39 +109,39 @@ def test_elements_are_products_where_three_chunks_of_tiles_fit():
     config = launch.candidates(2, 128)[0]
 
     def found(*loaded):
-        walk = config.walk(128, *loaded, elements=True)
-        return walk.stages, walk.products
+        launched = config.sweep(128, *loaded, elements=True)
+        return launched.stages, launched.products
 
-    assert config.walk(128, 512, 128, 4).stages == 4 and found(512, 128, 4) == (3, True)
+    assert config.sweep(128, 512, 128, 4).stages == 4 and found(512, 128, 4) == (3, True)
     assert found(768, 128, 4) == (3, True)
     assert found(768, 128, 6) == (3, False)
     assert found(1024, 128, 4) == (4, True)  # of one program on a multiprocessor
     assert (
-        not launch.candidates(4, 128)[0].walk(128, 16, 16, 1, elements=True).products
+        not launch.candidates(4, 128)[0].sweep(128, 16, 16, 1, elements=True).products
     )  # in three parts it would round
 
 
 def test_a_program_with_tiles_for_two_has_a_multiprocessor_where_few_chunks_of_two_fit():
     """Half of those that are to be under way: two of four, or one of three, with states twice as wide."""
     config = launch.candidates(2, 128)[0]
-    many, few = config.walk(128, 768, 128, 4), config.walk(128, 1024, 128, 4)
+    many, few = config.sweep(128, 768, 128, 4), config.sweep(128, 1024, 128, 4)
     assert [(x.tile, x.warps, x.programs) for x in (many, few)] == [(64, 4, 2), (128, 8, 1)]
     config = launch.candidates(2, 256)[0]
-    two, one = config.walk(256, 1024, 128, 8), config.walk(256, 1536, 64, 4)
+    two, one = config.sweep(256, 1024, 128, 8), config.sweep(256, 1536, 64, 4)
     assert [(x.tile, x.warps, x.programs) for x in (two, one)] == [(64, 4, 2), (128, 8, 1)]
     assert (
-        config.walk(192, 1536, 64, 4)
-        == config.walk(None, 1536, 64, 4)
+        config.sweep(192, 1536, 64, 4)
+        == config.sweep(None, 1536, 64, 4)
         == replace(one, tile=64, warps=4, programs=2, stages=2)
     )
-    assert launch.candidates(4, 256)[0].walk(256, 3072, 64, 8).programs == 2
+    assert launch.candidates(4, 256)[0].sweep(256, 3072, 64, 8).programs == 2
 
 
 def test_one_launch_makes_all_reads_where_three_chunks_fit():
     config = launch.candidates(2, 128)[0]
     each = (512, 64, 4), (512, 64, 2)
-    one, two = (config.walk(128, *x) for x in each)
-    assert config.by_read(128, (768, 128, 6), *each) == [(0, True, config.walk(128, 768, 128, 6))]
+    one, two = (config.sweep(128, *x) for x in each)
+    assert config.by_read(128, (768, 128, 6), *each) == [(0, True, config.sweep(128, 768, 128, 6))]
     assert config.by_read(128, (1536, 128, 6), *each) == [(1, True, one), (2, False, two)]
     assert config.by_read(128, (768, 128, 6), *each, wanted=(False, True)) == [(2, True, two)]  # the other isn't made
     assert config.by_read(128, (1536, 128, 6), *each, wanted=(False, False)) == [(1, True, one), (2, False, two)]
@@ -167,8 +169,8 @@ def test_as_many_programs_of_a_sweep_as_it_is_launched_for_fit_on_a_multiprocess
 
     assert sweeps() and [r for r in sweeps() if not r.ok] == []
     monkeypatch.setattr(launch, "BUFFERS", 2 * launch.BUFFERS)  # more than there is
-    Config.walk.cache_clear()
-    request.addfinalizer(Config.walk.cache_clear)
+    Config.sweep.cache_clear()
+    request.addfinalizer(Config.sweep.cache_clear)
     assert any("bytes of shared memory, limit 115712" in r.problem for r in sweeps())
 
 
@@ -186,8 +188,8 @@ def test_what_one_read_loads_is_known():
         c = compiled(op)
         host = Host(c, kernel_plan(c, c.backward), True, True)
         host.text()
-        (walk,) = (k for k in host.kernels if k.apart)
-        for mine, others, read in zip(loads, reversed(loads), walk.apart, strict=True):
+        (sweep,) = (k for k in host.kernels if k.apart)
+        for mine, others, read in zip(loads, reversed(loads), sweep.apart, strict=True):
             assert mine <= read.loads and not others & read.loads, (op, read.loads)
 
 

@@ -55,7 +55,7 @@ def test_sweeps_leave_what_their_programs_say(sweeps: list[Made]) -> None:
 def test_each_store_of_a_chunk_is_needed_and_its_mask(sweeps: list[Made]) -> None:
     for k, f in sweeps[::2]:
         for store in stores(f.body):
-            if not any(n in store.pointer.text for n in ("_linear", "_late", "_live", "_last")):
+            if not any(n in store.pointer.text for n in ("_linear", "_tail", "_live", "_last")):
                 assert refused(k, edited(f, lambda x, store=store: () if x is store else (x,))), store.pointer.text
                 bare = replace(store, mask=None)
                 dropped = edited(f, lambda x, store=store, bare=bare: (bare,) if x is store else (x,))

@@ -64,7 +64,7 @@ def test_reads_are_made_with_a_steps_decay_that_all_their_uses_are_times():
         assert plan is not reused(c.backward)
         gate_plan(c.adjoint, c.forward, plan, of_kernels=True)
         text = triton_source(c)
-        assert "_before" not in text[text.index("def backward_prepare_1(") : text.index("def triton_backward(")]
+        assert "_before" not in text[text.index("def backward_prologue_1(") : text.index("def triton_backward(")]
     assert "alpha_by_head" not in triton_source(compiled("gated_delta_rule"))
 
 

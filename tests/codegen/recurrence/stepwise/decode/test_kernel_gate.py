@@ -101,10 +101,14 @@ def test_a_dropped_guard_is_refused() -> None:
 def test_a_stale_prefetch_is_refused() -> None:
     for name in ("channels",):
         x = made(name)[-1]
-        assert any(isinstance(y, Let) and y.ahead for y in statements(x["function"].body))
+        assert any(isinstance(y, Let) and y.prefetch for y in statements(x["function"].body))
 
         def stale(y: Statement) -> tuple[Statement, ...]:
-            return (replace(y, ahead=replace(y.ahead, next=())) if isinstance(y, For) and y.ahead is not None else y,)
+            return (
+                replace(y, prefetch=replace(y.prefetch, next=()))
+                if isinstance(y, For) and y.prefetch is not None
+                else y,
+            )
 
         refused(name, x, finished(replace(x["function"], body=changed(x["function"].body, stale))))
 

@@ -167,7 +167,7 @@ def test_no_op_has_it_unless_it_is_asked_for() -> None:
     assert "joined" not in triton_form(c).text
     text = triton_form(replace(c, joined_roles=True)).text
     assert "def forward_joined_roles(" in text and "def forward_sweep_1(" in text
-    asked = "not needs_backward and parts == 1 and exchange is None and may_join(config, D, q, v, k)"
+    asked = "not needs_backward and segments == 1 and exchange is None and may_join(config, D, q, v, k)"
     assert asked in text or asked.replace("q, v, k", "q, k, v") in text
 
 
