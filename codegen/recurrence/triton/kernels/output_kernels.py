@@ -156,7 +156,7 @@ def _store_all(
             tiles.body.append(store_of(store, tiles, tiled, o, name_of))
 
 
-def unroll_kernel(name: str, stage: Unroll, streams: dict[Node, Node], name_of: NameOf) -> Kernel:
+def unroll_kernel(name: str, stage: Unroll, streams: dict[Node, Node], name_of: NameOf, ahead: Opened) -> Kernel:
     """The products of states and gradients at each step that a stage is for, from the checkpointed states, for all
     blocks at once: of each the sum over a tile, or whole where it is of pairs inside a block alone; or over the channels of a
     tile, where a decay is one for each of these. `stage` has its axes kept apart; `streams` are those of it, of which some may
@@ -170,7 +170,7 @@ def unroll_kernel(name: str, stage: Unroll, streams: dict[Node, Node], name_of: 
     in_tiles = len(axes) > 1 and bool(used)
     tiled = channels or (axes[1] if in_tiles else None)
     full = tuple(a for a in axes if a != tiled) if in_tiles else axes
-    decays = {x: stage.streams[x] for x in _decays_of(stage)}
+    decays = {x: stage.streams[x] for x in decays_of(stage, *ahead.products.values(), *ahead.scaled.values())}
     tiles = Tiles(Scope(full, (tiled,) if tiled is not None else (), 1, decays, streams, stage.definitions, name_of))
     tiles.names.add("tile")
     if channels is not None:
@@ -195,7 +195,8 @@ def unroll_kernel(name: str, stage: Unroll, streams: dict[Node, Node], name_of: 
     read = [x for x in walk(*stage.outputs.values()) if x.op == "sum" and any(map(is_state, factors_of(x.args[0])))]
     many = sum(not {ROW, COL, INNER}.isdisjoint(x.axes) for x in read) > SUMMED_AT_ONCE
     arguments = tuple(tiles.arguments.values())
-    opened = Opened(full, tiles.tile, 1, decays, streams=streams, definitions=stage.definitions, outputs=stage.outputs)
+    opened = replace(ahead, full=full, tile=tiles.tile, decays=decays, streams=streams)
+    opened = replace(opened, definitions=stage.definitions, outputs=stage.outputs)
     return Kernel(
         name,
         body,
@@ -231,9 +232,9 @@ def kept_apart(stage: Unroll) -> Unroll:
     )  # fmt: skip
 
 
-def _decays_of(stage: Unroll) -> list[Node]:
-    """The streams of a stage that are decays."""
-    nodes = walk(*stage.outputs.values(), *stage.definitions.values())
+def decays_of(stage: Unroll, *more: Node) -> list[Node]:
+    """The streams of a stage that are decays, of what it makes and more."""
+    nodes = walk(*stage.outputs.values(), *stage.definitions.values(), *more)
     named = {y.args[0].attrs[1] for y in nodes if y.op in ("decay_mask", "decay_in", "decay_out", "decay_all")}
     return [x for x in stage.streams if x.attrs[1] in named]
 

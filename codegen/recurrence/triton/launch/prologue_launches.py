@@ -261,9 +261,14 @@ class PrologueLaunches(PassValues):
         self.kernels.append(kernel)
 
     def _launch_prologue_by_intervals(
-        self, o: Opened, prologue: Mapping[Node, Node], wanted: set[str], name: str
+        self,
+        o: Opened,
+        prologue: Mapping[Node, Node],
+        wanted: set[str],
+        name: str,
+        precise: frozenset[Node] = frozenset(),
     ) -> None:
-        """The prologue kernel of one that takes blocks, for what that one doesn't make itself."""
+        """The prologue kernel of one that takes blocks, for what that one doesn't make itself; `precise` ones are float32."""
         if not prologue:
             return
         some = replace(o, matrices={x: n for x, n in o.matrices.items() if x in prologue}, intra={}, own=[])
@@ -272,8 +277,9 @@ class PrologueLaunches(PassValues):
         made: list[Statement] = []
         for x in some.of_prologue:
             own = [a for a in x.axes if not a.startswith("%")]
-            shape = f"B, H, T, {size_name(dim_of(own[0]))}" if own else "B, H, blocks.chunks, BLOCK, BLOCK"
-            dtype = "torch.float32" if self.fine is not None else None
+            steps = self.block
+            shape = f"B, H, T, {size_name(dim_of(own[0]))}" if own else f"B, H, blocks.chunks, {steps}, {steps}"
+            dtype = "torch.float32" if self.fine is not None or x in precise else None
             made.append(Alloc(f"{self.names(x)}_blocks", Expr(shape), dtype))
         self._under(wanted, made + self.launches.launch(kernel, block="block_"))
         self.kernels.append(kernel)

@@ -43,6 +43,7 @@ from ..kernels.per_step import Result, printable
 from ..kernels.tile_values import Fine
 from ..plan_passes.hoist import in_prologue
 from ..plan_passes.roles import is_state
+from ..plan_passes.unroll_prologue import hoisted
 from ..print.axis_names import size_name
 from .one_pass import OnePass
 from .prologue_launches import PrologueLaunches
@@ -84,9 +85,16 @@ class StateAdjointLaunches(PrologueLaunches):
             streams[x] = node
         kernels = []
         channels = next((x.axes[0] for x in stage.outputs if x.axes), None)
+        stage, ahead = hoisted(stage, channels, streams)
+        wanted = set().union(*(self.wants.paired(x.attrs[1]) for x in stage.outputs))
+        prologue = sum(x.name.startswith(f"{self.kind}_prepare_unroll") for x in self.kernels) + 1
+        made_ahead = {**ahead.matrices, **ahead.scaled}
+        self._launch_prologue_by_intervals(
+            ahead, made_ahead, wanted, f"{self.kind}_prepare_unroll_{prologue}", frozenset(ahead.matrices)
+        )
         for part in [stage] if channels is not None else _parts_of(stage):
             number = sum(x.name.startswith(f"{self.kind}_unroll") for x in self.kernels) + 1
-            kernel = unroll_kernel(f"{self.kind}_unroll_{number}", part, streams, self.names)
+            kernel = unroll_kernel(f"{self.kind}_unroll_{number}", part, streams, self.names, ahead)
             self._inputs(kernel, "block_")
             self.kernels.append(kernel)
             kernels.append((kernel, list(part.outputs)))
@@ -112,7 +120,7 @@ class StateAdjointLaunches(PrologueLaunches):
                     found.append(Call((name,), "total", (whole, Expr("torch.float32"), *parts)))
                 else:
                     found.append(Call((name,), "spread", (Expr("0.0"), whole, Expr("some"))))
-        self._under(set().union(*(self.wants.paired(x.attrs[1]) for x in stage.outputs)), found)
+        self._under(wanted, found)
 
     def _summed_over_steps(self, v: Var, node: Node, made: Mapping[str, str]) -> Expr | None:
         """The gradient of a parameter: the sum over sequences and steps of what it is at each."""
