@@ -11,11 +11,13 @@ import torch
 
 from chunkform.codegen.commands.compile import compile_op
 from chunkform.codegen.ir.expr import leaf, mul
+from chunkform.codegen.printing.kernel_text import kernel_function_text
 from chunkform.codegen.recurrence.backends import triton_section
 from chunkform.codegen.recurrence.check import check_op
 from chunkform.codegen.recurrence.normal_form.form import by_axis
 from chunkform.codegen.recurrence.pipeline import compile_spec
 from chunkform.codegen.recurrence.samples import Case
+from chunkform.codegen.recurrence.triton.section import triton_form
 from chunkform.spec.language import Recurrence, diag, hadamard, load, normalize, sigmoid
 
 SPECS = Path(__file__).parents[1] / "specs"
@@ -100,3 +102,15 @@ def test_a_delta_rule_beside_both_decays_is_over_chunks_in_torch() -> None:
     r.update(S, kept + sigmoid(beta) * key * (v - kept.T * key).T)
     r.output("o", S.next.T * q)
     assert {n: x for n, x in errors(r, "usual", "extreme").items() if not x < 1e-13} == {}
+
+
+def test_matrices_with_the_decays_of_one_axis_are_made_once_and_not_for_each_tile_of_the_other() -> None:
+    (r,) = load(SPECS / "gla2d.py")
+    functions = {f.name: kernel_function_text(f) for f in triton_form(compile_spec(r)).built}
+    ahead = {n for n, text in functions.items() if "decayed_product(" in text and "others" not in n}
+    assert ahead == {
+        *(f"{way}_prepare_{n}" for way, count in (("forward", 1), ("backward", 3)) for n in range(1, count + 1)),
+        "backward_prepare_unroll_1",
+        "backward_prepare_unroll_2",
+    }
+    assert {"backward_unroll_1", "backward_unroll_2"} < functions.keys()
