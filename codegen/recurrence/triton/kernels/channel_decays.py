@@ -72,14 +72,9 @@ class ChannelDecays(TileProducts):
         return self.value(x)
 
     def decayed_sum(self, x: Node, bound: str, factors: tuple[Node, ...], p: Value | None = None) -> Value:
-        """sum_j p_ij w_jx decays_ijx, where the decay runs over the axis that is kept; or, over its channels, a matrix over the
-        steps of a chunk."""
+        """sum_j p_ij w_jx decays_ijx, where the decay runs over the axis that is kept."""
         masks = [f for f in factors if f.op == "decay_mask" and len(f.axes) == 3]
         (axis,) = set(masks[0].axes) - {ROW, COL}
-        if len(masks) == 1 and bound == axis:
-            total = self.assign("t", call("tl.zeros", shape("C", "C"), "tl.float32"), (ROW, COL))
-            self.add_product(total.name, x, axis)
-            return total
         if len(masks) > 1 or bound != COL or axis not in x.axes:
             raise CannotPrint(f"decays over three axes in {x!r}")
         p = p or self.reads_of_writes(factors, axis)
@@ -122,8 +117,7 @@ class ChannelDecays(TileProducts):
         r, w = (self.tile_of(tuple(part), axis).over(self.ordered((ROW, axis))) for part in (reads, writes))
         self.body.append(Note(self.note(x)))
         self.ends(mask, axis)
-        flat = Literal(False) if self.by_range is None else "SMALL_RANGE"
-        how = "C", self.chunk, "LEVELS", mask.attrs[3] > 0, mask.attrs[2], flat, "EXACT", "DT"
+        how = "C", self.chunk, "LEVELS", mask.attrs[3] > 0, mask.attrs[2], "SMALL_RANGE", "EXACT", "DT"
         self.body.append(let(total, call("decayed_product", total, r, w, *self.halves(mask, axis), *how)))
         self.from_slow_path(mask, axis)
 
