@@ -5,6 +5,8 @@ A number in there can only fall: where code has become smaller, `python tests/sh
 
 import ast
 import json
+import re
+import subprocess
 
 import pytest
 from shared import sizes
@@ -61,3 +63,13 @@ def test_functions_are_named_with_their_class_and_counted_without_their_docstrin
 def test_lines_are_those_of_code():
     text = '"""A docstring\nof two lines."""\n\n# a comment\nx = """one\ntwo"""\n\n\ndef f():\n    """Says."""\n    return x\n'
     assert sizes.lines({"codegen/ir/a.py": text}) == {"codegen/ir": 4}
+
+
+@pytest.mark.long
+def test_the_page_says_what_its_commits_have():
+    text = sizes.PAGE.read_text()
+    commit = re.search(r"After: commit (\w+)", text)[1]
+    known = subprocess.run(["git", "cat-file", "-e", f"{commit}^{{commit}}"], cwd=sizes.ROOT, capture_output=True)
+    if known.returncode:
+        pytest.skip("a checkout without its history")
+    assert sizes.page(commit) == text

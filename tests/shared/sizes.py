@@ -4,9 +4,10 @@
     python tests/shared/sizes.py --write    record it in tests/sizes.json: numbers only ever get smaller there
     python tests/shared/sizes.py --lines    lines of Python in each folder (of another commit: --at COMMIT)
     python tests/shared/sizes.py --any      `Any` in signatures, by folder (of another commit: --at COMMIT)
+    python tests/shared/sizes.py --page     both at once, of commit 4641400 and of --at COMMIT (HEAD): docs/notes/sizes.md
 
 tests/test_sizes.py holds what is recorded. Generated files aren't counted.
-In commit 4641400, `Any` stood in signatures 1,408 times.
+In commit 4641400, before the code had rooms, `Any` stood in signatures 1,408 times.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORD = ROOT / "tests" / "sizes.json"
+PAGE = ROOT / "docs" / "notes" / "sizes.md"
+BEFORE = "4641400"  # before the code had rooms
 FOLDERS = ("benchmarks", "chunkform", "codegen", "docs", "examples", "integrations", "runtime", "spec", "tests")
 SIGNATURES = ("chunkform", "codegen", "integrations", "runtime", "spec")  # whose `Any` are counted
 LIMITS = {"complexity": 15, "function lines": 80, "file lines": 600, "mutable fields": 12}
@@ -142,7 +145,7 @@ def mutable_fields(node: ast.ClassDef) -> int:
 # --- Any, and lines ---------------------------------------------------------------------------------------------------
 
 
-def any_in_signatures(files: Files) -> Counter[str]:
+def any_in_signatures(files: Files, depth: int = 2) -> Counter[str]:
     """How often annotations of arguments and of results say `Any`, by folder."""
     found: Counter[str] = Counter()
     for path, text in files.items():
@@ -153,7 +156,7 @@ def any_in_signatures(files: Files) -> Counter[str]:
                 a = node.args
                 given = [*a.posonlyargs, *a.args, *a.kwonlyargs, *filter(None, (a.vararg, a.kwarg))]
                 said = [x.annotation for x in given] + [node.returns]
-                found[_room(path)] += sum(_anys(x) for x in said if x is not None)
+                found[_room(path, depth)] += sum(_anys(x) for x in said if x is not None)
     return +found
 
 
@@ -166,7 +169,7 @@ def _anys(annotation: ast.expr) -> int:
     )
 
 
-def lines(files: Files) -> Counter[str]:
+def lines(files: Files, depth: int = 2) -> Counter[str]:
     """Lines that hold code, by folder: neither blank ones nor comments nor docstrings."""
     found: Counter[str] = Counter()
     for path, text in files.items():
@@ -183,12 +186,44 @@ def lines(files: Files) -> Counter[str]:
                 code.update(range(token.start[0], token.end[0] + 1))
             if token.type not in (tokenize.COMMENT, tokenize.NL):
                 before = token.type
-        found[_room(path)] += len(code)
+        found[_room(path, depth)] += len(code)
     return found
 
 
-def _room(path: str) -> str:
-    return "/".join(path.split("/")[:-1][:2])
+def _room(path: str, depth: int = 2) -> str:
+    return "/".join(path.split("/")[:-1][:depth])
+
+
+def page(commit: str) -> str:
+    """Lines, files and `Any` by folder, of a commit and of the one before the code had rooms."""
+    before, after = at(BEFORE), at(commit)
+    tables: list[Counter[str]] = []
+    for x in (before, after):
+        files = Counter(_room(path, 3) for path in x if not path.endswith("/__init__.py"))
+        tables += [files, lines(x, 3), any_in_signatures(x, 3)]
+    folders = sorted({f for x in tables for f in +x})
+    rows = [[f"`{f}/`", *(f"{x[f]:,}" if x[f] else "" for x in tables)] for f in folders]
+    rows.append(["in all", *(f"{x.total():,}" for x in tables)])
+    heads = [f"{what}, {when}" for when in ("before", "after") for what in ("files", "lines", "`Any`")]
+    dates = [_git("log", "-1", "--format=%cs", x).strip() for x in (BEFORE, commit)]
+    return "\n".join(
+        [
+            "# Sizes by folder",
+            "",
+            f"Before: commit {BEFORE} of {dates[0]}, when the code had no rooms. After: commit {commit} of {dates[1]}. Files are "
+            "those of Python but `__init__.py`. Lines are those that hold code, without comments and docstrings; generated files "
+            "aren't counted. `Any` is counted in annotations of arguments and of results. "
+            "`python tests/shared/sizes.py --page` writes this page; "
+            "`--lines` and `--any` print the numbers of any commit.",
+            "",
+            *(f"| {' | '.join(x)} |" for x in (["folder", *heads], ["---", *["---:"] * len(heads)], *rows)),
+            "",
+        ]
+    )
+
+
+def _git(*arguments: str) -> str:
+    return subprocess.run(["git", *arguments], cwd=ROOT, check=True, capture_output=True, text=True).stdout
 
 
 # --- the record -------------------------------------------------------------------------------------------------------
@@ -245,8 +280,12 @@ def main() -> int:
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--lines", action="store_true")
     parser.add_argument("--any", action="store_true")
+    parser.add_argument("--page", action="store_true")
     parser.add_argument("--at", metavar="COMMIT")
     args = parser.parse_args()
+    if args.page:
+        PAGE.write_text(page(_git("rev-parse", "--short=8", args.at or "HEAD").strip()))
+        return 0
     files = at(args.at) if args.at else here()
     if args.lines or args.any:
         counts = lines(files) if args.lines else any_in_signatures(files)
