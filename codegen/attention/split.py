@@ -2,8 +2,8 @@
 
 The energy is written as a sum of products, each factor of which belongs to one side. Products of both sides, contracted over
 an axis, are *scores*: a feature of the query times a feature of the key. What belongs to one side only is a *row* or a *column*
-term; a softmax doesn't see row terms, only its log-sum-exp does. Positions, and functions of scalars of both sides, are computed
-in the tile. So the energy of a pair is
+term; a softmax doesn't see row terms, only its log-sum-exp does. Those from which the same of the key is taken are in the tile
+all the same. Positions, and functions of scalars of both sides, are computed in the tile. So the energy of a pair is
 
     tile(score_ij, .., column_j, .., row_i, .., scalars, i, j) + row_i
 
@@ -37,6 +37,7 @@ from ..ir.expr import (
     rename,
     size,
     split_constant,
+    terms_of,
     total,
     walk,
 )
@@ -94,12 +95,26 @@ def split(p: Lowered) -> Split:
     s = _Splitter(found)
     found.tile, row = s.separate(with_squares(p, p.energy))
     if p.spec.normaliser == "softmax":
-        found.row = row
-    elif row is not ZERO:  # only a softmax is blind to it
+        apart = [t for t in terms_of(row) if _is_difference(t, found)]
+        found.row = add(*(t for t in terms_of(row) if t not in apart))
+        row = add(*apart)
+    if row is not ZERO:  # only a softmax is blind to it
         found.tile = add(found.tile, s.named("rows", "row", row, (p.query,)))
     for name, node in p.averages.items():
         found.averages[name] = s.average(node, p.average_axes[name])
     return found
+
+
+def _is_difference(row: Node, found: Split) -> bool:
+    """Is it taken less the same of the key, as `c_i` in c_i - c_j? A softmax doesn't see it, but numbers do: without it a sum of
+    log decays over many steps stands in energies, of which nothing more than the last differences counts."""
+    mirrored = replaced(row, {x: _other_side(x) for x in walk(row) if x.op == "leaf" and x.attrs[0] == "query"})
+    return any(mul(-1, mirrored) in terms_of(column) for column in found.columns.values())
+
+
+def _other_side(x: Node) -> Node:
+    _, name, axes = x.attrs
+    return leaf("key", f"{name.removesuffix('_i')}_j", (KEY, *axes[1:]))
 
 
 class _Splitter:

@@ -19,6 +19,7 @@ from ..ir.launch_ir import (
     Call,
     Define,
     Do,
+    Entries,
     Entry,
     Expr,
     For,
@@ -47,6 +48,10 @@ class Where:
         """Has this run wherever the other one runs?"""
         return self.under <= other.under and self.wanted >= other.wanted
 
+    def inside(self, other: Where) -> Where:
+        """Where both run."""
+        return Where(self.under | other.under, self.wanted & other.wanted)
+
 
 @dataclass
 class _Known:
@@ -69,8 +74,14 @@ class _Known:
         self.assigned.setdefault(name, []).append(where)
 
     def rooms(self, name: str) -> list[str]:
-        """The rooms that are read where a name is: a dictionary's are those of its entries."""
-        return [r for r in self.room if r == name or (isinstance(r, Entry) and r.table == name)]
+        """The rooms that are read where a name is: a dictionary's are those of its entries, a part's that of which it is one."""
+        names = {name, *self.views.get(name, ())}
+        return [r for r in sorted(self.room) if r in names or (isinstance(r, Entry) and r.table in names)]
+
+    def keyed(self, x: Entries) -> dict[Entry, list[Where]]:
+        """The entries that a loop over a dictionary sets in another one, and where those that it goes over are assigned."""
+        entries = [n for n in self.assigned if isinstance(n, Entry) and n.table == x.names_of]
+        return {Entry(x.table, n.key): self.assigned[n] for n in entries}
 
     def is_filled(self, room: str, reader: Where) -> bool:
         whole = self.filled.get(room.table, []) if isinstance(room, Entry) else []
@@ -84,7 +95,12 @@ class _Known:
 
     def fill(self, names: frozenset[str], where: Where) -> None:
         for n in names.union(*(self.views.get(n, frozenset()) for n in names)):
-            self.filled.setdefault(n, []).append(where)
+            if isinstance(n, Entries):
+                for one, places in self.keyed(n).items():
+                    self.assigned.setdefault(one, []).extend(map(where.inside, places))
+                    self.filled.setdefault(one, []).extend(map(where.inside, places))
+            else:
+                self.filled.setdefault(n, []).append(where)
 
 
 def gate_launches(f: Function) -> None:
@@ -118,8 +134,10 @@ def _check(name: str, body: Body, where: Where, known: _Known) -> None:
             case Wanted(wanted, inside):
                 _check(name, inside, Where(where.under, where.wanted & wanted), known)
             case For(_, over, inside, tensors):
-                known.views |= dict.fromkeys(tensors, over.names)
+                outside = known.views
+                known.views = outside | dict.fromkeys(tensors, over.names)
                 _check(name, inside, where, known)
+                known.views = outside
 
 
 def _there(found: list[Where], reader: Where) -> bool:
@@ -159,7 +177,7 @@ def _assign(x: Statement, where: Where, known: _Known) -> None:
                 own = Entry(name, y.name if isinstance(y, Alloc) else y.names[0])
                 (known.make_room if isinstance(y, Alloc) else known.assign)(own, where)
         case Do(stores=stores):
-            known.filled_tables |= stores  # of a dictionary, entries that only a run knows
+            known.filled_tables |= {n for n in stores if not isinstance(n, Entry | Entries)}
         case Free(names):
             for n in names:
                 known.assigned.pop(n, None)
@@ -184,6 +202,8 @@ def _loads(x: Statement, where: Where) -> list[tuple[str, Where]]:
             return [use for use in _uses(x, where) if use[0] in x.loads - x.stores]
         case Do(_, stores) if stores:
             return [use for use in _uses(x, where) if use[0] not in stores]
+        case For(tensors=tensors) if not tensors:  # else a part is loaded where the body reads it
+            return _uses(x, where)
         case If() | For() | Set(in_place=True) | Alloc() | Define():
             return []
     return _uses(x, where)

@@ -15,7 +15,7 @@ from functools import cache
 import sympy
 
 from ..ir.evaluate import PRIME
-from ..ir.functions import FINITE_EXP, KEEP_ZERO, RECIPROCAL
+from ..ir.functions import FINITE, FINITE_EXP, KEEP_ZERO, RECIPROCAL
 
 
 class Undefined:
@@ -97,6 +97,8 @@ def residue_of_function(name: str, x: int) -> int:
         return 0
     if name == RECIPROCAL:
         return inverse(x)
+    if name == FINITE:
+        return x
     return residue(_some(name, x))
 
 
@@ -110,6 +112,8 @@ def function_value(name: str, x: Fraction) -> Fraction:
         return x
     if name == RECIPROCAL:
         return 1 / x
+    if name == FINITE:
+        return x
     return _some(name, residue(x))
 
 

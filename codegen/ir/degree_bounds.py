@@ -11,7 +11,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from .functions import RECIPROCAL
+from .functions import FINITE, RECIPROCAL
 
 
 class Degrees:
@@ -43,6 +43,8 @@ class Degrees:
     def fn(self, name: str, a: np.ndarray) -> np.ndarray:
         if name == RECIPROCAL:
             return self.pow(a, Fraction(-1))
+        if name == FINITE:
+            return a
         a = _complex(a)
         return np.asarray(a.real + a.imag + 1 + 0j)
 

@@ -15,7 +15,8 @@ from .expr import Node, add, fn, mul, number, power
 
 RECIPROCAL = "reciprocal"  # 1 / x in slopes of roots; 0 at 0, where a root has none, and where it would be infinite
 FINITE_EXP = "finite_exp"  # exp in slopes of what is flat where exp would be infinite: 0 times it is 0
-_LARGEST = "1e30"  # of it: what it is multiplied by leaves it finite
+FINITE = "finite"  # what is no larger than a float either way, of products of such slopes
+_LARGEST = "1e30"  # of them: what they are multiplied by leaves them finite
 
 # Triton has no tanh and log1p of its own. Near 0 tanh is Cephes' polynomial; log1p(e) is e log(u) / (u - 1), u = 1 + e.
 _TRITON_TANH = (
@@ -156,11 +157,20 @@ TABLE = {
             f"torch.exp({{}}).clamp(max={_LARGEST})",
             f"tl.minimum(tl.exp({{}}), {_LARGEST}, propagate_nan=tl.PropagateNan.ALL)",
         ),
+        Function(
+            FINITE,
+            None,
+            lambda x: x,
+            lambda x: max(min(x, mpmath.mpf(_LARGEST)), -mpmath.mpf(_LARGEST)),
+            f"({{}}).clamp(-{_LARGEST}, {_LARGEST})",
+            f"tl.maximum(tl.minimum({{}}, {_LARGEST}, propagate_nan=tl.PropagateNan.ALL), -{_LARGEST}, "
+            "propagate_nan=tl.PropagateNan.ALL)",
+        ),
     )
 }
 
 KEEP_ZERO = frozenset(
-    f"tanh sin relu abs erf sign step {RECIPROCAL}".split()
+    f"tanh sin relu abs erf sign step {RECIPROCAL} {FINITE}".split()
 )  # f(0) = 0: sums over what lies beyond an end need no mask
 
 

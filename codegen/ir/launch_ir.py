@@ -40,7 +40,17 @@ class Entry(str):
         return super().__new__(cls, f'{table}["{key}"]')
 
     def __init__(self, table: str, key: str) -> None:
-        self.table = table
+        self.table, self.key = table, key
+
+
+class Entries(str):
+    """What stands for the entries of a dictionary that have the names of another one's, where a loop over that assigns them."""
+
+    def __new__(cls, table: str, names_of: str) -> Entries:
+        return super().__new__(cls, f"{table}[names of {names_of}]")
+
+    def __init__(self, table: str, names_of: str) -> None:
+        self.table, self.names_of = table, names_of
 
 
 def entry(table: str, key: str) -> Expr:
@@ -194,7 +204,7 @@ class Update:
 @dataclass(frozen=True)
 class Do:
     """What assigns no name: an entry is set, or a function called for what it does. `stores`: names of room that it
-    stores to, each time to a part of its own."""
+    stores to, each time to a part of its own, or `Entries`, where a loop sets one at a time."""
 
     text: Expr
     stores: frozenset[str] = frozenset()
@@ -233,7 +243,8 @@ class Wanted:
 
 @dataclass(frozen=True)
 class For:
-    """for names in over; `tensors` are those of them that are parts of the tensors in `over`, the others are words."""
+    """for names in over; `tensors` are those of them that are parts of the tensors in `over`, or entries of a dictionary
+    there; the others are words, or what a function in `over` makes of tensors."""
 
     names: tuple[str, ...]
     over: Expr

@@ -68,7 +68,7 @@ __elsewhere__ |= dict.fromkeys(
     ["layers", "DeltaNet", "GatedDeltaNet", "KimiDeltaAttention", "GatedLinearAttention", "Mamba2"],
     f"layers are in {__name__}_layers",
 )
-THEIRS = {"log_lam": "g", "log_alpha": "g or gk", "log_beta": "gv", "log_gamma": "g_gamma"}  # by names of our ops
+THEIRS = {"log_lam": "g", "log_alpha": "g", "log_beta": "gv", "log_gamma": "g_gamma"}  # by names of our ops
 PER_HEAD = {"log_gamma", "lamb"}  # arguments without a time axis
 
 Result = tuple[Tensor, Any]
@@ -114,7 +114,8 @@ def chunk_gla(
     **options: Any,
 ) -> Result:
     """S_t = diag(exp(g_t)) S_{t-1} + k_t v_t^T, g [B, T, H, K]: `gated_linear_attention`. Options: state_v_first, cu_seqlens."""
-    return fused_recurrent_gla(q, k, v, g, None, scale, initial_state, output_final_state, **options)
+    decay = {"log_alpha": g}
+    return _run("gla", "gated_linear_attention", q, k, v, decay, scale, initial_state, output_final_state, options)
 
 
 def fused_recurrent_gla(
@@ -139,7 +140,7 @@ def fused_recurrent_gla(
         op, decay = "gated_linear_attention", {"log_alpha": gk}
     elif gv is not None:
         op, decay = "value_decay_attention", {"log_beta": gv}
-    return _run("gla", op, q, k, v, decay, scale, initial_state, output_final_state, options)
+    return _run("gla", op, q, k, v, decay, scale, initial_state, output_final_state, options, "gk")
 
 
 def chunk_retention(
@@ -290,13 +291,15 @@ def fused_recurrent_gated_delta_rule(
     if use_gate_in_kernel:
         g = _gate(what, g, A_log, dt_bias, None)
     given = {"beta": _beta(what, v, beta, use_beta_sigmoid_in_kernel, allow_neg_eigval)}
-    op = "delta_rule"
+    op, called = "delta_rule", "g"
     if gk is not None:
-        op, given["log_alpha"] = "kimi_delta_attention", gk if g is None else gk + g.unsqueeze(-1)
+        op, given["log_alpha"], called = "kimi_delta_attention", gk, "gk"
+        if g is not None:
+            given["log_alpha"], called = _both(what, gk, g), "gk + g"
     elif g is not None:
         op, given["log_alpha"] = "gated_delta_rule", g
     options["l2norm"] = use_qk_l2norm_in_kernel
-    return _run(what, op, q, k, v, given, scale, initial_state, output_final_state, options)
+    return _run(what, op, q, k, v, given, scale, initial_state, output_final_state, options, called)
 
 
 def chunk_kda(
@@ -444,8 +447,14 @@ def _run(
     initial_state: Any,
     output_final_state: bool,
     options: dict[str, Any],
+    log_alpha: str = THEIRS["log_alpha"],
 ) -> Result:
-    """Call our op; what it gets in their conventions becomes ours, and what it returns theirs again."""
+    """Call our op; what it gets in their conventions becomes ours, and what it returns theirs again. `log_alpha` is what the
+    decay of that name is called in the function that was called."""
+    theirs = THEIRS | {"log_alpha": log_alpha}
+    for n, x in ({"q": q, "k": k, "v": v} | others).items():
+        if not isinstance(x, Tensor):
+            raise ArgumentError(f"{what}: {theirs.get(n, n)} must be a tensor, got {type(x).__name__}")
     options = _understood(what, options)
     starts, reverse, v_first = (options.get(n) for n in ("cu_seqlens", "reverse", "state_v_first"))
     scale = k.shape[-1] ** -0.5 if scale is None else scale
@@ -470,11 +479,11 @@ def _run(
     if step and v.shape[1] == 1 and not extra and quiet:  # generation
         wide = _float32(state)
         now = {n: x if n in PER_HEAD else x.squeeze(1) for n, x in given.items()}
-        o, last = _called(lambda: step(wide, **now), v_first)
+        o, last = _called(lambda: step(wide, **now), v_first, theirs)
         o, last = o.unsqueeze(1), last if output_final_state else None
     else:
         extra |= {"initial_state": state, "output_final_state": output_final_state}
-        o, last = _called(lambda: function(**given, **extra), v_first)
+        o, last = _called(lambda: function(**given, **extra), v_first, theirs)
     if reverse:
         o = o.flip(1)
     if last is not None:
@@ -483,7 +492,16 @@ def _run(
     return o, last
 
 
-def _called(call: Callable[[], Result], v_first: object) -> Result:
+def _both(what: str, gk: Tensor, g: Tensor) -> Tensor:
+    """The decay of each channel and that of all of them, as one."""
+    if g.dim() != 3 or gk.shape[:-1] != g.shape:
+        raise ArgumentError(
+            f"{what}: gk must have the axes of g, then the channels of keys, got gk {list(gk.shape)} and g {list(g.shape)}"
+        )
+    return gk + g.unsqueeze(-1)
+
+
+def _called(call: Callable[[], Result], v_first: object, theirs: dict[str, str]) -> Result:
     """What a call of our op returns. What is wrong with its arguments is told with their names in the other library."""
     if torch.compiler.is_compiling():
         return call()
@@ -491,7 +509,7 @@ def _called(call: Callable[[], Result], v_first: object) -> Result:
         return call()
     except ArgumentError as error:
         said = str(error)
-        also = [f"{n} is {x} here" for n, x in THEIRS.items() if n in said]
+        also = [f"{n} is {x} here" for n, x in theirs.items() if n in said]
         if v_first and "initial_state" in said:
             also.append("with state_v_first the last two axes of what is given are exchanged first")
         raise ArgumentError("; ".join([said, *also])) from None

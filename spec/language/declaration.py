@@ -8,7 +8,9 @@ from chunkform.errors import AttributeError_, SpecError, nearest, page_of
 from chunkform.methods import Methods
 
 from .names import spec_name
-from .source import caller
+from .source import caller, wrote
+
+SETTABLE = ("doc", "source")
 
 
 class Declared(list[Any]):
@@ -65,6 +67,37 @@ class Declaration(Methods):
         known = [x for x in dir(type(self)) if not x.startswith("_") and callable(getattr(type(self), x))]
         given = f"; a quantity is what declared it returned, as in `{name} = r.inputs({name!r})`"
         raise AttributeError_(f"{article} {self.noun} has no {name!r}{nearest(name, known) or given}", caller())
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name.startswith("_") or not self._told(name):
+            super().__setattr__(name, value)
+        elif name not in SETTABLE:
+            raise AttributeError_(self._unsettable(name), caller())
+        elif not isinstance(value, str):
+            raise SpecError(f"the {name} of {self.name} must be a string, got {value!r}", caller())
+        else:
+            super().__setattr__(name, value)
+
+    def __delattr__(self, name: str) -> None:
+        if self._told(name):
+            raise AttributeError_(self._unsettable(name), caller())
+        super().__delattr__(name)
+
+    def _told(self, name: str) -> bool:
+        """Is a name set or deleted by a spec, of a kind of this language? The language and the compiler set what they like."""
+        return wrote(2) and type(self).__module__.partition(".")[0] == __name__.partition(".")[0]
+
+    def _unsettable(self, name: str) -> str:
+        article = "an" if self.noun[0] in "aeiou" else "a"
+        if callable(getattr(type(self), name, None)):
+            return (
+                f"{name} of {article} {self.noun} can't be set: it is a method, which is called, as in `r.{name}(..)`"
+            )
+        if name in vars(self):
+            return f"{name} of {article} {self.noun} can't be set: what is declared goes there by itself"
+        return (
+            f"{article} {self.noun} has no {name!r} that can be set{nearest(name, SETTABLE) or ', but doc and source'}"
+        )
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r})"

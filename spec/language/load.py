@@ -8,8 +8,11 @@ import inspect
 import os
 import re
 import sys
+import threading
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any, TypeVar
@@ -25,6 +28,7 @@ from .source import Source
 CATALOGUE = Path(__file__).resolve().parent.parent
 PUBLISHED = CATALOGUE / "published"
 Kind = TypeVar("Kind", bound=Declaration)
+ENDINGS = ("_exit", "abort", "execv", "execve")  # other functions of os that end the process call these
 
 
 def load(path: str | os.PathLike) -> list[Any]:
@@ -48,10 +52,11 @@ def executed(path: str | os.PathLike, run: Callable[[ModuleType, Path], None] | 
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
-        if run is None:
-            spec.loader.exec_module(module)
-        else:
-            run(module, file)
+        with _kept_alive():
+            if run is None:
+                spec.loader.exec_module(module)
+            else:
+                run(module, file)
     except (ChunkformError, KeyboardInterrupt):
         raise
     except BaseException as error:  # SystemExit and whatever else a file may raise
@@ -64,6 +69,27 @@ def executed(path: str | os.PathLike, run: Callable[[ModuleType, Path], None] | 
             raise LoadError("isn't text that Python reads: a spec is a file of Python, in UTF-8", place) from error
         raise LoadError(f"{type(error).__name__}: {_told(error)}{_hint(error, str(place))}", place) from error
     return module
+
+
+@contextmanager
+def _kept_alive() -> Iterator[None]:
+    """Inside, what would end the process at once, without a word, ends no more than the file that calls it."""
+    own = os.getpid(), threading.get_ident()
+    before = {name: getattr(os, name) for name in ENDINGS if hasattr(os, name)}
+
+    def instead(name: str, *words: object) -> None:
+        if (os.getpid(), threading.get_ident()) != own:  # another thread's, or a process that it has forked
+            before[name](*words)
+            return
+        raise SystemExit(f"os.{name}({', '.join(map(repr, words))})")
+
+    try:
+        for name in before:
+            setattr(os, name, partial(instead, name))
+        yield
+    finally:
+        for name, function in before.items():
+            setattr(os, name, function)
 
 
 class _AsItIs(importlib.machinery.SourceFileLoader):

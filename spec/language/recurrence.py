@@ -15,7 +15,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 import sympy
 
@@ -95,6 +95,14 @@ class State:
 
     def __repr__(self) -> str:
         return self.name
+
+
+def _refuse_to_set(self: State, name: str, *_: object) -> NoReturn:
+    text = f"{self.name}.{name} can't be set: write r.update({self.name}, ..), and initial=.. where it is declared"
+    raise AttributeError_(text, caller())
+
+
+State.__setattr__ = State.__delattr__ = _refuse_to_set  # type: ignore[method-assign, assignment]
 
 
 @dataclass(frozen=True)

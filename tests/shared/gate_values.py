@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 import chunkform
-from chunkform.spec.language import Recurrence, exp, sigmoid, softplus, sqrt, tanh
+from chunkform.spec.language import Recurrence, apply, diag, exp, sigmoid, softplus, sqrt, tanh
 
 FAR = (
     -1e30,
@@ -56,6 +56,21 @@ SPELLINGS: dict[str, Gate] = {
     "1 - exp(-exp(g))": (lambda g: 1 - exp(-exp(g)), lambda g: -m.expm1(-m.exp(g))),
     "exp(-3 exp(2 g))": (lambda g: exp(-3 * exp(2 * g)), lambda g: m.exp(-3 * m.exp(2 * g))),
     "exp(-exp(g) softplus(g))": (lambda g: exp(-exp(g) * softplus(g)), lambda g: m.exp(-m.exp(g) * m.log1p(m.exp(g)))),
+    "exp(-g^4)": (lambda g: exp(-(g**4)), lambda g: m.exp(-(g**4))),
+    "exp(-exp(exp(g)))": (lambda g: exp(-exp(exp(g))), lambda g: m.exp(-m.exp(m.exp(min(g, 6))))),
+    "exp(-softplus(softplus(g)^3))": (
+        lambda g: exp(-softplus(softplus(g) ** 3)),
+        lambda g: 1 / (1 + m.exp(m.log1p(m.exp(g)) ** 3)),
+    ),
+    "sigmoid(-exp(g) softplus(g))": (
+        lambda g: sigmoid(-exp(g) * softplus(g)),
+        lambda g: 1 / (1 + m.exp(m.exp(g) * m.log1p(m.exp(g)))),
+    ),
+    "1 / (1 + exp(g) softplus(g))": (
+        lambda g: 1 / (1 + exp(g) * softplus(g)),
+        lambda g: 1 / (1 + m.exp(g) * m.log1p(m.exp(g))),
+    ),
+    "exp(-1 / g^2)": (lambda g: exp(-1 / (g**2)), lambda g: m.exp(-1 / g**2) if g else g),
     "exp(-softplus(g))": (lambda g: exp(-softplus(g)), lambda g: 1 / (1 + m.exp(g))),
     "sigmoid(g)^2": (lambda g: sigmoid(g) ** 2, lambda g: 1 / (1 + m.exp(-g)) ** 2),
     "sqrt(sigmoid(g))": (lambda g: sqrt(sigmoid(g)), lambda g: 1 / m.sqrt(1 + m.exp(-g))),
@@ -99,7 +114,23 @@ def factors(names: tuple[str, ...]) -> Recurrence:
     return r
 
 
-PLACES = {"decays": decays, "factors": factors}
+def matrices(names: tuple[str, ...]) -> Recurrence:
+    """Each gate is the decay of a matrix: by turns of the whole of it, and of each channel."""
+    r = Recurrence("far_matrices")
+    d, e = r.dims("d e")
+    k, v = r.inputs("k", d), r.inputs("v", e)
+    for n, name in enumerate(names):
+        S = r.state(f"S{n}", d, e)
+        if n % 2:
+            decayed = diag(apply(SPELLINGS[name][0], r.inputs(f"g{n}", d))) * S.prev
+        else:
+            decayed = SPELLINGS[name][0](r.inputs(f"g{n}")) * S.prev
+        r.update(S, decayed + k * v.T)
+        r.output(f"o{n}", S.next.T * k)
+    return r
+
+
+PLACES = {"decays": decays, "factors": factors, "matrices": matrices}
 
 
 def off(place: str, names: tuple[str, ...] = tuple(SPELLINGS), device: str = "cpu") -> list[str]:
@@ -108,7 +139,8 @@ def off(place: str, names: tuple[str, ...] = tuple(SPELLINGS), device: str = "cp
     one = torch.ones(len(FAR), 3, 1, 1, device=device)
     g = torch.full((len(FAR), 3, 1), USUAL, device=device)
     g[:, 1, 0] = torch.tensor(FAR, device=device)
-    gates = [g.clone().requires_grad_() for _ in names]
+    of_channels = [place == "matrices" and n % 2 == 1 for n in range(len(names))]
+    gates = [g.reshape(*g.shape, *([1] if channel else [])).clone().requires_grad_() for channel in of_channels]
     *outputs, _ = op(one, one, *gates)
     sum(x.sum() for x in outputs).backward()
     shown = [x.detach().reshape(len(FAR), 3).cpu() for x in outputs]
@@ -137,7 +169,7 @@ def expected(place: str, names: tuple[str, ...], far: float) -> tuple[list[list[
     arguments = [mpmath.mpf(float(torch.tensor(float(x)))) for x in arguments]
     values = [[SPELLINGS[n][1](x) for x in arguments] for n in names]
     slopes = [[_slope(SPELLINGS[n][1], x) for x in arguments] for n in names]
-    if place == "decays":
+    if place != "factors":
         made = [_decayed(f, df) for f, df in zip(values, slopes, strict=True)]
         return [o for o, _ in made], [dg for _, dg in made]
     states = _states([mpmath.mpf(1) / 2] * 3, values[0])

@@ -45,8 +45,8 @@ def changed(r: Recurrence, change: Change, of_lets: Change | None = None) -> Rec
     def all_of(equations: list[Equation], f: Change) -> list[Equation]:
         return [dataclasses.replace(x, term=f(x.term)) for x in equations]
 
-    new.lets = all_of(r.lets, of_lets or change)
-    new.updates, new.outputs = all_of(r.updates, change), all_of(r.outputs, change)
+    lets = all_of(r.lets, of_lets or change)
+    vars(new).update(lets=lets, updates=all_of(r.updates, change), outputs=all_of(r.outputs, change))
     return new
 
 
@@ -60,7 +60,7 @@ def inlined(r: Recurrence) -> Recurrence:
     for x in r.lets:
         known[x.name] = spelled(x.term)
     new = changed(r, spelled)
-    new.lets = []
+    vars(new)["lets"] = []
     return new
 
 
@@ -75,8 +75,9 @@ def transposed(r: Recurrence) -> Recurrence:
         return x
 
     new = changed(r, lambda term: mapped(term, leaf))
-    new.states = [dataclasses.replace(s, dims=s.dims[::-1], initial=_turned(s.initial, s)) for s in r.states]
-    new.updates = [dataclasses.replace(x, term=_turned(x.term, _state(r, x.name))) for x in new.updates]
+    states = [dataclasses.replace(s, dims=s.dims[::-1], initial=_turned(s.initial, s)) for s in r.states]
+    updates = [dataclasses.replace(x, term=_turned(x.term, _state(r, x.name))) for x in new.updates]
+    vars(new).update(states=states, updates=updates)
     return new
 
 
@@ -173,7 +174,7 @@ def by_logarithms(r: Recurrence) -> Recurrence:
         return exp(symbol_of(f"{name}s", _kind(decays[name]), decays[name].dims, r.owner)) if name in decays else x
 
     new = changed(r, lambda term: mapped(term, leaf))
-    new.variables = [
+    vars(new)["variables"] = [
         dataclasses.replace(v, name=f"{v.name}s", kind=_kind(v), domain=(None, Fraction(0))) if v.name in decays else v
         for v in r.variables
     ]
@@ -187,7 +188,7 @@ def _kind(v: Variable) -> str:
 def named(r: Recurrence) -> Recurrence:
     """With a name for each vector that is read of a state."""
     new = copy.copy(r)
-    new.lets, new.updates, new.outputs = list(r.lets), [], []
+    vars(new).update(lets=list(r.lets), updates=[], outputs=[])
     known: dict[Matrix, Matrix] = {}
 
     def node(x: Matrix) -> Matrix:

@@ -98,8 +98,8 @@ def gate_decays(step: StepProgram, decayed: StepProgram, decays: dict[Node, Node
         for old, new in decays.items():
             least = maximum(old, SMALLEST) if any(y is SMALLEST for y in walk(new)) else old  # as float32 has it
             was, is_now = (evaluate(x, env, far, sizes) for x in (least, new))
-            share = far.mul(is_now, far.pow(was, Fraction(-1)))
-            yield f"the decay {new!r} over {old!r}", share, far.pow(share, Fraction(0))
+            over = far.pow(np.where(was == 0, 1, was), Fraction(-1))  # beside a diagonal both are 0
+            yield f"the decay {new!r} over {old!r}", far.mul(is_now, over), far.mul(was, over)
 
     return compare("decays", "decays in forms that lose nothing are what the step multiplies by", step, check)
 

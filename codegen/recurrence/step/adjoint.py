@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from itertools import permutations
-from math import inf
 
 from chunkform.errors import FunctionError
 
@@ -26,23 +26,18 @@ from ...ir.expr import (
     factors_of,
     fn,
     leaf,
-    leaf_names,
     maximum,
     mul,
     power,
-    rebuild,
     rename,
     replace,
     terms_of,
     total,
     walk,
 )
-from ...ir.functions import FINITE_EXP, RECIPROCAL, TABLE
-from ...ir.ranges import Ranges
+from ...ir.functions import RECIPROCAL, TABLE
 from ...ir.step_program import StateVar, StepProgram, Var
-from .decays import known_range
-
-SMALL_RANGE = frozenset("exp expm1 sigmoid logsigmoid softplus tanh erf".split())  # functions that are, towards an end
+from .finite_slopes import FiniteSlopes
 
 
 @dataclass(frozen=True)
@@ -126,8 +121,8 @@ def _reverse(forward: StepProgram, seeds: dict[Node, list[Node]]) -> dict[Node, 
     order = list(walk(*forward.updates.values(), *forward.outputs.values()))
     pending = {x: list(parts) for x, parts in seeds.items()}
     gradients: dict[Node, Node] = {}
-    copies, below = _copies(forward, order), {a for x in order if _may_be_flat(x) for a in walk(x.args[0])}
-    finite = _finite_slopes(forward, below)
+    rules = partial(_derivatives, forward=forward)
+    copies, finite = _copies(forward, order), FiniteSlopes(forward, order)
     for x in reversed(order):
         g = _uncancelled(add(*pending.pop(x))) if x in pending else ZERO
         if x in copies and g is not ZERO:
@@ -137,47 +132,11 @@ def _reverse(forward: StepProgram, seeds: dict[Node, list[Node]]) -> dict[Node, 
         gradients[x] = g
         if g is ZERO:
             continue
-        parts = _with_slopes(x, g, finite, forward) if x in below else _derivatives(x, g, forward)
+        parts = finite.gradients(x, g, rules) if x in finite.below else rules(x, g)
         for arg, part in zip(x.args, parts, strict=True):
             part = total(part, *(set(part.axes) - set(arg.axes)))
             pending.setdefault(arg, []).append(part)
     return gradients
-
-
-def _finite_slopes(forward: StepProgram, below: set[Node]) -> dict[Node, Node]:
-    """Exponentials of inputs that may be infinite, in what is flat there: the slope of `exp(-exp(x))` is zero times one, and
-    zero. A state or a parameter as large has left all numbers behind anyway."""
-    ranges = Ranges(lambda x: known_range(forward, x))
-    found = [x for x in below if x.op == "fn" and x.attrs[0] == "exp" and _of_inputs(x, forward)]
-    return {x: fn(FINITE_EXP, x.args[0]) for x in found if ranges(x.args[0]).high == inf}
-
-
-def _of_inputs(x: Node, forward: StepProgram) -> bool:
-    """Is it made of inputs, and of no state, nor of what another part of the step makes of one?"""
-    made = {("input", v.name) for v in forward.variables if v.handed}
-    kinds = {kind for kind, _ in leaf_names(x)}
-    return "input" in kinds and "state" not in kinds and not leaf_names(x) & made
-
-
-def _may_be_flat(x: Node) -> bool:
-    return x.attrs[0] in SMALL_RANGE if x.op == "fn" else x.op == "pow" and x.attrs[0] < 0
-
-
-def _with_slopes(x: Node, g: Node, finite: dict[Node, Node], forward: StepProgram) -> list[Node]:
-    """The derivatives of x, with finite slopes. The gradient that they are multiplied by stays as it is: it may be a state's."""
-    gradient = leaf("gradient", "of what x is", g.axes)
-    own = _derivatives(x, gradient, forward)
-    ways = zip(_derivatives(x, g, forward), own, (_with(p, finite) for p in own), strict=True)
-    return [part if kept == slope else replace(slope, {gradient: g}) for part, kept, slope in ways]
-
-
-def _with(g: Node, finite: dict[Node, Node]) -> Node:
-    """g with these in terms and factors; what a function is applied to stays as it is."""
-    if not finite:
-        return g
-    if g in finite:
-        return finite[g]
-    return rebuild(g, [_with(a, finite) for a in g.args]) if g.op in ("add", "mul", "sum", "expand") else g
 
 
 def _uncancelled(g: Node) -> Node:

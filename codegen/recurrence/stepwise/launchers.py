@@ -14,6 +14,7 @@ from ...ir.launch_ir import (
     Call,
     Define,
     Do,
+    Entries,
     Entry,
     Expr,
     For,
@@ -114,11 +115,12 @@ def steps_backward(c: Compiled, name: str, k: Made, rows: Made | None) -> Functi
     body += [Alloc(Entry("moment", x["key"]), _shape(x), None, like=LIKE) for x in (rows["moment"] if rows else ())]
     tiled, whole = f"warps_for({k['entries']})", _warps(k, "whole_warps({})", "warps_for({})")
     body += _launched(c, k, rows, "sequential_backward", tiled if k["tiled"] else whole)
-    body.append(_each(("name", "sums"), "partial_sums", "gradients[name] = sums.sum(0)"))
+    summed = Do(Expr("gradients[name] = sums.sum(0)", frozenset({"sums"})), frozenset({Entries("gradients", "partial_sums")}))
+    body.append(For(("name", "sums"), py("{}.items()", ref("partial_sums")), (summed,), ("sums",)))
     if depends_on_parameters(c):
         through = py("torch_start_gradients(given, states, constants, {})", ref("initial_gradients"))
-        added = Do(Expr("gradients[name] = gradients[name] + gradient", frozenset({"gradients"})))
-        body.append(For(("name", "gradient"), py("{}.items()", through), (added,), ("gradient",)))
+        added = Do(Expr("gradients[name] = gradients[name] + gradient", frozenset({"gradients", "gradient"})))
+        body.append(For(("name", "gradient"), py("{}.items()", through), (added,)))
     for x in k["per_head"]:
         total = entry("gradients", x["key"])
         body.append(Do(py("{} = {}.sum(0)", total, total)))
@@ -178,11 +180,6 @@ def _part(x: Made) -> Alloc:
 
 def _incoming(table: str, x: Made) -> Expr:
     return py('incoming({}.get("{}"), {}, {})', table, x["key"], x["shape"], LIKE)
-
-
-def _each(names: tuple[str, str], table: str, text: str) -> For:
-    each = Do(Expr(text, frozenset({table, "gradients"})), frozenset({"gradients"}))
-    return For(names, py("{}.items()", ref(table)), (each,), names[1:])
 
 
 # --- launches -------------------------------------------------------------------------------------------------------

@@ -319,7 +319,7 @@ def _through_start(form: _Form) -> Body:
         return ()
     over = py("torch_start_gradients(given, states, constants, {}).items()", ref("initial_gradients"))
     added = Do(Expr("gradients[name] += gradient", frozenset({"gradients", "gradient"})))
-    return (For(("name", "gradient"), over, (added,), ("gradient",)),)
+    return (For(("name", "gradient"), over, (added,)),)
 
 
 def _summed(v: Var) -> Statement:

@@ -60,6 +60,9 @@ def refused(result, code: int, *parts: str) -> None:
     [
         ("raise SystemExit(0)", 2, "a spec declares, and doesn't end the program"),
         ("import sys; sys.exit('bye')", 2, "bye: a spec declares"),
+        ("import os; os._exit(0)", 2, "os._exit(0): a spec declares, and doesn't end the program"),
+        ("from os import abort; abort()", 2, "os.abort(): a spec declares"),
+        ("import os; os.execl('/bin/true', 'true')", 2, "os.execv('/bin/true', ('true',)): a spec declares"),
         ("raise BaseException('odd')", 2, "BaseException: odd"),
         ("raise KeyboardInterrupt", 130, "interrupted"),
         ("x = (", 2, "SyntaxError"),

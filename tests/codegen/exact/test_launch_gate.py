@@ -6,7 +6,26 @@ import pytest
 
 from chunkform.codegen.commands.kinds import kind_of
 from chunkform.codegen.exact.launch_gate import gate_launches
-from chunkform.codegen.ir.launch_ir import Alloc, Do, Function, If, Launch, Set, Table, statements
+from chunkform.codegen.ir.launch_ir import (
+    Alloc,
+    Do,
+    Entries,
+    Entry,
+    Expr,
+    For,
+    Function,
+    If,
+    Launch,
+    Return,
+    Set,
+    Statement,
+    Table,
+    entry,
+    joined,
+    py,
+    ref,
+    statements,
+)
 from chunkform.codegen.printing.code_passes import passes
 from chunkform.errors import GateError
 from chunkform.spec.language import find
@@ -102,3 +121,37 @@ def test_solves_load_what_was_stored_and_programs_have_places_of_their_own(funct
 
 def any_room(f: Function) -> bool:
     return any(isinstance(x, Alloc) for x in f.body)
+
+
+def test_a_loop_over_a_dictionary_sets_the_entries_of_its_names_and_no_others():
+    """A room beside those is refused where nothing stores it, and so is a part that nothing has stored."""
+    parts, gradients = ref("parts"), ref("gradients")
+    each = Do(Expr("gradients[name] = part.sum(0)", frozenset({"part"})), frozenset({Entries("gradients", "parts")}))
+    loop = For(("name", "part"), py("{}.items()", parts), (each,), ("part",))
+    tables = Set(("parts", "gradients"), Expr("{}, {}"), empty=True)
+    room = Alloc(Entry("parts", "k"), Expr("8"), None, like=Expr("x"))
+    beside = Alloc(Entry("gradients", "w"), Expr("8"), None, like=Expr("x"))
+    both = joined([entry("parts", "k"), entry("gradients", "w")])
+    stores = Do(py("fill({})", both), frozenset({entry("parts", "k").text, entry("gradients", "w").text}))
+    half = Do(py("fill({})", entry("parts", "k")), frozenset({entry("parts", "k").text}))
+
+    def made(*body: Statement) -> Function:
+        return Function("f", "(x)", "", (tables, room, *body, loop, Return(gradients)), frozenset({"k"}))
+
+    gate_launches(made(half))
+    gate_launches(made(beside, stores))
+    for body, said in (((), r"part is read by .*no launch has stored it"), ((beside, half), "gradients is read by")):
+        with pytest.raises(GateError, match=said):
+            gate_launches(made(*body))
+    with pytest.raises(GateError, match="isn't assigned before"):
+        gate_launches(replace(made(half), body=(tables, room, half, loop, Return(entry("gradients", "w")))))
+
+
+def test_what_a_loop_goes_over_is_stored_before():
+    """Where a function makes it of tensors, these are read there."""
+    room = Alloc("ends", Expr("8"), None, like=Expr("x"))
+    loop = For(("name", "gradient"), py("{}.items()", py("through({})", ref("ends"))), (Do(Expr("pass")),))
+    stored = Do(py("fill({})", ref("ends")), frozenset({"ends"}))
+    gate_launches(Function("f", "(x)", "", (room, stored, loop), frozenset({"k"})))
+    with pytest.raises(GateError, match=r"ends is read by .*no launch has stored it"):
+        gate_launches(Function("f", "(x)", "", (room, loop), frozenset({"k"})))

@@ -10,7 +10,7 @@ import pytest
 import torch
 from shared.ends import SPECS, Parts, errors
 from shared.forked import script
-from shared.gate_values import SPELLINGS, off
+from shared.gate_values import PLACES, SPELLINGS, off
 
 from chunkform.codegen.commands.compile import compile_op
 from chunkform.codegen.recurrence.normal_form.form import NotAffine
@@ -110,6 +110,7 @@ def test_states_whose_channels_are_multiplied_by_numbers_are_one_stratum() -> No
             "factors",
             ("exp(-exp(g))", "1 - exp(-exp(g))", "sqrt(sigmoid(g))", "1 / (2 + exp(g))", "exp(g) / (1 + exp(g))"),
         ),
+        ("matrices", ("exp(-exp(g) softplus(g))", "exp(g) / (1 + exp(g))", "exp(-g^4)")),
     ],
 )
 def test_a_gate_far_out_is_at_its_limit_and_so_is_its_gradient(place: str, names: tuple[str, ...]) -> None:
@@ -117,6 +118,6 @@ def test_a_gate_far_out_is_at_its_limit_and_so_is_its_gradient(place: str, names
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("place", ["decays", "factors"])
+@pytest.mark.parametrize("place", PLACES)
 def test_every_spelling_of_a_gate_far_out(place: str) -> None:
     assert off(place, tuple(SPELLINGS)) == []

@@ -326,7 +326,28 @@ MISTAKES = [
     (lambda q, k, v: fla.parallel_attn(q, k, v, window_size=4), "attn: window_size isn't supported"),
     (lambda q, k, v: fla.chunk_mesa_net(q, k, v, *[q] * 3, max_CG_iteration=9), "got max_CG_iteration = 9; compile"),
     (lambda q, k, v: fla.chunk_delta_rule(q, k, v, gate(V)), r"delta_rule: beta must have 3 axes"),
-    (lambda q, k, v: fla.chunk_gla(q, k, v, gate()), r"log_alpha must have 4 axes .*; log_alpha is g or gk here"),
+    (lambda q, k, v: fla.chunk_gla(q, k, v, gate()), r"log_alpha must have 4 axes .*; log_alpha is g here"),
+    (lambda q, k, v: fla.fused_recurrent_gla(q, k, v, gate()), r"log_alpha must have 4 axes .*; log_alpha is gk here"),
+    (
+        lambda q, k, v: fla.fused_recurrent_gated_delta_rule(q, k, v, gate(K), beta=gate()),
+        r"log_alpha must have 3 axes .*; log_alpha is g here",
+    ),
+    (
+        lambda q, k, v: fla.fused_recurrent_gated_delta_rule(q, k, v, gk=gate(), beta=gate()),
+        r"log_alpha must have 4 axes .*; log_alpha is gk here",
+    ),
+    (
+        lambda q, k, v: fla.fused_recurrent_gated_delta_rule(q, k, v, gate()[:, :, :1], gate(K), beta=gate()),
+        r"gk must have the axes of g, then the channels of keys, got gk \[",
+    ),
+    (
+        lambda q, k, v: fla.fused_recurrent_gated_delta_rule(q, k, v, gate(), gate(K + 1), beta=gate()),
+        r"log_alpha is gk \+ g here",
+    ),
+    (lambda q, k, v: fla.chunk_kda(q, k, v, gate(), gate()), r"log_alpha must have 4 axes .*; log_alpha is g here"),
+    (lambda q, k, v: fla.chunk_gla(q, k, v, 0.5), "gla: g must be a tensor, got float"),
+    (lambda q, k, v: fla.fused_recurrent_gla(q, k, v, [1.0]), "gla: gk must be a tensor, got list"),
+    (lambda q, k, v: fla.chunk_retention(q, None, v), "retention: k must be a tensor, got NoneType"),
     (lambda q, k, v: fla.chunk_simple_gla(q, k, v, g_gamma=HEADS[:1].repeat(5)), "log_gamma is g_gamma here"),
     (
         lambda q, k, v: fla.chunk_gla(q, k, v, gate(K), initial_state=torch.zeros(1), state_v_first=True),

@@ -8,6 +8,7 @@ import pytest
 
 from chunkform.codegen.recurrence.pipeline import compile_spec
 from chunkform.errors import (
+    AttributeError_,
     CausalityError,
     ChunkformError,
     DimensionError,
@@ -37,6 +38,17 @@ HEAD_LINES = HEAD.count("\n")
 
 # (what is wrong, the lines, the error, what its message says). The last line that isn't part of TAIL is the wrong one.
 MISTAKES: list[tuple[str, str, type[ChunkformError], tuple[str, ...]]] = [
+    # attributes
+    ("a method that is set", "r.dims = 3", AttributeError_, ("dims of a recurrence can't be set", "`r.dims(..)`")),
+    ("a method that is deleted", "del r.output", AttributeError_, ("output of a recurrence can't be set",)),
+    ("what is declared, set", "r.states = []", AttributeError_, ("states of a recurrence can't be set",)),
+    ("a name that is set", "r.name = 'x'", AttributeError_, ("name of a recurrence can't be set",)),
+    ("an attribute that there isn't", "r.soruce = 'x'", AttributeError_, ("no 'soruce'", "did you mean source")),
+    ("a description that is no text", "r.doc = 3", SpecError, ("the doc of bad must be a string, got 3",)),
+    ("a state that is set", "S.next = lam * S.prev", AttributeError_, ("S.next can't be set", "r.update(S, ..)")),
+    ("a state before the step that is set", "S.prev = 0", AttributeError_, ("S.prev can't be set", "initial=..")),
+    ("an attention's method that is set", "Attention('a').dims = 3", AttributeError_, ("of an attention can't be set",)),
+    ("a program's part that is set", "Program('p').solves = []", AttributeError_, ("solves of a program can't be set",)),
     # dims
     ("sum of a matrix and its transpose's shape", "r.update(S, S.prev + v * k.T)", DimensionError,
      ("S.prev (d x e)", "v * k.T (e x d)", ".T")),
@@ -309,3 +321,14 @@ def test_the_first_mistake_wins(tmp_path: Path) -> None:
 def test_an_op_does_not_take_the_place_of_what_its_file_calls(name: str) -> None:
     with pytest.raises(NameError_, match=rf"test_mistakes.py:\d+.*the name {name!r} is reserved"):
         Recurrence(name)
+
+
+def test_the_description_of_a_recurrence_may_be_set_and_that_of_a_kind_of_ones_own(tmp_path: Path) -> None:
+    class Mine(Recurrence):
+        def __init__(self, name: str) -> None:
+            super().__init__(name)
+            self.mine = 3
+
+    r = Mine("mine")
+    r.doc, r.source = "a sum", "a book"
+    assert (r.doc, r.source, r.mine) == ("a sum", "a book", 3)
