@@ -115,7 +115,9 @@ def steps_backward(c: Compiled, name: str, k: Made, rows: Made | None) -> Functi
     body += [Alloc(Entry("moment", x["key"]), _shape(x), None, like=LIKE) for x in (rows["moment"] if rows else ())]
     tiled, whole = f"warps_for({k['entries']})", _warps(k, "whole_warps({})", "warps_for({})")
     body += _launched(c, k, rows, "sequential_backward", tiled if k["tiled"] else whole)
-    summed = Do(Expr("gradients[name] = sums.sum(0)", frozenset({"sums"})), frozenset({Entries("gradients", "partial_sums")}))
+    summed = Do(
+        Expr("gradients[name] = sums.sum(0)", frozenset({"sums"})), frozenset({Entries("gradients", "partial_sums")})
+    )
     body.append(For(("name", "sums"), py("{}.items()", ref("partial_sums")), (summed,), ("sums",)))
     if depends_on_parameters(c):
         through = py("torch_start_gradients(given, states, constants, {})", ref("initial_gradients"))
