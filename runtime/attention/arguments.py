@@ -14,7 +14,7 @@ from torch import Tensor
 
 from chunkform.errors import ArgumentError
 
-from ..op.arguments import autocast_dtype
+from ..op.arguments import autocast_dtype, check_dense
 from ..op.results import result_type
 from .products import as_dtype
 
@@ -239,6 +239,7 @@ def _check_tensor(
         raise ArgumentError(
             f"{what} must be float32, bfloat16, float16 or float64, got {str(value.dtype).removeprefix('torch.')}"
         )
+    check_dense(what, value)
     if value.dim() != len(layout):
         raise ArgumentError(f"{what} must have {len(layout)} axes {shape}, got the shape {list(value.shape)}")
     for dim, n in zip(layout, value.shape, strict=True):

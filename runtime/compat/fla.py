@@ -31,6 +31,7 @@ from torch.nn import functional as F
 from chunkform.errors import ArgumentError, nearest, page_of
 
 from ..nn.rows import bounded_decay, softplus_decay, unit
+from .fla_arguments import checked
 
 __all__ = [
     "chunk_delta_rule",
@@ -452,9 +453,6 @@ def _run(
     """Call our op; what it gets in their conventions becomes ours, and what it returns theirs again. `log_alpha` is what the
     decay of that name is called in the function that was called."""
     theirs = THEIRS | {"log_alpha": log_alpha}
-    for n, x in ({"q": q, "k": k, "v": v} | others).items():
-        if not isinstance(x, Tensor):
-            raise ArgumentError(f"{what}: {theirs.get(n, n)} must be a tensor, got {type(x).__name__}")
     options = _understood(what, options)
     starts, reverse, v_first = (options.get(n) for n in ("cu_seqlens", "reverse", "state_v_first"))
     scale = k.shape[-1] ** -0.5 if scale is None else scale
@@ -588,3 +586,6 @@ def _beta(what: str, v: Tensor, beta: Tensor | None, raw: bool, negative: bool) 
 def _no_matrix(what: str, asked: bool) -> None:
     if asked:
         raise ArgumentError(f"{what}: output_attentions isn't supported: no op forms the T x T matrix")
+
+
+globals().update({name: checked(globals()[name], name) for name in __all__})

@@ -65,8 +65,9 @@ def check_starts(name: str, starts: object, batch: object, device: torch.device)
         raise ArgumentError(f"{what} must be an int32 or int64 tensor [N + 1], got {type(starts).__name__}")
     if starts.dtype not in (torch.int32, torch.int64):
         raise ArgumentError(f"{what} must be int32 or int64, got {str(starts.dtype).removeprefix('torch.')}")
-    if starts.layout != torch.strided:
-        raise ArgumentError(f"{what} must be a dense tensor, got the layout {starts.layout}")
+    if starts.layout != torch.strided or starts.is_nested:
+        got = "a nested one" if starts.is_nested else f"the layout {starts.layout}"
+        raise ArgumentError(f"{what} must be a dense tensor, got {got}")
     if _is_batched(starts):
         raise batched_starts(name)
     if starts.dim() != 1 or starts.shape[0] < 2:

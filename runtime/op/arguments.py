@@ -108,11 +108,18 @@ def _check_tensor(signature: Signature, a: Argument, value: object) -> Tensor:
         raise ArgumentError(
             f"{what} must be float32, bfloat16, float16 or float64, got {str(value.dtype).removeprefix('torch.')}"
         )
-    if value.layout != torch.strided:
-        raise ArgumentError(f"{what} must be a dense tensor, got the layout {value.layout}")
+    check_dense(what, value)
     if value.dim() != len(a.layout):
         raise ArgumentError(f"{what} must have {len(a.layout)} axes {shape}, got the shape {list(value.shape)}")
     return value
+
+
+def check_dense(what: str, x: Tensor) -> None:
+    """Refuse a tensor whose entries don't lie in memory by strides."""
+    if x.layout != torch.strided or x.is_nested:
+        raise ArgumentError(
+            f"{what} must be a dense tensor, got {'a nested one' if x.is_nested else f'the layout {x.layout}'}"
+        )
 
 
 def _heads(signature: Signature, heads: dict[str, int]) -> int:
@@ -183,6 +190,7 @@ def check_states(
         what = f"{signature.name}: initial_state" + (f" of {name}" if len(states) > 1 else "")
         if not isinstance(value, Tensor) or value.dtype not in FLOATS:
             raise ArgumentError(f"{what} must be a floating-point tensor, got {_kind(value)}")
+        check_dense(what, value)
         layout = ("B" if sequences is None else "N", "H", *dims)
         expected = [sizes.get(d) for d in layout]
         if value.dim() != len(layout) or any(
@@ -198,6 +206,12 @@ def one_of(name: str, key: str, value: object, allowed: tuple[str, ...], other: 
     if not isinstance(value, str) or value not in allowed:
         *most, last = [*map(repr, allowed), *([other] if other else [])]
         raise ArgumentError(f"{name}: {key} must be {', '.join(most)} or {last}, got {value!r}")
+
+
+def check_flag(name: str, key: str, value: object) -> None:
+    """Refuse what is neither true nor false; None, which other libraries hand on, is false, and 0 and 1 are numbers for these."""
+    if value is not None and not (isinstance(value, Real) and value in (0, 1)):
+        raise ArgumentError(f"{name}: {key} must be True or False, got {value!r}")
 
 
 def _kind(value: object) -> str:

@@ -17,7 +17,7 @@ from ..launch.replay import layouts
 from ..launch.varlen import check_starts, packed_of
 from . import debugging
 from .about import about
-from .arguments import FLOATS, Checked, autocast_dtype, check_call, one_of, states_of
+from .arguments import FLOATS, Checked, autocast_dtype, check_call, check_flag, one_of, states_of
 from .autograd import apply
 from .backend_choice import chosen_backend, interprets, is_traced
 from .call import Call, is_empty
@@ -113,6 +113,8 @@ class Op:
         traced = self.registered is not None and is_traced(tensors)
         if not isinstance(deterministic, bool):
             _check_options(s.name, recompute, precision, state_dtype, deterministic)
+        if not isinstance(output_final_state, bool):
+            check_flag(s.name, "output_final_state", output_final_state)
         options = (precision, backend, recompute, state_dtype, bool(output_final_state), deterministic)
         known = self._known(tensors, given, cu_seqlens, options, remember=not traced)
         if known.casting:

@@ -456,6 +456,8 @@ def add_claim(
     r: Claimable, name: str, *what: object, over: object = (), latex: str = "", section: str = "", note: str = ""
 ) -> Claim:
     """See `Recurrence.claim`."""
+    if not isinstance(name, str) or not name.strip():
+        raise NameError_(f"the name of a claim must be a string that says something, got {name!r}", caller())
     if any(c.id == name for c in r.claims):
         raise NameError_(f"the claim {name!r} is stated twice in {r.name}{again(caller(), r.name)}", caller())
     setting = setting_of(r)

@@ -41,6 +41,8 @@ def executed(path: str | os.PathLike, run: Callable[[ModuleType, Path], None] | 
     file = Path(path)
     if file.is_dir():
         raise LoadError(f"{file} is a folder: name a file in it")
+    if os.path.lexists(file) and not file.is_file():
+        raise LoadError(f"{file} is no file of text: name one that a spec is in")
     if not file.is_file():
         beside = [p.name for p in file.parent.glob("*.py")] if file.parent.is_dir() else []
         raise LoadError(f"there is no spec file {file}{nearest(file.name, beside)}")
@@ -67,7 +69,11 @@ def executed(path: str | os.PathLike, run: Callable[[ModuleType, Path], None] | 
         place = Source(str(file), lines[-1]) if lines and lines[-1] is not None else file
         if isinstance(error, SyntaxError) and any(x in str(error) for x in ("null bytes", "utf-8", "UTF-8")):
             raise LoadError("isn't text that Python reads: a spec is a file of Python, in UTF-8", place) from error
-        raise LoadError(f"{type(error).__name__}: {_told(error)}{_hint(error, str(place))}", place) from error
+        try:
+            told = f"{_told(error)}{_hint(error, str(place))}"
+        except Exception as why:  # of a class of the file's own
+            told = f"which can't be told, as its text ends in {type(why).__name__}"
+        raise LoadError(f"{type(error).__name__}: {told}", place) from error
     return module
 
 

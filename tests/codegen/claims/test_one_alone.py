@@ -247,3 +247,11 @@ def test_a_file_without_claims_is_refused(tmp_path: Path) -> None:
             verify([str(file_of(tmp_path, text))], console=Console(quiet=True))
     with pytest.raises(LoadError, match=r"NameError: name 'nothing' is not defined"):
         verify([str(file_of(tmp_path, RIDGE, "x = nothing"))], console=Console(quiet=True))
+
+
+@pytest.mark.parametrize("name", ["3", "None", "''", "'  '"])
+def test_a_claim_without_a_name_takes_no_other_verdict(name: str, tmp_path: Path) -> None:
+    file = file_of(tmp_path, GATED, f"r.claim({name}, dq(t), q(t))", 'r.claim("dk", dk(t), dS(t) * v(t))')
+    found = verdicts(file)
+    assert [x["verdict"] for x in found.values()] == ["error", "holds"]
+    assert "the name of a claim must be a string that says something" in str(found)

@@ -63,6 +63,7 @@ def refused(result, code: int, *parts: str) -> None:
         ("import os; os._exit(0)", 2, "os._exit(0): a spec declares, and doesn't end the program"),
         ("from os import abort; abort()", 2, "os.abort(): a spec declares"),
         ("import os; os.execl('/bin/true', 'true')", 2, "os.execv('/bin/true', ('true',)): a spec declares"),
+        ("class X(Exception):\n    def __str__(self): raise ValueError\nraise X", 2, "X: which can't be told"),
         ("raise BaseException('odd')", 2, "BaseException: odd"),
         ("raise KeyboardInterrupt", 130, "interrupted"),
         ("x = (", 2, "SyntaxError"),
@@ -72,6 +73,14 @@ def refused(result, code: int, *parts: str) -> None:
 def test_a_spec_that_ends_the_program(command, line, code, said, spec):
     spec.write_text(line + "\n")
     refused(run(command, spec), code, said)
+
+
+@pytest.mark.parametrize("name", ["loop.py", "pipe.py"])
+def test_what_is_no_file_of_text(name, spec):
+    """A link to itself, and a pipe."""
+    path = spec.parent / name
+    path.symlink_to(name) if name == "loop.py" else os.mkfifo(path)
+    refused(run("explain", path), 2, f"{name} is no file of text: name one that a spec is in")
 
 
 def test_what_a_spec_prints_stays_out_of_the_output(spec):

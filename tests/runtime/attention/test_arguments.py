@@ -33,6 +33,7 @@ def test_the_plain_call_works():
         (lambda: softmax_attention(X, X[..., :3], X), r"k has D = 3, but q has D = 4"),
         (lambda: softmax_attention(X, X, X[:, :4]), r"v has S = 4, but k has S = 5"),
         (lambda: softmax_attention(X.int(), X, X), "q must be float32, bfloat16, float16 or float64, got int32"),
+        (lambda: softmax_attention(X.to_sparse(), X, X), "q must be a dense tensor, got the layout torch.sparse_coo"),
         (lambda: softmax_attention(X, X, None), r"v must be a tensor \[B, S, H, E\], got NoneType"),
         (
             lambda: softmax_attention(X[:, :, :1].expand(1, 5, 3, 4), X, X),

@@ -345,9 +345,12 @@ MISTAKES = [
         r"log_alpha is gk \+ g here",
     ),
     (lambda q, k, v: fla.chunk_kda(q, k, v, gate(), gate()), r"log_alpha must have 4 axes .*; log_alpha is g here"),
-    (lambda q, k, v: fla.chunk_gla(q, k, v, 0.5), "gla: g must be a tensor, got float"),
-    (lambda q, k, v: fla.fused_recurrent_gla(q, k, v, [1.0]), "gla: gk must be a tensor, got list"),
-    (lambda q, k, v: fla.chunk_retention(q, None, v), "retention: k must be a tensor, got NoneType"),
+    (lambda q, k, v: fla.chunk_gla(q, k, v, 0.5), "chunk_gla: g must be a tensor, got float"),
+    (
+        lambda q, k, v: fla.fused_recurrent_gla(q, k, v, [1.0]),
+        "fused_recurrent_gla: gk must be a tensor or None, got list",
+    ),
+    (lambda q, k, v: fla.chunk_retention(q, None, v), "chunk_retention: k must be a tensor of .*, got NoneType"),
     (lambda q, k, v: fla.chunk_simple_gla(q, k, v, g_gamma=HEADS[:1].repeat(5)), "log_gamma is g_gamma here"),
     (
         lambda q, k, v: fla.chunk_gla(q, k, v, gate(K), initial_state=torch.zeros(1), state_v_first=True),
@@ -371,6 +374,43 @@ MISTAKES = [
 def test_mistakes_are_named(wrong, said):
     with pytest.raises(ArgumentError, match=said):
         wrong(*qkv())
+
+
+ODD = {
+    "text": "x",
+    "a number": torch.tensor(1.0),
+    "one axis": torch.ones(3),
+    "whole numbers": torch.ones(B, T, H, K, dtype=torch.int64),
+    "a list": [1.0],
+    "nothing": None,
+}
+
+
+@pytest.mark.parametrize("name", fla.__all__)
+def test_an_argument_of_another_kind_is_told_by_its_name(name):
+    """Each in its turn: no function ends in an error of torch or of Python, or goes on with what is no number."""
+    q, k, v = qkv()
+    parameters = inspect.signature(of(name)).parameters
+    given = {"q": q, "k": k, "v": v, "beta": gate().exp(), "lamb": torch.ones(H, K), "layer_idx": 1, "num_layers": 4}
+    given["g"] = gate(K) if name.endswith(("gla", "kda")) and "simple" not in name else gate()
+    needed = [n for n, x in parameters.items() if x.default is x.empty and x.kind is not x.VAR_KEYWORD]
+    given = {n: given[n] for n in needed}
+    of(name)(**given)
+    for n, x in parameters.items():
+        for what, odd in ODD.items():
+            if x.kind is x.VAR_KEYWORD or x.annotation == "Any" or (odd is None and "None" in x.annotation):
+                continue
+            number = x.annotation.startswith(("float", "int")) and what == "a number"
+            if (
+                number
+                or (x.annotation == "bool" and odd is None)
+                or (n in needed[3:] and isinstance(odd, torch.Tensor))
+            ):
+                continue
+            if x.annotation.startswith("Tensor") and isinstance(odd, torch.Tensor) and n not in "qkv":
+                continue
+            with pytest.raises(ArgumentError, match=f"{n} must be .*, got "):
+                of(name)(**given | {n: odd})
 
 
 IMPORTS = {

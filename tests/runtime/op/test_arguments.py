@@ -1,5 +1,7 @@
 """Wrong arguments get one clear error that names the argument, what was expected and what was got."""
 
+import warnings
+
 import pytest
 import torch
 
@@ -11,6 +13,10 @@ from chunkform.generated.lightning_attention import lightning_attention
 from chunkform.generated.retention import retention
 
 B, T, H, D, E = 2, 9, 3, 4, 5
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # torch calls them a prototype
+    NESTED = torch.nested.nested_tensor([torch.randn(T, H, D), torch.randn(T - 2, H, D)])
 
 
 def arguments(**changes):
@@ -31,6 +37,14 @@ def arguments(**changes):
         ({"log_lam": -torch.rand(B, T)}, r"log_lam must have 3 axes \[B, T, H\], got the shape \[2, 9\]"),
         ({"q": torch.randn(B, T, H, D).long()}, r"q must be float32.* got int64"),
         ({"q": torch.randn(B, T, H, D).to_sparse()}, r"q must be a dense tensor, got the layout torch.sparse_coo"),
+        ({"q": NESTED}, r"q must be a dense tensor, got a nested one"),
+        (
+            {"initial_state": torch.zeros(B, H, D, E).to_sparse()},
+            r"initial_state must be a dense tensor, got the layout",
+        ),
+        ({"cu_seqlens": torch.tensor([0, T]).to_sparse()}, r"cu_seqlens must be a dense tensor, got the layout"),
+        ({"output_final_state": "yes"}, r"output_final_state must be True or False, got 'yes'"),
+        ({"output_final_state": torch.ones(2)}, r"output_final_state must be True or False, got tensor"),
         ({"q": [1.0]}, r"q must be a tensor \[B, T, H, d\], got list"),
         ({"initial_state": torch.zeros(B, H, E, D)}, r"initial_state must be \[B, H, d, e\] = \[2, 3, 4, 5\]"),
         ({"initial_state": (torch.zeros(B, H, D, E),) * 2}, r"initial_state must hold 1 states \(S\), got 2"),
