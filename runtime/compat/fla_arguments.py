@@ -6,7 +6,7 @@ import functools
 import inspect
 import numbers
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ from chunkform.errors import ArgumentError
 
 from ..op.arguments import FLOATS
 
-Function = TypeVar("Function", bound=Callable[..., Any])
+Function = TypeVar("Function", bound=Callable[..., object])
 VECTORS = ("q", "k", "v")  # [B, T, H, ..], of floating-point numbers
 
 
@@ -26,7 +26,7 @@ def checked(function: Function, name: str) -> Function:
     order = list(named)
 
     @functools.wraps(function)
-    def call(*words: Any, **options: Any) -> Any:
+    def call(*words: object, **options: object) -> object:
         if not torch.compiler.is_compiling():
             for n, x in (*zip(order, words, strict=False), *options.items()):
                 if n in named and (wanted := _unfit(n, named[n], x)):
