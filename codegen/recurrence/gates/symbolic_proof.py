@@ -14,6 +14,8 @@ from itertools import islice
 import numpy as np
 import sympy
 
+from chunkform.spec.language.functions import sigmoid_
+
 from ...ir.evaluate import Env, stacked
 from ...ir.expr import dim_of
 from ...ir.functions import TABLE
@@ -204,6 +206,7 @@ def _dot(a: np.ndarray, b: np.ndarray) -> sympy.Expr:
 
 def _simplified(x: sympy.Expr) -> sympy.Expr | None:
     """0 where expanding the numerator shows it; else what is left, or None where that has too many terms."""
+    x = x.replace(lambda y: isinstance(y, sigmoid_ | sympy.tanh), _in_one_sigmoid)
     if _terms(x) > TERMS:
         return None
     if sympy.expand(_with_named_bases(x, {})) == 0:
@@ -217,6 +220,15 @@ def _simplified(x: sympy.Expr) -> sympy.Expr | None:
         return None
     x = sympy.fraction(sympy.together(x))[0]
     return sympy.expand(x) if _terms(x) <= TERMS else None
+
+
+def _in_one_sigmoid(x: sympy.Expr) -> sympy.Expr:
+    """Of x and -x, the sigmoid of one alone: adjoints write its slope by both, and that of tanh as well."""
+    (argument,) = x.args
+    if isinstance(x, sympy.tanh):
+        return 2 * _in_one_sigmoid(sigmoid_(2 * argument)) - 1
+    argument = sympy.expand(argument)
+    return 1 - sigmoid_(-argument) if argument.could_extract_minus_sign() else sigmoid_(argument)
 
 
 def _with_named_bases(x: sympy.Expr, names: dict[sympy.Expr, sympy.Symbol]) -> sympy.Expr:

@@ -13,6 +13,7 @@ from chunkform.codegen.commands.program_kind import inspect_one
 from chunkform.codegen.programs.emit import emit
 from chunkform.codegen.programs.op_sources import triton_texts
 from chunkform.codegen.programs.pipeline import compile_program
+from chunkform.spec.language import Program, cg, eye, sigmoid
 from chunkform.spec.language.load import CATALOGUE, load
 
 HERE = Path(__file__).parent
@@ -67,5 +68,15 @@ def test_nothing_is_computed_for_the_gradient_of_the_vector_that_a_matrix_multip
 
 
 def test_a_product_that_is_not_chunk_parallel_says_why():
+    p = Program("forgetful_solve")
+    d = p.dims("d")
+    q, u = p.inputs("q u", d)
+    H = p.state("H", d, d)
+    p.update(H, sigmoid(u.T * H.prev * u) * H.prev + u * u.T)
+    p.output("o", p.solve("x", H.next + eye(d), q, cg(40)))
+    assert "isn't chunk-parallel" in triton_texts(compile_program(p).graph).reasons["x_system"]
+
+
+def test_a_product_whose_sweep_needs_a_prologue_says_so():
     c = compile_program(PROGRAMS["channel decay"]())
-    assert "isn't chunk-parallel" in triton_texts(c.graph).reasons["x_system"]
+    assert "needs a prologue" in triton_texts(c.graph).reasons["x_system"]

@@ -12,7 +12,7 @@ from chunkform.codegen.ir.expr import mul
 from chunkform.codegen.recurrence.gates import symbolic_proof as proof
 from chunkform.codegen.recurrence.gates.symbolic_proof import _larger, _simplified, _terms, symbolic_proof
 from chunkform.codegen.recurrence.pipeline import compile_spec
-from chunkform.spec.language import Recurrence, find, hadamard, sqrt
+from chunkform.spec.language import Recurrence, find, hadamard, sqrt, tanh
 
 
 def test_a_proof_covers_outputs_states_and_every_gradient() -> None:
@@ -25,6 +25,17 @@ def test_a_proof_covers_outputs_states_and_every_gradient() -> None:
 def test_a_sequential_recurrence_has_its_gradients_proved() -> None:
     lines = symbolic_proof(compile_spec(find("gradient_descent_logistic")[0]))
     assert any(line.startswith("  deta ") and line.endswith(" = 0") for line in lines)
+
+
+def test_a_slope_by_two_sigmoids_is_that_of_a_tanh() -> None:
+    r = Recurrence("rounded")
+    d = r.dims("d")
+    x, y = r.inputs("x y", d)
+    h = r.state("h", d)
+    r.update(h, hadamard(tanh(h.prev), x) + y)
+    r.output("o", h.next)
+    lines = symbolic_proof(compile_spec(r))
+    assert [line.split()[0] for line in lines if line.endswith(" = 0")] == ["dx", "dy", "dh_0"]
 
 
 def test_what_is_wrong_is_not_proved() -> None:
