@@ -65,16 +65,17 @@ from chunkform.runtime.op.version import written_for
 written_for("0.1", __file__)
 
 from chunkform.runtime.chunk_kernels.chunk_layout import LEVELS, chunk_layout, segments_for
+from chunkform.runtime.chunk_kernels.decay_gradient import boundary_sums
+from chunkform.runtime.chunk_kernels.decays import cumulate, lasting, power, span
 from chunkform.runtime.chunk_kernels.fused_backward import (
     aligned, apart, block_state_adjoint, column_partial_sums, column_sums, in_place, may_be_fused,
     over_rows, paired_states, row_partial_sums, row_sums, rows_of, stages_of, step_state_adjoint,
     store_partial_sums, store_sums, total_of, warps_of,
 )
-from chunkform.runtime.chunk_kernels.kernels import (
-    boundary_sums, chained, chunk_of, cumulate, lasting, place_of, power, segment_of, span,
-)
+from chunkform.runtime.chunk_kernels.indexing import chunk_of, place_of, segment_of
 from chunkform.runtime.chunk_kernels.reductions import pair
 from chunkform.runtime.chunk_kernels.segment_maps import map_of_all
+from chunkform.runtime.chunk_kernels.segment_scan import chained
 from chunkform.runtime.chunk_kernels.split_precision import rounded_and_rest, rounded_to
 from chunkform.runtime.chunk_kernels.warp_role_sums import store_pair_sums, store_row_sums, store_state_products
 from chunkform.runtime.chunk_kernels.warp_roles import (

@@ -59,8 +59,9 @@ written_for("0.1", __file__)
 
 from chunkform.runtime.chunk_kernels.chunk_layout import LEVELS, chunk_layout, segments_for
 from chunkform.runtime.chunk_kernels.fused_backward import aligned, in_place, may_be_fused, rows_of, stages_of, warps_of
-from chunkform.runtime.chunk_kernels.kernels import chained, segment_of
+from chunkform.runtime.chunk_kernels.indexing import segment_of
 from chunkform.runtime.chunk_kernels.segment_maps import map_of_all
+from chunkform.runtime.chunk_kernels.segment_scan import chained
 from chunkform.runtime.chunk_kernels.warp_roles import (
     accumulator, fence_async_shared, gl, gluon, launch_fused_with_roles, launch_with_roles,
     mbarrier, swizzled, tma, warpgroup_mma, warpgroup_mma_wait, with_roles,

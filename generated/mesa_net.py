@@ -126,11 +126,11 @@ from chunkform.runtime.op.version import written_for
 written_for("0.1", __file__)
 
 from chunkform.runtime.chunk_kernels.chunk_layout import chunk_layout, segments_for
-from chunkform.runtime.chunk_kernels.kernels import (
-    LEAST_LOG2, LOG2E, boundary_sums, chained, chunk_of, cumulate_beside, lasting, place_of, power,
-    segment_of, span,
-)
+from chunkform.runtime.chunk_kernels.decay_gradient import boundary_sums
+from chunkform.runtime.chunk_kernels.decays import LEAST_LOG2, LOG2E, cumulate_beside, lasting, power, span
+from chunkform.runtime.chunk_kernels.indexing import chunk_of, place_of, segment_of
 from chunkform.runtime.chunk_kernels.reductions import pair, total
+from chunkform.runtime.chunk_kernels.segment_scan import chained
 from chunkform.runtime.chunk_kernels.split_precision import INTERPRETED, narrowed, rounded_and_rest, widened
 from chunkform.runtime.launch.launch import (
     DTYPES, cdiv, choose, cotangent, launch, padded, spread, steps, strides, whole, with_heads,

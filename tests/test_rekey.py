@@ -9,7 +9,7 @@ from chunkform.runtime.launch import fingerprint
 
 KERNELS_ASK = '''
 import triton
-from chunkform.runtime.chunk_kernels.kernels import order
+from chunkform.runtime.chunk_kernels.decays import order
 from chunkform.runtime.launch.launch import choose
 
 

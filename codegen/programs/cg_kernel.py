@@ -47,7 +47,7 @@ from .solve_kernels import Part, Square, checkpoints_kernel, solves_kernel, sums
 from .solve_launchers import Solve, matrix_launcher, solve_launcher, sums_launcher
 
 MODULES = {
-    "chunkform.runtime.chunk_kernels.kernels": "LEAST_LOG2 LOG2E power",
+    "chunkform.runtime.chunk_kernels.decays": "LEAST_LOG2 LOG2E power",
     "chunkform.runtime.launch.launch": "DTYPES cdiv launch padded steps whole",
     "chunkform.runtime.solves.solves": "conjugate_gradients",
     "chunkform.runtime.chunk_kernels.split_precision": "INTERPRETED narrowed widened",

@@ -88,16 +88,18 @@ from chunkform.runtime.op.version import written_for
 written_for("0.1", __file__)
 
 from chunkform.runtime.chunk_kernels.chunk_layout import GROUP, LEVELS, chunk_layout, segments_for
-from chunkform.runtime.chunk_kernels.head_major import by_head
-from chunkform.runtime.chunk_kernels.kernels import (
-    adds_large_range, chained_matrix, chunk_of, cumulate, decayed_product, decayed_sum, diagonal,
-    first_large_range, has_small_range, inverse, large_ranges, later_sums, over_block, place_of,
-    reach, segment_of, span,
+from chunkform.runtime.chunk_kernels.decays import (
+    adds_large_range, cumulate, decayed_product, decayed_sum, diagonal, first_large_range,
+    has_small_range, large_ranges, later_sums, over_block, reach, span,
 )
+from chunkform.runtime.chunk_kernels.head_major import by_head
+from chunkform.runtime.chunk_kernels.indexing import chunk_of, place_of, segment_of
 from chunkform.runtime.chunk_kernels.reductions import total
 from chunkform.runtime.chunk_kernels.segment_maps import map_of_all
+from chunkform.runtime.chunk_kernels.segment_scan import chained_matrix
 from chunkform.runtime.chunk_kernels.segment_tails import TAIL_STEPS, is_zero, join_tails, tails_of
 from chunkform.runtime.chunk_kernels.split_precision import rounded_and_rest
+from chunkform.runtime.chunk_kernels.triangular import inverse
 from chunkform.runtime.launch.launch import (
     DTYPES, by_launch, cdiv, choose, cotangent, launch, spread, steps, strides, whole,
 )

@@ -76,11 +76,12 @@ from chunkform.runtime.op.version import written_for
 written_for("0.1", __file__)
 
 from chunkform.runtime.chunk_kernels.chunk_layout import chunk_layout, segments_for
-from chunkform.runtime.chunk_kernels.kernels import (
-    boundary_sums, chained, chunk_of, cumulate_beside, lasting, place_of, power, segment_of, span,
-)
+from chunkform.runtime.chunk_kernels.decay_gradient import boundary_sums
+from chunkform.runtime.chunk_kernels.decays import cumulate_beside, lasting, power, span
+from chunkform.runtime.chunk_kernels.indexing import chunk_of, place_of, segment_of
 from chunkform.runtime.chunk_kernels.reductions import pair
 from chunkform.runtime.chunk_kernels.segment_maps import map_of_all
+from chunkform.runtime.chunk_kernels.segment_scan import chained
 from chunkform.runtime.chunk_kernels.split_precision import rounded_and_rest, rounded_to
 from chunkform.runtime.chunk_kernels.warp_roles import (
     accumulator, fence_async_shared, gl, gluon, launch_with_roles, mbarrier, swizzled, tma,

@@ -71,7 +71,7 @@ from chunkform.runtime.chunk_kernels.elementwise_scan import (
     SCAN, one_after_other, scan_segments, scan_stages, scan_width, scanned, times,
     with_those_before,
 )
-from chunkform.runtime.chunk_kernels.kernels import segment_of
+from chunkform.runtime.chunk_kernels.indexing import segment_of
 from chunkform.runtime.launch.launch import cdiv, choose, cotangent, launch, steps, strides, whole
 from chunkform.runtime.launch.varlen import backward_by_length, forward_by_length
 from chunkform.runtime.op.decode import Step, StepKernel

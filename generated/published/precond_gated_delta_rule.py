@@ -124,15 +124,16 @@ from chunkform.runtime.op.version import written_for
 written_for("0.1", __file__)
 
 from chunkform.runtime.chunk_kernels.chunk_layout import chunk_layout, segments_for
+from chunkform.runtime.chunk_kernels.decay_gradient import boundary_sums
+from chunkform.runtime.chunk_kernels.decays import cumulate_beside, lasting, power, span
 from chunkform.runtime.chunk_kernels.head_major import by_head
-from chunkform.runtime.chunk_kernels.kernels import (
-    boundary_sums, chained, chained_matrix, chunk_of, cumulate_beside, inverse, lasting, place_of,
-    power, segment_of, span,
-)
+from chunkform.runtime.chunk_kernels.indexing import chunk_of, place_of, segment_of
 from chunkform.runtime.chunk_kernels.reductions import pair, total
 from chunkform.runtime.chunk_kernels.segment_maps import map_of_all
+from chunkform.runtime.chunk_kernels.segment_scan import chained, chained_matrix
 from chunkform.runtime.chunk_kernels.segment_tails import TAIL_STEPS, is_zero, join_tails, tails_of
 from chunkform.runtime.chunk_kernels.split_precision import rounded_and_rest, rounded_to
+from chunkform.runtime.chunk_kernels.triangular import inverse
 from chunkform.runtime.launch.launch import (
     DTYPES, by_launch, cdiv, choose, cotangent, launch, spread, steps, strides, whole, with_heads,
 )

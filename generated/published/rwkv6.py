@@ -71,12 +71,13 @@ from chunkform.runtime.op.version import written_for
 written_for("0.1", __file__)
 
 from chunkform.runtime.chunk_kernels.chunk_layout import GROUP, LEVELS, chunk_layout, segments_for
-from chunkform.runtime.chunk_kernels.kernels import (
-    adds_large_range, chained, chunk_of, cumulate, decayed_product, decayed_sum, first_large_range,
-    has_small_range, large_ranges, last_of, lasting, log2_of, over_block, place_of, reach,
-    segment_of, span, summed, sums_of,
+from chunkform.runtime.chunk_kernels.decays import (
+    adds_large_range, cumulate, decayed_product, decayed_sum, first_large_range, has_small_range,
+    large_ranges, last_of, lasting, log2_of, over_block, reach, span, summed, sums_of,
 )
+from chunkform.runtime.chunk_kernels.indexing import chunk_of, place_of, segment_of
 from chunkform.runtime.chunk_kernels.segment_maps import map_of_all
+from chunkform.runtime.chunk_kernels.segment_scan import chained
 from chunkform.runtime.chunk_kernels.split_precision import rounded_and_rest
 from chunkform.runtime.launch.launch import (
     DTYPES, cdiv, choose, cotangent, launch, spread, steps, strides, whole, with_heads,

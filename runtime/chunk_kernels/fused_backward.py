@@ -16,7 +16,9 @@ from ..launch.launch import Config, launch, padded
 from ..launch.narrowing import level
 from ..launch.varlen import BLOCK
 from .chunk_layout import ChunkLayout
-from .kernels import between, grouped, place_of, shared_memory, some_heads
+from .decay_gradient import between
+from .indexing import grouped, place_of, some_heads
+from .segment_scan import shared_memory
 from .split_precision import INTERPRETED
 
 WIDEST = 128  # channels of a state's axis

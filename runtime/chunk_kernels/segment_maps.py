@@ -15,9 +15,10 @@ import triton.language as tl
 from torch import Tensor
 
 from ..launch.launch import cdiv, launch, padded
-from . import kernels
+from . import segment_scan
 from .chunk_layout import ChunkLayout
-from .kernels import MAPS_AT_ONCE, Decays, chained_decays, chained_matrix, kept_of, map_of, place_in, state_sizes, swept
+from .decays import Decays
+from .segment_scan import MAPS_AT_ONCE, chained_decays, chained_matrix, kept_of, map_of, place_in, state_sizes, swept
 
 
 @triton.jit(do_not_specialize=["segments"])
@@ -191,7 +192,7 @@ class SegmentsMap:
 
     @property
     def _wide(self) -> bool:
-        return self._matrix and self._sizes[0]["ROWS"] > kernels.WIDEST
+        return self._matrix and self._sizes[0]["ROWS"] > segment_scan.WIDEST
 
     @property
     def _matrix(self) -> bool:

@@ -33,7 +33,8 @@ MODULES = (
     "torch triton triton.language sympy chunkform chunkform.codegen.commands.compile chunkform.codegen.commands.kinds "
     "chunkform.codegen.commands.recurrence_kind chunkform.codegen.commands.attention_kind chunkform.runtime.op.op "
     "chunkform.codegen.recurrence.check chunkform.codegen.attention.check chunkform.codegen.checking.calls "
-    "chunkform.runtime.chunk_kernels.kernels chunkform.runtime.attention.op networkx mpmath"
+    "chunkform.runtime.chunk_kernels.decay_gradient chunkform.runtime.chunk_kernels.segment_scan "
+    "chunkform.runtime.attention.op networkx mpmath"
 ).split()
 
 

@@ -33,7 +33,7 @@ def kernel(x, T, B: tl.constexpr):
 '''
 FILE = f"""
 import triton
-from chunkform.runtime.chunk_kernels.kernels import power, total_of
+from chunkform.runtime.chunk_kernels.decays import power, total_of
 from chunkform.runtime.chunk_kernels.reductions import total
 
 SIZE = tl.constexpr(4)

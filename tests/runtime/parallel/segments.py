@@ -12,7 +12,7 @@ os.environ["TRITON_INTERPRET"] = "1"
 
 import torch
 
-from chunkform.runtime.chunk_kernels import kernels
+from chunkform.runtime.chunk_kernels import segment_scan
 from chunkform.runtime.chunk_kernels.chunk_layout import chunk_layout
 from chunkform.runtime.chunk_kernels.segment_maps import SegmentsMap, map_of_all
 
@@ -27,7 +27,7 @@ def main() -> None:
         for forward in (True, False):
             found = []
             for widest in (128, 8):
-                kernels.WIDEST = widest
+                segment_scan.WIDEST = widest
                 m = map_of_all("S", first, local, layout, parts, forward, linear=linear, axis=axis)
                 assert m._wide == (widest == 8)
                 rows = torch.stack([m.sent(starts)[0] for starts in (True, False, False)])

@@ -122,7 +122,7 @@ class ChannelDecays(TileProducts):
         self.from_slow_path(mask, axis)
 
     def halves(self, mask: Node, axis: str) -> list[Code]:
-        """What the helpers of `runtime/chunk_kernels/kernels.py` that work by halves take of a decay over an axis."""
+        """What the helpers of `runtime/chunk_kernels/decays.py` that work by halves take of a decay over an axis."""
         (d,) = mask.args
         late, write_late, _, direction = mask.attrs
         high, low = (late, write_late) if direction > 0 else (not write_late, not late)

@@ -7,12 +7,15 @@ import re
 # what a section imports
 IMPORTS = {
     "chunkform.runtime.chunk_kernels.head_major": "by_head",
-    "chunkform.runtime.chunk_kernels.kernels": (
-        "adds_large_range block_sums boundary_sums chained chained_matrix chunk_of cumulate cumulate_beside decayed_product "
-        "decayed_sum diagonal first_large_range inverse has_small_range last_of lasting later_sums log2_of over_block segment_of "
-        "place_of power reach span "
-        "large_ranges suffix_sum sum_of_others summed sums_of"
+    "chunkform.runtime.chunk_kernels.decay_gradient": "block_sums boundary_sums suffix_sum",
+    "chunkform.runtime.chunk_kernels.decays": (
+        "adds_large_range cumulate cumulate_beside decayed_product decayed_sum diagonal first_large_range "
+        "has_small_range large_ranges last_of lasting later_sums log2_of over_block power reach span sum_of_others "
+        "summed sums_of"
     ),
+    "chunkform.runtime.chunk_kernels.indexing": "chunk_of place_of segment_of",
+    "chunkform.runtime.chunk_kernels.segment_scan": "chained chained_matrix",
+    "chunkform.runtime.chunk_kernels.triangular": "inverse",
     "chunkform.runtime.launch.launch": (
         "DTYPES by_launch cdiv choose cotangent each_head launch row_dtype spread steps strides whole with_heads"
     ),

@@ -29,8 +29,9 @@ from chunkform.codegen.recurrence.chunkwise.compiled import Compiled
 from chunkform.codegen.recurrence.samples import Case, Sample, sample
 from chunkform.runtime.chunk_kernels import segment_tails as pieces_module
 from chunkform.runtime.chunk_kernels.chunk_layout import chunk_layout
+from chunkform.runtime.chunk_kernels.decays import cumulate, lasting, over_block, reach
 from chunkform.runtime.chunk_kernels.fused_backward import block_state_adjoint, step_state_adjoint
-from chunkform.runtime.chunk_kernels.kernels import chunk_of, cumulate, lasting, over_block, place_of, reach
+from chunkform.runtime.chunk_kernels.indexing import chunk_of, place_of
 from chunkform.runtime.chunk_kernels.segment_tails import Tails, join_tails
 from chunkform.runtime.launch import launch as launch_module
 from chunkform.runtime.launch.launch import Config, launch
