@@ -27,8 +27,8 @@ def test_what_a_forked_script_takes_counts(tmp_path: Path):
     assert 0.3 <= seconds() - begun < 3
 
 
-def test_a_record_has_outcomes_and_the_seconds_of_each_file(tmp_path: Path):
-    found = Recorder(tmp_path / "some" / "tests.json", "make test-all")
+def recorded(path: Path, command: str) -> Recorder:
+    found = Recorder(path, command)
     for when, outcome, taken in (("setup", "passed", 2.0), ("call", "failed", 1.5), ("teardown", "passed", 0.0)):
         found.add(
             SimpleNamespace(
@@ -40,6 +40,20 @@ def test_a_record_has_outcomes_and_the_seconds_of_each_file(tmp_path: Path):
             )
         )
     found.write()
-    said = json.loads((tmp_path / "some" / "tests.json").read_text())
-    assert said["outcomes"] == {"failed": 1} and said["failed"] == ["tests/a.py::test_b"]
-    assert said["by file"] == {"tests/a.py": 3.5} and said["command"] == "make test-all" and said["date"]
+    return found
+
+
+def test_a_record_has_outcomes_and_the_seconds_of_each_file(tmp_path: Path):
+    recorded(tmp_path / "some" / "tests.json", "make test-all")
+    (run,) = json.loads((tmp_path / "some" / "tests.json").read_text())["runs"]
+    assert run["outcomes"] == {"failed": 1} and run["failed"] == ["tests/a.py::test_b"]
+    assert run["by file"] == {"tests/a.py": 3.5} and run["command"] == "make test-all" and run["date"]
+
+
+def test_runs_at_one_commit_add_up(tmp_path: Path):
+    path = tmp_path / "tests.json"
+    path.write_text(json.dumps({"commit": "another", "runs": [{"command": "before"}]}))
+    for command in ("one", "two"):
+        recorded(path, command)
+    said = json.loads(path.read_text())
+    assert [x["command"] for x in said["runs"]] == ["one", "two"] and said["commit"] != "another"

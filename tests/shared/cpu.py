@@ -40,7 +40,8 @@ def refuse(what: str, taken: float, limit: float, is_long: bool) -> None:
 
 
 class Recorder:
-    """Counts outcomes and adds up seconds by file; writes them when all is done."""
+    """Counts outcomes and adds up seconds by file; writes them when all is done, beside those of other runs at the same commit,
+    so that pieces add up."""
 
     def __init__(self, path: Path, command: str) -> None:
         self.path, self.command = path, command
@@ -56,10 +57,15 @@ class Recorder:
             self.failed.append(report.nodeid)
 
     def write(self) -> None:
-        commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, cwd=ROOT)
-        said = {
+        commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, cwd=ROOT).stdout.strip()
+        said = json.loads(self.path.read_text()) if self.path.exists() else {}
+        earlier = said.get("runs", []) if said.get("commit") == commit else []
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.path.write_text(json.dumps({"commit": commit, "runs": [*earlier, self._run()]}, indent=1) + "\n")
+
+    def _run(self) -> dict[str, object]:
+        return {
             "date": datetime.now(UTC).date().isoformat(),
-            "commit": commit.stdout.strip(),
             "command": self.command,
             "python": platform.python_version(),
             **{name: version(name) for name in ("torch", "triton", "pytest")},
@@ -68,5 +74,3 @@ class Recorder:
             "seconds of the processor": round(sum(self.files.values())),
             "by file": {n: round(s, 1) for n, s in self.files.most_common()},
         }
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self.path.write_text(json.dumps(said, indent=1) + "\n")
