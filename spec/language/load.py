@@ -10,6 +10,7 @@ import re
 import sys
 import threading
 import traceback
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -28,6 +29,7 @@ from .source import Source
 CATALOGUE = Path(__file__).resolve().parent.parent
 PUBLISHED = CATALOGUE / "published"
 Kind = TypeVar("Kind", bound=Declaration)
+SLOW = 10.0  # seconds
 ENDINGS = ("_exit", "abort", "execv", "execve")  # other functions of os that end the process call these
 
 
@@ -54,7 +56,7 @@ def executed(path: str | os.PathLike, run: Callable[[ModuleType, Path], None] | 
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
-        with _kept_alive():
+        with _kept_alive(), _told_if_slow(file):
             if run is None:
                 spec.loader.exec_module(module)
             else:
@@ -96,6 +98,28 @@ def _kept_alive() -> Iterator[None]:
     finally:
         for name, function in before.items():
             setattr(os, name, function)
+
+
+@contextmanager
+def _told_if_slow(file: Path) -> Iterator[None]:
+    """A warning, once, where a file takes long to run: it may never end."""
+    own, path = threading.get_ident(), os.path.abspath(file)
+
+    def tell() -> None:
+        frame = sys._current_frames().get(own)
+        while frame is not None and os.path.abspath(frame.f_code.co_filename) != path:
+            frame = frame.f_back
+        told = f"this has run for {SLOW:g} s: a spec declares, and computes nothing; Ctrl-C ends it"
+        warnings.warn_explicit(told, UserWarning, str(file), frame.f_lineno if frame else 1)
+
+    timer = threading.Timer(SLOW, tell)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()  # so that who forks next has no thread
 
 
 class _AsItIs(importlib.machinery.SourceFileLoader):

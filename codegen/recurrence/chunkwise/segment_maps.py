@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from ...ir.expr import ONE, ZERO, Node, add, canonical_axis, eye, leaf, mul, rename, total, walk
+from ...ir.expr import ONE, ZERO, Node, add, canonical_axis, eye, leaf, mul, rename, total
 from ..normal_form.form import Read, StateForm, Write, affine_terms
 from .chunk_program import Builder
 from .planner import Sweep
@@ -190,9 +190,16 @@ def same_sweep(group: tuple[StateForm, ...], table: dict[Node, Read]) -> bool:
         for w in s.writes:
             terms = affine_terms(w.right, lambda x: x in table and table[x].state in names)
             for term in (term for term, _, read in terms if read is None):
-                if not any(y.op == "leaf" and s.col in y.axes for y in walk(term)):
+                if s.col is None or not _is_loaded(term, s.col):
                     return False
     return True
+
+
+def _is_loaded(x: Node, axis: str) -> bool:
+    """Is x made of something that has this axis? What is summed over it is the same for all columns, however the sum calls it."""
+    if axis not in x.axes:
+        return False
+    return x.op == "leaf" or any(_is_loaded(a, axis) for a in x.args)
 
 
 # --- the two parts of a map -------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from chunkform.codegen.commands import cli, terminal
 from chunkform.codegen.commands.cli import app
 from chunkform.errors import BuildError
 from chunkform.runtime.launch.files import write_whole
+from chunkform.spec.language import load
 
 SPEC = '''"""Δ: a sum."""
 
@@ -73,6 +74,14 @@ def refused(result, code: int, *parts: str) -> None:
 def test_a_spec_that_ends_the_program(command, line, code, said, spec):
     spec.write_text(line + "\n")
     refused(run(command, spec), code, said)
+
+
+def test_a_spec_that_does_not_end_is_told_with_its_line(spec, monkeypatch):
+    monkeypatch.setattr(sys.modules[load.__module__], "SLOW", 0.05)
+    spec.write_text("import time\nwhile True:\n    time.sleep(0.2)\n    break\n" + SPEC, encoding="utf-8")
+    result = run("explain", spec)
+    assert result.exit_code == 0
+    assert "endings.py:3: UserWarning: this has run for 0.05 s" in result.stderr and "Ctrl-C ends it" in result.stderr
 
 
 @pytest.mark.parametrize("name", ["loop.py", "pipe.py"])

@@ -19,10 +19,11 @@ from chunkform.codegen.recurrence.chunkwise.segment_maps import (
     same_sweep,
     segment_map,
 )
+from chunkform.codegen.recurrence.emit import emit
 from chunkform.codegen.recurrence.gates import gates
 from chunkform.codegen.recurrence.pipeline import compile_spec
 from chunkform.errors import GateError
-from chunkform.spec.language import find, load
+from chunkform.spec.language import Recurrence, find, load, ones, total
 
 SPECS = Path(__file__).parents[2] / "specs"
 
@@ -87,6 +88,21 @@ def test_columns_of_a_matrix_are_the_states_sweep_unless_something_is_written_to
         assert c.forward is not None
         sweep = next(s for s in c.forward.sweeps if s.solve)
         assert same_sweep(sweep.group, c.forward.form.reads) is same
+
+
+def test_what_is_summed_over_the_columns_is_written_to_all_of_them() -> None:
+    """Whatever the sum calls them: kernels made a map of zeros, which their gate refused."""
+    r = Recurrence("summed_over_columns")
+    e = r.dims("e")
+    v, w = r.inputs("v w", e)
+    S = r.state("S", e, e)
+    r.update(S, S.prev * (v * v.T) + ones(e) * (total(v) * v).T)
+    r.output("o", S.next * w)
+    c = compile_spec(r)
+    assert c.forward is not None
+    (sweep,) = c.forward.sweeps
+    assert not same_sweep(sweep.group, c.forward.form.reads)
+    emit(c, tidy=False)
 
 
 def test_a_scan_composes_maps_of_one_shape() -> None:
