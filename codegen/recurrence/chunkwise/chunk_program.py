@@ -12,7 +12,8 @@ decay itself (not its logarithm) as its argument, so that a gate can evaluate th
     decay_in, decay_out         the decays from the chunk's start to a read, from a write to the chunk's end
     decay_all                   all decays of the chunk
     inverse                     (I - T)^-1
-    channel_solve               w = right + scale . (T w), for each channel, of a matrix T over steps; kernels alone have it
+    channel_solve               w = right + scale . (T w), for each channel, of a matrix T over steps, perhaps with decays of the
+                                channel between these; kernels alone have it
 
 Each carries the direction of the sweep; a write is `late` when it comes after its step's decay, a read likewise.
 """
@@ -457,16 +458,31 @@ def _inverse(x: Node, args: Sequence[object], m: Arithmetic, sizes: dict[str, in
 
 def _channel_solve(x: Node, args: Sequence[object], m: Arithmetic, sizes: dict[str, int]) -> np.ndarray:
     """Step after step; see `runtime/chunk_kernels/channel_systems.py`."""
-    count, (direction,) = sizes[ROW], x.attrs
+    count, (direction, *edges) = sizes[ROW], x.attrs
+    late, write_late = edges or (False, True)
     own = (*(a for a in x.axes if a != ROW), ROW)
     places = ((COL, ROW), own, own)
-    matrix, scale, right = (_over(v, y.axes, to, sizes) for v, y, to in zip(args, x.args, places, strict=True))
+    matrix, scale, right = (_over(v, y.axes, to, sizes) for v, y, to in zip(args, x.args, places, strict=False))
+    decays = [_over(_rows_last(y, v, m, sizes), own, own, sizes) for v, y in zip(args[3:], x.args[3:], strict=True)]
     steps: dict[int, Any] = {}
+    held: dict[int, Any] = {}  # what is left of what each step wrote
+
+    def forget(i: int) -> None:
+        for d in decays:
+            held.update({j: m.mul(y, d[..., i]) for j, y in held.items()})
+
     for i in _sweep_order(count, direction):
-        products = [m.mul(matrix[..., None, j, i], steps[j]) for j in steps]
+        if late:
+            forget(i)
+        products = [m.mul(matrix[..., None, j, i], y) for j, y in held.items()]
         steps[i] = right[..., i]
         if products:
             steps[i] = m.add(steps[i], m.mul(scale[..., i], functools.reduce(m.add, products)))
+        if not late:
+            forget(i)
+        held[i] = steps[i]
+        if not write_late:
+            held[i] = functools.reduce(m.mul, (d[..., i] for d in decays), held[i])
     made = stacked(np.broadcast_arrays(*(steps[i] for i in range(count))), axis=-1)
     return made if x.axes == own else np.swapaxes(made, -1, -2)
 

@@ -150,9 +150,10 @@ class ChannelDecays(TileProducts):
         v = self._product(factors) if factors else Value(Literal(1.0), ())
         v = replaced(v, axes=tuple(ROW if a == COL else a for a in v.axes))
         if axis in v.axes:
-            if self._vanishes(mul(*factors), axis):
+            x = mul(*(rename(f, {COL: ROW}) for f in factors))
+            if self._vanishes(x, axis):
                 return v
-            return Value(self.until_ends(v.over(v.axes), mul(*factors), v.axes, (axis,)), v.axes)
+            return Value(self.until_ends(v.over(v.axes), x, v.axes, (axis,)), v.axes)
         axes = self.ordered((ROW, axis))
         return self.assign("factor", where(self.inside(axes), v.over(axes), 0.0), axes)
 

@@ -113,14 +113,20 @@ class Tiles(TileLeaves):
 
     def _channel_solve(self, x: Node) -> Value:
         """One triangular system for each channel; functions have steps on the last axis."""
-        matrix, scale, right = x.args
+        matrix, scale, right, *decays = x.args
         (channel,) = (a for a in x.axes if a != ROW)
         axes, own = (channel, ROW), self.ordered(x.axes)
         given = [self.value(y).over(own) for y in (scale, right)]
         given = [self.until_ends(v, y, own) for v, y in zip(given, (scale, right), strict=True)]
         factors, constants = given if own == axes else [call("tl.trans", v) for v in given]
         t = self.value(matrix).over((ROW, COL))
-        made = call("channel_solve", constants, factors, t, x.attrs[0] > 0, "C")
+        direction, *edges = x.attrs
+        made = call("channel_solve", constants, factors, t, direction > 0, "C")
+        for d in decays:
+            with_own, before = (self._cumulative(d, inclusive) for inclusive in (True, False))
+            step: Code = call("span", *with_own, *before)
+            step = step if own == axes else call("tl.trans", step)
+            made = call("decayed_channel_solve", constants, factors, t, step, direction > 0, *edges, "C")
         return self.assign(self.wish(x, "solution"), made, axes, note="a system for each channel")
 
     def _function(self, x: Node) -> Value:

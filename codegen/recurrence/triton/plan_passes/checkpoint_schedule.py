@@ -160,6 +160,8 @@ def _pays(sweeps: dict[int, Sweep], from_checkpoints: dict[int, Sweep]) -> bool:
     channel, and one kernel reads all that is read with no prologue; or else where writes depend on reads, as sweeps that
     make more of such a state spill registers."""
     read = [opened(s, True) for s in from_checkpoints.values()]
+    if any(y.op == "leaf" and y.attrs[0] == "product" for o in read for y in walk(*o.intra.values())):
+        return False  # such a sum has the decays of both axes, of which the kernel has but a tile of one
     alone = len({o.tile for o in read}) == 1 and not any(made_in_prologue(o) for o in read)
     return alone or any(s.solve for s in sweeps.values())
 

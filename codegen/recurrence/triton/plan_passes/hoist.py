@@ -377,7 +377,7 @@ class _Opening:
 
     def of_each_channel(self, factors: tuple[Node, ...]) -> Node | None:
         """The product with an inverse (I - T)^-1 of each channel, where T is one matrix times numbers of each step and channel,
-        as the solution of the system; None for other products."""
+        and perhaps times decays of the channel, as the solution of the system; None for other products."""
         inner = [f for f in factors if f.op == "leaf" and f.attrs[0] == "inner" and {ROW, COL} < set(f.axes)]
         found = [f for f in inner if self.definition(f).op == "inverse"]
         if len(found) != 1:
@@ -388,14 +388,18 @@ class _Opening:
         while t.op == "leaf" and t.attrs[0] == "inner":
             t = rename(self.definition(t), dict(zip(self.base(t).attrs[2], t.attrs[2], strict=True)))
         parts = [_by_channel(term) for term in terms_of(rename(t, names))]
-        if len({scale for scale, _ in parts}) != 1 or any(COL in scale.axes for scale, _ in parts):
+        if len({part[:2] for part in parts}) != 1 or any(COL in scale.axes for scale, *_ in parts):
             return None
-        core = add(*(core for _, core in parts))
+        scale, masks, _ = parts[0]
+        if len(masks) > 1:
+            return None
+        core = add(*(core for *_, core in parts))
         matrix = leaf("matrix", core.key[:12], (ROW, COL))
         self.out.matrices[matrix] = core
         right = rename(mul(*(f for f in factors if f is not x)), {COL: ROW})
         axes = tuple(a for a in x.axes if a != COL)
-        return make("channel_solve", (matrix, parts[0][0], self.hoist(right)), (direction,), axes)
+        decays, edges = [y for m in masks for y in m.args], [edge for m in masks for edge in m.attrs[:2]]
+        return make("channel_solve", (matrix, scale, self.hoist(right), *decays), (direction, *edges), axes)
 
     def base(self, x: Node) -> Node:
         """A definition's leaf, with its axes as they are defined."""
@@ -531,11 +535,12 @@ def _replaced(x: Node, mapping: dict[Node, Node]) -> Node:
     return mapping.get(x) or (rebuild(x, (_replaced(a, mapping) for a in x.args)) if x.args else x)
 
 
-def _by_channel(x: Node) -> tuple[Node, Node]:
-    """A product as what is over channels, and a matrix over the steps of a chunk."""
+def _by_channel(x: Node) -> tuple[Node, tuple[Node, ...], Node]:
+    """A product as what is over channels, the decays of these between two steps, and a matrix over the steps of a chunk."""
     factors = factors_of(x)
-    scale = [f for f in factors if set(f.axes) - {ROW, COL}]
-    return mul(*scale), mul(*(f for f in factors if f not in scale))
+    over = [f for f in factors if set(f.axes) - {ROW, COL}]
+    masks = tuple(f for f in over if f.op == "decay_mask")
+    return mul(*(f for f in over if f not in masks)), masks, mul(*(f for f in factors if f not in over))
 
 
 def _used(definitions: dict[Node, Node], roots: list[Node]) -> dict[Node, Node]:

@@ -20,7 +20,7 @@ IMPORTS = {
         "DTYPES by_launch cdiv choose cotangent each_head launch row_dtype spread steps strides whole with_heads"
     ),
     "chunkform.runtime.chunk_kernels.matrices": "by_matrix outer_sum",
-    "chunkform.runtime.chunk_kernels.channel_systems": "channel_solve",
+    "chunkform.runtime.chunk_kernels.channel_systems": "channel_solve decayed_channel_solve",
     "chunkform.runtime.chunk_kernels.segment_maps": "map_of_all",
     "chunkform.runtime.launch.varlen": "BLOCK",
     "chunkform.runtime.chunk_kernels.segment_tails": "TAIL_STEPS is_zero join_tails tails_of",

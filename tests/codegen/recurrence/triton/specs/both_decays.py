@@ -1,6 +1,6 @@
-"""Matrix states whose rows and columns decay, otherwise than in 2-D gating: before a step writes; both alike; as parameters."""
+"""Matrix states whose rows and columns decay, otherwise than in 2-D gating: before a step writes; both alike; as parameters; corrected."""
 
-from chunkform.spec.language import Recurrence, diag, exp, hadamard, sigmoid, softplus
+from chunkform.spec.language import Recurrence, diag, exp, hadamard, normalize, sigmoid, softplus
 
 both_decays_early = r = Recurrence("both_decays_early")
 d, e = r.dims("d e")
@@ -30,3 +30,13 @@ rows = exp(-exp(w))
 r.update(S, 0.9 * diag(rows) * S.prev * diag(sigmoid(b)) + k * v.T)
 r.update(z, hadamard(rows, z.prev) + k)
 r.output("o", S.next.T * q + z.next.T * q * v)
+
+both_decays_corrected = r = Recurrence("both_decays_corrected")
+d, e = r.dims("d e")
+q, k = r.inputs("q k", d)
+v, b = r.inputs("v b", e)
+a, c = r.decay("a", d), r.decay("c", e)
+S = r.state("S", d, e)
+kept, key = diag(a) * S.prev * diag(c), normalize(k)
+r.update(S, kept + key * hadamard(sigmoid(b), v - kept.T * key).T)
+r.output("o", S.next.T * q)
