@@ -1,6 +1,7 @@
 """The exact meaning of what chunks are made of: many chunks that are evaluated together are what each is by itself."""
 
 import random
+from itertools import product
 
 import numpy as np
 import pytest
@@ -56,23 +57,27 @@ def test_many_chunks_are_what_each_is(x: Node) -> None:
     assert not FIELD.equal(alone[0], alone[1])
 
 
+@pytest.mark.parametrize("edges", [(), *product((True, False), repeat=2)])
 @pytest.mark.parametrize("way", [1, -1])
-def test_a_system_of_each_channel_is_solved_as_by_its_inverse(way: int) -> None:
-    """Of several chunks at once, and of each."""
+def test_a_system_of_each_channel_is_solved_as_by_its_inverse(way: int, edges: tuple[bool, ...]) -> None:
+    """Of several chunks at once, and of each; also with decays between a write and a read, whose own steps' are among them."""
     t, scale, right = (
         leaf("input", "t", (ROW, COL)),
         leaf("input", "scale", (ROW, "e")),
         leaf("input", "right", (ROW, "e")),
     )
+    decay = leaf("stream", "decay", (ROW, "e"))
     sizes = {ROW: STEPS, COL: STEPS, "e": 2, BEYOND: 0}
     env = {
         x.attrs[:2]: FIELD.random(random.Random(n), (CHUNKS, *(sizes[a] for a in x.attrs[2])))
-        for n, x in enumerate((t, scale, right))
+        for n, x in enumerate((t, scale, right, decay))
     }
     env[t.attrs[:2]][:, ~np.tri(STEPS, k=-1, dtype=bool)[::way, ::way]] = 0
-    product = mul(scale, t)
-    inverse = make("inverse", (product,), (way,), product.axes)
+    decays = (decay,) if edges else ()
+    masks = (make("decay_mask", (d,), (*edges, False, way), ("e", ROW, COL)) for d in decays)
+    whole = mul(scale, t, *masks)
+    inverse = make("inverse", (whole,), (way,), whole.axes)
     expected = total(mul(inverse, rename(right, {ROW: COL})), COL)
-    solved = make("channel_solve", (t, scale, right), (way,), expected.axes)
+    solved = make("channel_solve", (t, scale, right, *decays), (way, *edges), expected.axes)
     for values in (env, *({x: v[n] for x, v in env.items()} for n in range(CHUNKS))):
         assert FIELD.equal(evaluate(solved, values, FIELD, sizes), evaluate(expected, values, FIELD, sizes))

@@ -75,6 +75,7 @@ def test_corrections_in_other_forms_than_the_catalogues():
     "names",
     [
         ("value_strengths", "value_strengths_square"),
+        ("channel_delta_rule",),
         pytest.param(("value_strengths_of_channels", "value_strengths_momentum"), marks=pytest.mark.long),
     ],
     ids=" ".join,
@@ -88,7 +89,7 @@ def test_each_channel_of_a_value_may_be_written_with_a_strength_of_its_own(names
     [
         ("gla2d",),
         pytest.param(
-            ("both_decays_early", "both_decays_square", "both_decays_per_head"),
+            ("both_decays_early", "both_decays_square", "both_decays_per_head", "both_decays_corrected"),
             marks=pytest.mark.long,
         ),
     ],

@@ -1,4 +1,4 @@
-"""Matrix states whose rows and columns decay, otherwise than in 2-D gating: before a step writes; both alike; as parameters; corrected."""
+"""States whose rows and columns decay, otherwise than in 2-D gating: before a write; both alike; parameters; corrected."""
 
 from chunkform.spec.language import Recurrence, diag, exp, hadamard, normalize, sigmoid, softplus
 
