@@ -22,9 +22,6 @@ WHY = {
     # names
     "ir/letters.py": "names of a spec, in letters in which nothing else is written",
     "recurrence/gates/symbolic_proof.py": "small numbers as powers of ten, in what a refusal shows",
-    "printing/expressions.py": "a name of what was wished to be one",
-    "recurrence/triton/print/names.py": "names of a spec that end, or are numbered, as the compiler's do",
-    "recurrence/triton/print/reserved.py": "how the compiler's names end",
     # text of others
     "exact/jit_source.py": "functions of the runtime, whose source the gates run",
     "performance/compile_report.py": "what Triton and ptxas have made",
@@ -35,8 +32,6 @@ WHY = {
     # what is left: functions of several ops in one file
     "printing/side_by_side.py": "functions whose names get the operation's in a program, or in strata",
     "programs/attending.py": "functions of an attention whose names get the operation's in a program",
-    # a name, or a number: `Text` has no parts
-    "ir/code.py": "is an opaque text short enough to stand twice",
 }
 
 

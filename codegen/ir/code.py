@@ -6,7 +6,6 @@ reads is found in its names (`names_in`, `loads_in`), never in its text.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from fractions import Fraction
@@ -466,8 +465,10 @@ def _terms(x: Code) -> list[Code]:
 
 
 def is_short(x: Code) -> bool:
-    """Is it a name, or a number without a sign, which may stand more than once?"""
-    return isinstance(x, Name | Literal | Text) and re.fullmatch(r"[\w.]+", x.text) is not None
+    """Is it a name, or a number without a sign and an exponent, which may stand more than once?"""
+    if isinstance(x, Literal):
+        return isinstance(x.value, int | float) and (x.value == 0 or 1e-4 <= x.value < 1e16)
+    return isinstance(x, Name)
 
 
 def starts_with_minus(x: Code) -> bool:

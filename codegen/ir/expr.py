@@ -102,6 +102,11 @@ def plain_name(text: str) -> str:
     return text if text.isascii() else text.translate(_PLAIN)
 
 
+def identifier(text: str) -> str:
+    """A text as a name: with an underscore for each sign that no name has."""
+    return "".join(x if x.isalnum() else "_" for x in text)
+
+
 def _digest(text: str) -> str:
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 

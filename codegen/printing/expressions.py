@@ -11,7 +11,6 @@ after any batch axes, `node.axes` (sorted), or those asked for with `orders`.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -22,7 +21,7 @@ import sympy
 from ..exact.rationals import Rationals
 from ..ir.code import MUL, Call, Code, Literal, Name, Negative, is_short, leaf_code, starts_with_minus, without_minus
 from ..ir.evaluate import evaluate
-from ..ir.expr import Node, plain_name
+from ..ir.expr import Node, identifier, plain_name
 from ..ir.functions import KEEP_ZERO, TABLE
 from .dialects import Dialect, Operand, Torch, Triton
 from .terms import Axes, Positions, Term, Terms, below, storage_order
@@ -98,7 +97,7 @@ class NodePrinter:
     def fresh(self, wanted: str | None = None) -> str:
         """A name that wasn't used before."""
         if wanted:
-            base = re.sub(r"\W", "_", wanted)
+            base = identifier(wanted)
             name, n = base, 2
             while plain_name(name) in self.taken:
                 name, n = f"{base}_{n}", n + 1

@@ -27,7 +27,7 @@ from ....ir.kernel_ir import Statement, let
 from ..plan_passes.hoist import Opened
 from ..plan_passes.roles import STEPS
 from ..print.axis_names import axis_name, block_name
-from ..print.reserved import RESERVED, SUFFIXES
+from ..print.reserved import RESERVED, ends_as_arguments
 from .arguments import Argument, Role
 from .tile_values import Value, zeros_of
 
@@ -135,7 +135,7 @@ class TileNames:
             return other
         names = [self._name_of_tile(y) for y in sorted(tiles, key=lambda y: min(map(_place, {*x.axes} & {*y.axes})))]
         name = "_".join(filter(None, names))
-        taken = SUFFIXES.search(plain_name(name)) or plain_name(name) in RESERVED
+        taken = ends_as_arguments(plain_name(name)) or plain_name(name) in RESERVED
         return other if taken or not all(names) else name
 
     def _name_of_tile(self, x: Node) -> str | None:

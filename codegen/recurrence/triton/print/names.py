@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from typing import Protocol
 
-from ....ir.expr import Node, plain_name
+from ....ir.expr import Node, identifier, plain_name
 from ...chunkwise.compiled import Compiled
 from .axis_names import KEPT, axis_name, block_name, counter, size_name, tile_name
-from .reserved import RESERVED, SUFFIXES
+from .reserved import RESERVED, ends_as_arguments
 
 STEMS = {
     "read": "read",
@@ -21,7 +20,6 @@ STEMS = {
     "ahead": "ahead",
     "weight": "weight",
 }
-NUMBERED = re.compile(rf"({'|'.join(STEMS.values())})\d*")
 
 
 class NameOf(Protocol):
@@ -64,9 +62,11 @@ class Names:
             self.counts[stem] += 1
             name = f"{stem}{self.counts[stem]}"
         else:
-            name = re.sub(r"\W", "_", x.attrs[1])
-            if NUMBERED.fullmatch(plain_name(name)):  # which matrices and weights are called as they are
+            name = identifier(x.attrs[1])
+            if (
+                plain_name(name).rstrip("0123456789") in STEMS.values()
+            ):  # which matrices and weights are called as they are
                 name += "_"
-        while plain_name(name) in self.taken or SUFFIXES.search(plain_name(name)):
+        while plain_name(name) in self.taken or ends_as_arguments(plain_name(name)):
             name += "_"
         return name

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 # what a section imports
 IMPORTS = {
     "chunkform.runtime.chunk_kernels.head_major": "by_head",
@@ -55,7 +53,13 @@ RESERVED = frozenset(
     "begins stops starts start late early gradients initial outputs finals found wanted incoming".split()
 ) | {name for names in IMPORTS.values() for name in names.split()}
 # how names end that kernels make of others: of arguments, and of what they load
-SUFFIXES = re.compile(
-    r"_(p|b|t|h|g|c|a|n|r|by_head|checkpoints|blocks|sums|starts|ends|linear|rests|extents|extent|"
-    r"all|end|before|ok|in|out|first|last|next|start|late|early|tail|tail_map|live|most|least|log2|each|whole|slice|rows)$"
+ENDINGS = frozenset(
+    "p b t h g c a n r by_head checkpoints blocks sums starts ends linear rests extents extent all end before ok in out first "
+    "last next start late early tail tail_map live most least log2 each whole slice rows".split()
 )
+
+
+def ends_as_arguments(name: str) -> bool:
+    """Does a name end as those that kernels make of others?"""
+    words = name.split("_")
+    return any("_".join(words[n:]) in ENDINGS for n in (-1, -2) if len(words) > -n)
