@@ -94,6 +94,17 @@ def _at(x: Formula, scope: Scope, bound: tuple[str, ...], is_term: bool) -> Iter
 
 
 def _here(x: Formula, scope: Scope, bound: tuple[str, ...], is_term: bool) -> Iterator[Edit]:
+    yield from _of_its_kind(x, scope, bound)
+    if x.op in CLOSED and x.op not in ("named", "call"):
+        return
+    yield from _wrapped(x, scope, is_term)
+    if is_term:
+        yield from _of_a_term(x, scope, bound)
+    yield from _put_around(x, scope, is_term)
+
+
+def _of_its_kind(x: Formula, scope: Scope, bound: tuple[str, ...]) -> Iterator[Edit]:
+    """What is written otherwise within x."""
     match x.op:
         case "at":
             yield from _symbols(x, scope, bound)
@@ -110,14 +121,11 @@ def _here(x: Formula, scope: Scope, bound: tuple[str, ...], is_term: bool) -> It
         case "transpose" | "inverse" | "sqrt" | "diag" | "tril" | "negative":
             kind = {"transpose": "transpose", "negative": "sign"}.get(x.op, "drop")
             yield Edit(x.args[0], kind, f"without the {x.op} of {x.args[0]}")
+            yield from _triangles(x)
         case "inner":
             yield from _pairs(x)
         case "row" | "unit":
-            *whole, index = x.args
-            near = [shifted(index, k) for k in (-1, 1)]
-            for other in (*near, *_others(index, scope, bound)):
-                moved = Formula(x.op, (*whole, other), x.attrs)
-                yield Edit(moved, "index", f"{moved} for {x}")
+            yield from _moved(x, scope, bound)
         case op if op in TWINS:
             twin = TWINS[op]
             yield Edit(Formula(twin, x.args, x.attrs), "symbol", f"{twin} for {op}")
@@ -131,14 +139,27 @@ def _here(x: Formula, scope: Scope, bound: tuple[str, ...], is_term: bool) -> It
             for shift in (1, -1):
                 exponent = shifted(x.args[1], shift)
                 yield Edit(x.args[0] ** exponent, "index", f"exponent {exponent}")
-    if x.op == "tril":
-        for shift in (-1, 1):
-            offset = x.attrs[0] + shift
-            yield Edit(Formula("tril", x.args, (offset,)), "index", f"triangle from diagonal {offset}")
-    if x.op == "cases":
-        yield from _conditions(x)
-    if x.op in CLOSED and x.op not in ("named", "call"):
-        return
+        case "cases":
+            yield from _conditions(x)
+
+
+def _moved(x: Formula, scope: Scope, bound: tuple[str, ...]) -> Iterator[Edit]:
+    """Another row, or unit vector."""
+    *whole, index = x.args
+    near = [shifted(index, k) for k in (-1, 1)]
+    for other in (*near, *_others(index, scope, bound)):
+        moved = Formula(x.op, (*whole, other), x.attrs)
+        yield Edit(moved, "index", f"{moved} for {x}")
+
+
+def _triangles(x: Formula) -> Iterator[Edit]:
+    for shift in (-1, 1) if x.op == "tril" else ():
+        offset = x.attrs[0] + shift
+        yield Edit(Formula("tril", x.args, (offset,)), "index", f"triangle from diagonal {offset}")
+
+
+def _wrapped(x: Formula, scope: Scope, is_term: bool) -> Iterator[Edit]:
+    """x transposed, inverted, or a component of it."""
     if x.op != "transpose":
         yield Edit(x.T, "transpose", f"{x} transposed")
     if x.op not in ("add", "negative", "transpose", "sum"):
@@ -148,16 +169,22 @@ def _here(x: Formula, scope: Scope, bound: tuple[str, ...], is_term: bool) -> It
     for dim_index in scope.components:
         if x.op in ("at", "transpose", "product"):
             yield Edit(Formula("row", (x, dim_index)), "index", f"component {dim_index} of {x}")
-    if is_term:
-        if x.op != "negative":
-            yield Edit(negative(x), "sign", f"the sign of {x}")
-        yield from _scaled(x, scope)
-        yield from _shifted(x)
-        yield from _ranged(x, scope, bound)
-        for f in scope.entries:
-            if f != x:
-                yield Edit(hadamard(f, x), "entries", f"the entries of {f} on {x}")
-                yield Edit(x / f, "entries", f"{x} over the entries of {f}")
+
+
+def _of_a_term(x: Formula, scope: Scope, bound: tuple[str, ...]) -> Iterator[Edit]:
+    if x.op != "negative":
+        yield Edit(negative(x), "sign", f"the sign of {x}")
+    yield from _scaled(x, scope)
+    yield from _shifted(x)
+    yield from _ranged(x, scope, bound)
+    for f in scope.entries:
+        if f != x:
+            yield Edit(hadamard(f, x), "entries", f"the entries of {f} on {x}")
+            yield Edit(x / f, "entries", f"{x} over the entries of {f}")
+
+
+def _put_around(x: Formula, scope: Scope, is_term: bool) -> Iterator[Edit]:
+    """x with more factors, or as a diagonal matrix."""
     if is_term or x.op in ("at", "transpose", "stack", "named"):
         yield from _inserted(x, scope)
     if x.op == "at":

@@ -3,7 +3,7 @@ columns, rows or matrices in the least surprising way in which the document's eq
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from chunkform.spec.language.formula import Formula, rebuild
@@ -92,72 +92,20 @@ def shape_of(x: Formula, symbols: Mapping[str, Shape], dims: Dims) -> Shape:
     def inner(y: Formula) -> Shape:
         return shape_of(y, symbols, dims)
 
+    if x.op in SCALARS:
+        return SCALAR
+    if x.op in SHAPED_AS:
+        return inner(x.args[SHAPED_AS[x.op]])
+    if x.op in JOINED:
+        return JOINED[x.op](x, inner, dims)
     match x.op:
-        case "number" | "index" | "size" | "infinity":
-            return SCALAR
-        case "at":
-            found = symbols.get(x.attrs[0])
-            if found is None:
-                return dims.fresh(False), dims.fresh(False)
+        case "at" if (found := symbols.get(x.attrs[0])) is not None:
             return found
-        case "add":
-            shapes = [inner(a) for a in x.args]
-            whole = [s for s in shapes if not dims.is_scalar(s)]
-            if not whole:
-                return SCALAR
-            for s in whole[1:]:
-                dims.equal(whole[0], s)
-            numbers = all(not list(symbols_in(a)) for a, s in zip(x.args, shapes) if dims.is_scalar(s))
-            vector = "1" in (dims.find(whole[0][0]), dims.find(whole[0][1]))
-            if len(whole) < len(shapes) and not (dims.lenient or (vector and numbers)):
-                raise Misfit("a scalar is added to what isn't one")  # 1 - a is taken entry by entry
-            return whole[0]
-        case "negative" | "function" | "exp" | "log" | "sqrt" | "named" | "revcumsum" | "softmax" | "slice" | "cumsum":
-            return inner(x.args[0])
-        case "softmax over":
-            return inner(x.args[0])
-        case "product":
-            found = inner(x.args[0])
-            for a in x.args[1:]:
-                other = inner(a)
-                if dims.is_scalar(found):
-                    found = other
-                elif not dims.is_scalar(other):
-                    dims.join(found[1], other[0])
-                    found = found[0], other[1]
-            return found
-        case "hadamard":
-            found = inner(x.args[0])
-            for a in x.args[1:]:
-                found = dims.broadcast(found, inner(a), True)
-            return found
-        case "divide":
-            return dims.broadcast(inner(x.args[0]), inner(x.args[1]), True)
-        case "transpose":
-            rows, cols = inner(x.args[0])
-            return cols, rows
-        case "inverse" | "tril" | "power":
-            rows, cols = inner(x.args[0])
-            dims.join(rows, cols)
-            return rows, cols
-        case "diag":
-            rows, cols = inner(x.args[0])
-            if not dims.lenient and (dims.is_scalar((rows, cols)) or "1" not in (dims.find(rows), dims.find(cols))):
-                raise Misfit("diag is of a vector")
-            size = cols if dims.find(rows) == "1" else rows
-            return size, size
         case "eye":
             return x.attrs[0], x.attrs[0]
         case "ones":
             size = dims.fresh() if x.attrs[0] == "?" else x.attrs[0]
             return ("1", size) if is_row(symbols.get(ONES)) else (size, "1")
-        case "inner":
-            dims.equal(inner(x.args[0]), inner(x.args[1]))
-            return SCALAR
-        case "sum" | "product over" | "product down" | "hadamard over":
-            return inner(x.args[2])
-        case "differences":
-            return inner(x.args[0])[0], inner(x.args[1])[0]
         case "rowsum":
             return inner(x.args[0])[0], "1"
         case "stack":
@@ -166,22 +114,115 @@ def shape_of(x: Formula, symbols: Mapping[str, Shape], dims: Dims) -> Shape:
             return x.attrs[2], x.attrs[3]
         case "row":
             return "1", inner(x.args[0])[1]
-        case "cases":
-            found = inner(x.args[1])
-            for a in x.args[3::2]:
-                found = dims.broadcast(found, inner(a), False)
-            return found
-        case "gradient":
-            inner(x.args[0])
-            return inner(x.args[1])
-        case "jacobian":
-            dims.equal(inner(x.args[0]), inner(x.args[2]))
-            return inner(x.args[1])
-        case "norm":
-            return SCALAR
-        case "partial":
-            return inner(x.args[1])
     return dims.fresh(False), dims.fresh(False)
+
+
+Inner = Callable[[Formula], Shape]
+SCALARS = frozenset(("number", "index", "size", "infinity", "norm"))
+SHAPED_AS = {  # which of its arguments a formula has the shape of
+    **dict.fromkeys(
+        ("negative", "function", "exp", "log", "sqrt", "named", "revcumsum", "softmax", "slice", "cumsum"), 0
+    ),
+    "softmax over": 0,
+    "partial": 1,
+    **dict.fromkeys(("sum", "product over", "product down", "hadamard over"), 2),
+}
+
+
+def _of_sum(x: Formula, inner: Inner, dims: Dims) -> Shape:
+    shapes = [inner(a) for a in x.args]
+    whole = [s for s in shapes if not dims.is_scalar(s)]
+    if not whole:
+        return SCALAR
+    for s in whole[1:]:
+        dims.equal(whole[0], s)
+    numbers = all(not list(symbols_in(a)) for a, s in zip(x.args, shapes) if dims.is_scalar(s))
+    vector = "1" in (dims.find(whole[0][0]), dims.find(whole[0][1]))
+    if len(whole) < len(shapes) and not (dims.lenient or (vector and numbers)):
+        raise Misfit("a scalar is added to what isn't one")  # 1 - a is taken entry by entry
+    return whole[0]
+
+
+def _of_product(x: Formula, inner: Inner, dims: Dims) -> Shape:
+    found = inner(x.args[0])
+    for a in x.args[1:]:
+        other = inner(a)
+        if dims.is_scalar(found):
+            found = other
+        elif not dims.is_scalar(other):
+            dims.join(found[1], other[0])
+            found = found[0], other[1]
+    return found
+
+
+def _entrywise(x: Formula, inner: Inner, dims: Dims) -> Shape:
+    found = inner(x.args[0])
+    for a in x.args[1:]:
+        found = dims.broadcast(found, inner(a), True)
+    return found
+
+
+def _of_cases(x: Formula, inner: Inner, dims: Dims) -> Shape:
+    found = inner(x.args[1])
+    for a in x.args[3::2]:
+        found = dims.broadcast(found, inner(a), False)
+    return found
+
+
+def _transposed(x: Formula, inner: Inner, dims: Dims) -> Shape:
+    rows, cols = inner(x.args[0])
+    return cols, rows
+
+
+def _square(x: Formula, inner: Inner, dims: Dims) -> Shape:
+    rows, cols = inner(x.args[0])
+    dims.join(rows, cols)
+    return rows, cols
+
+
+def _diagonal(x: Formula, inner: Inner, dims: Dims) -> Shape:
+    rows, cols = inner(x.args[0])
+    if not dims.lenient and (dims.is_scalar((rows, cols)) or "1" not in (dims.find(rows), dims.find(cols))):
+        raise Misfit("diag is of a vector")
+    size = cols if dims.find(rows) == "1" else rows
+    return size, size
+
+
+def _of_inner(x: Formula, inner: Inner, dims: Dims) -> Shape:
+    dims.equal(inner(x.args[0]), inner(x.args[1]))
+    return SCALAR
+
+
+def _of_differences(x: Formula, inner: Inner, dims: Dims) -> Shape:
+    return inner(x.args[0])[0], inner(x.args[1])[0]
+
+
+def _of_gradient(x: Formula, inner: Inner, dims: Dims) -> Shape:
+    inner(x.args[0])
+    return inner(x.args[1])
+
+
+def _of_jacobian(x: Formula, inner: Inner, dims: Dims) -> Shape:
+    dims.equal(inner(x.args[0]), inner(x.args[2]))
+    return inner(x.args[1])
+
+
+JOINED: dict[str, Callable[[Formula, Inner, Dims], Shape]] = {
+    "add": _of_sum,
+    "product": _of_product,
+    "hadamard": _entrywise,
+    "divide": _entrywise,
+    "cases": _of_cases,
+    "transpose": _transposed,
+    "inverse": _square,
+    "tril": _square,
+    "power": _square,
+    "diag": _diagonal,
+    "inner": _of_inner,
+    "differences": _of_differences,
+    "gradient": _of_gradient,
+    "jacobian": _of_jacobian,
+}
 
 
 # --- the least surprising shapes of symbols -------------------------------------------------------------------------

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping
-from typing import Any
+from functools import reduce
+from typing import Any, TypeAlias
 
 import sympy
 
@@ -136,10 +138,9 @@ def term(x: Formula, values: Mapping[str, Callable[[Formula | None], Any]], dims
     def inner(y: Formula) -> Any:
         return term(y, values, dims)
 
-    def matrix(v: object) -> bool:
-        return isinstance(v, Matrix)
-
     try:
+        if x.op in FOLDED:
+            return reduce(FOLDED[x.op], map(inner, x.args))
         match x.op:
             case "number":
                 return sympy.Rational(x.attrs[0].numerator, x.attrs[0].denominator)
@@ -147,54 +148,23 @@ def term(x: Formula, values: Mapping[str, Callable[[Formula | None], Any]], dims
                 if x.attrs[0] not in values:
                     raise Fault(f"{x.attrs[0]} isn't known at a step")
                 return values[x.attrs[0]](x.args[0] if x.args else None)
-            case "add":
-                found = inner(x.args[0])
-                for a in x.args[1:]:
-                    found = found + inner(a)
-                return found
             case "negative":
                 return -inner(x.args[0])
-            case "product":
-                found = inner(x.args[0])
-                for a in x.args[1:]:
-                    found = found * inner(a)
-                return found
-            case "hadamard":
-                found = inner(x.args[0])
-                for a in x.args[1:]:
-                    found = entries(found, inner(a))
-                return found
-            case "divide":
-                return inner(x.args[0]) / inner(x.args[1])
             case "transpose":
                 found = inner(x.args[0])
-                return found.T if matrix(found) else found
+                return found.T if isinstance(found, Matrix) else found
             case "inverse":
-                found = inner(x.args[0])
-                if matrix(found):
-                    raise Fault("the inverse of a matrix isn't of the language of recurrences")
-                return 1 / found
-            case "power":
-                return inner(x.args[0]) ** inner(x.args[1])
+                return _inverse(inner(x.args[0]))
             case "diag":
                 return spec_diag(inner(x.args[0]))
             case "eye":
                 return spec_eye(dims[x.attrs[0]])
             case "ones":
                 return spec_ones(dims[x.attrs[0]])
-            case "inner":
-                a, b = inner(x.args[0]), inner(x.args[1])
-                return a.T * b if matrix(a) else a * b
             case "norm":
                 raise Fault("a norm that isn't squared")
-            case "exp" | "log" | "sqrt":
-                return getattr(functions, x.op)(inner(x.args[0]))
-            case "function":
-                name = {"abs": "absolute"}.get(x.attrs[0], x.attrs[0])
-                made = getattr(functions, name, None)
-                if made is None:
-                    raise Fault(f"the function {x.attrs[0]} isn't of the language of recurrences")
-                return made(inner(x.args[0]))
+            case "exp" | "log" | "sqrt" | "function":
+                return _function(x.op if x.op != "function" else x.attrs[0])(inner(x.args[0]))
     except ChunkformError as error:
         where = getattr(error, "where", None)
         raise Fault(str(error).removeprefix(f"{where}: ")) from None
@@ -212,3 +182,33 @@ def entries(a: Any, b: Any) -> Any:
         if str(x.rows) == "1" and x.cols == y.cols:
             return y * spec_diag(x)
     return spec_hadamard(a, b)
+
+
+Term: TypeAlias = "sympy.Expr | Matrix"  # of a spec
+
+
+def _inner_product(a: Term, b: Term) -> Term:
+    return a.T * b if isinstance(a, Matrix) else a * b
+
+
+FOLDED: dict[str, Callable[[Term, Term], Term]] = {  # operations of two terms after the other
+    "add": operator.add,
+    "product": operator.mul,
+    "hadamard": entries,
+    "divide": operator.truediv,
+    "power": operator.pow,
+    "inner": _inner_product,
+}
+
+
+def _inverse(x: Term) -> Term:
+    if isinstance(x, Matrix):
+        raise Fault("the inverse of a matrix isn't of the language of recurrences")
+    return 1 / x
+
+
+def _function(name: str) -> Callable[[Term], Term]:
+    made: Callable[[Term], Term] | None = getattr(functions, {"abs": "absolute"}.get(name, name), None)
+    if made is None:
+        raise Fault(f"the function {name} isn't of the language of recurrences")
+    return made

@@ -189,10 +189,18 @@ class _Latex(_Text):
 
 
 def _show(x: Shown, p: _Text) -> tuple[str, int]:
-    def sub(y: Shown, least: int) -> str:
-        shown, tightness = _show(y, p)
-        return shown if tightness >= least else p.brackets.format(shown)
+    found = _atom(x, p) or _joined(x, p) or _marked(x, p)
+    return found or (p.special(x.op, [_sub(a, SUM, p) for a in x.args], x.attrs), ATOM)
 
+
+def _sub(x: Shown, least: int, p: _Text) -> str:
+    """A part, in brackets unless it is at least so tight."""
+    shown, tightness = _show(x, p)
+    return shown if tightness >= least else p.brackets.format(shown)
+
+
+def _atom(x: Shown, p: _Text) -> tuple[str, int] | None:
+    """What stands as one: a number, a name, a call."""
     tex = isinstance(p, _Latex)
     match x.op:
         case "number":
@@ -202,67 +210,80 @@ def _show(x: Shown, p: _Text) -> tuple[str, int]:
             return x.attrs[0], ATOM
         case "infinity" | "otherwise":
             return p.word(x.op), ATOM
-        case "at":
-            return p.at(x.attrs[0], [sub(a, SUM) for a in x.args]), ATOM
-        case "named":
-            return p.at(x.attrs[0], [sub(a, SUM) for a in x.args[1:]]), ATOM
-        case "call":
-            return p.call(x.attrs[0], [sub(a, SUM) for a in x.args[1:]]), ATOM
-        case "add":
-            out = sub(x.args[0], SUM)
-            for y in x.args[1:]:
-                if y.op == "negative":
-                    out += f" - {sub(y.args[0], PRODUCT)}"
-                elif y.op == "number" and y.attrs[0] < 0:
-                    out += f" - {p.number(-y.attrs[0])}"
-                else:
-                    out += f" + {sub(y, SUM)}"
-            return out, SUM
-        case "negative":
-            return f"-{sub(x.args[0], PRODUCT)}", SUM
-        case "product":
-            return p.times.join(sub(y, UNARY) for y in x.args), PRODUCT
-        case "hadamard":
-            return p.hadamard([sub(y, UNARY) for y in x.args]), PRODUCT
-        case "divide":
-            if tex:
-                return p.fraction(sub(x.args[0], SUM), sub(x.args[1], SUM)), UNARY
-            return p.fraction(sub(x.args[0], PRODUCT), sub(x.args[1], UNARY)), PRODUCT
-        case "transpose":
-            return f"{sub(x.args[0], ATOM)}{p.top}", UNARY if tex else ATOM
-        case "inverse":
-            return p.inverse(sub(x.args[0], ATOM)), UNARY
-        case "power":
-            exponent = sub(x.args[1], SUM if tex else ATOM)
-            return f"{sub(x.args[0], ATOM)}^{{{exponent}}}" if tex else f"{sub(x.args[0], ATOM)}^{exponent}", UNARY
-        case op if op in RANGED:
-            low, high, body = x.args
-            return p.big(op, x.attrs[0], sub(low, SUM), sub(high, SUM), sub(body, PRODUCT)), PRODUCT
+        case "at" | "named":
+            return p.at(x.attrs[0], [_sub(a, SUM, p) for a in x.args[x.op == "named" :]]), ATOM
+        case "call" | "function":
+            return p.call(x.attrs[0], [_sub(a, SUM, p) for a in x.args[x.op == "call" :]]), ATOM
         case "eye":
             return p.eye(x.attrs[0]), ATOM
-        case "compare":
-            relation = {">=": r"\ge", "<=": r"\le"}.get(x.attrs[0], x.attrs[0]) if tex else x.attrs[0]
-            return f"{sub(x.args[0], SUM)} {relation} {sub(x.args[1], SUM)}", SUM
-        case "gradient":
-            held = [sub(y, ATOM) for y in x.args[2:]]
-            return p.gradient(sub(x.args[0], UNARY), sub(x.args[1], UNARY), held), UNARY
         case "ones":
             return (r"\mathbf{1}" if tex else "1") + f"_{{{x.attrs[0]}}}", ATOM
         case "unit":
-            return f"e_{{{sub(x.args[0], SUM)}}}" if tex else f"e_{sub(x.args[0], ATOM)}", ATOM
+            return f"e_{{{_sub(x.args[0], SUM, p)}}}" if tex else f"e_{_sub(x.args[0], ATOM, p)}", ATOM
         case "constant":
-            rows = [" ".join(map(str, r)) for r in x.attrs[2]]
+            rows = [(" & " if tex else " ").join(map(str, r)) for r in x.attrs[2]]
             if tex:
-                rows = [" & ".join(map(str, r)) for r in x.attrs[2]]
                 return r"\begin{pmatrix}" + r" \\ ".join(rows) + r"\end{pmatrix}", ATOM
             return f"[{'; '.join(rows)}]", ATOM
         case "row":
-            shown = f"{sub(x.args[0], ATOM)}[{sub(x.args[1], SUM)},:]"
-            return shown, ATOM
+            return f"{_sub(x.args[0], ATOM, p)}[{_sub(x.args[1], SUM, p)},:]", ATOM
+    return None
+
+
+def _joined(x: Shown, p: _Text) -> tuple[str, int] | None:
+    """What has an operator between its parts."""
+    tex = isinstance(p, _Latex)
+    match x.op:
+        case "add":
+            return _sum(x, p), SUM
+        case "product":
+            return p.times.join(_sub(y, UNARY, p) for y in x.args), PRODUCT
+        case "hadamard":
+            return p.hadamard([_sub(y, UNARY, p) for y in x.args]), PRODUCT
+        case "divide":
+            above, below = (SUM, SUM) if tex else (PRODUCT, UNARY)
+            shown = p.fraction(_sub(x.args[0], above, p), _sub(x.args[1], below, p))
+            return shown, UNARY if tex else PRODUCT
+        case "compare":
+            relation = {">=": r"\ge", "<=": r"\le"}.get(x.attrs[0], x.attrs[0]) if tex else x.attrs[0]
+            return f"{_sub(x.args[0], SUM, p)} {relation} {_sub(x.args[1], SUM, p)}", SUM
         case "equation":
-            return f"{sub(x.args[0], SUM)} = {sub(x.args[1], SUM)}", SUM
+            return f"{_sub(x.args[0], SUM, p)} = {_sub(x.args[1], SUM, p)}", SUM
         case "all":
-            return ",  ".join(sub(a, SUM) for a in x.args), SUM
-        case "function":
-            return p.call(x.attrs[0], [sub(a, SUM) for a in x.args]), ATOM
-    return p.special(x.op, [sub(a, SUM) for a in x.args], x.attrs), ATOM
+            return ",  ".join(_sub(a, SUM, p) for a in x.args), SUM
+    return None
+
+
+def _sum(x: Shown, p: _Text) -> str:
+    out = _sub(x.args[0], SUM, p)
+    for y in x.args[1:]:
+        if y.op == "negative":
+            out += f" - {_sub(y.args[0], PRODUCT, p)}"
+        elif y.op == "number" and y.attrs[0] < 0:
+            out += f" - {p.number(-y.attrs[0])}"
+        else:
+            out += f" + {_sub(y, SUM, p)}"
+    return out
+
+
+def _marked(x: Shown, p: _Text) -> tuple[str, int] | None:
+    """What has a sign before or after it, or stands after a sign that is over a range."""
+    tex = isinstance(p, _Latex)
+    match x.op:
+        case "negative":
+            return f"-{_sub(x.args[0], PRODUCT, p)}", SUM
+        case "transpose":
+            return f"{_sub(x.args[0], ATOM, p)}{p.top}", UNARY if tex else ATOM
+        case "inverse":
+            return p.inverse(_sub(x.args[0], ATOM, p)), UNARY
+        case "power":
+            exponent = _sub(x.args[1], SUM if tex else ATOM, p)
+            exponent = f"{{{exponent}}}" if tex else exponent
+            return f"{_sub(x.args[0], ATOM, p)}^{exponent}", UNARY
+        case op if op in RANGED:
+            low, high, body = x.args
+            return p.big(op, x.attrs[0], _sub(low, SUM, p), _sub(high, SUM, p), _sub(body, PRODUCT, p)), PRODUCT
+        case "gradient":
+            held = [_sub(y, ATOM, p) for y in x.args[2:]]
+            return p.gradient(_sub(x.args[0], UNARY, p), _sub(x.args[1], UNARY, p), held), UNARY
+    return None
