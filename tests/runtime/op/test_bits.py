@@ -42,7 +42,7 @@ def packed(name: str) -> Case:
 
 @pytest.mark.parametrize("name", RECURRENCES)
 def test_later_steps_change_nothing_before(name):
-    """At a chunk's border, inside one and in the tail, with weak decays or strong ones after it or before."""
+    """At a chunk's boundary, inside one and in the tail, with weak decays or strong ones after it or before."""
     strong = 1.0 if name == "sherman_morrison" else 20.0  # which divides by decays
     one, other = problem(name, case(name, decay=0.1)), problem(name, case(name, seed=1, decay=strong))
     found = {n: later_steps(one, other, n) for n in (10, 64, 77) if n < case(name).steps}

@@ -11,7 +11,7 @@ from chunkform.generated.gated_delta_rule import OP, gated_delta_rule
 from chunkform.runtime.launch.varlen import packed_of
 from chunkform.runtime.parallel.shards import host_boundaries
 
-LENGTHS = (5, 0, 70, 5, 1, 0)  # empty ones in between and at the end, equal ones, one across a chunk's border
+LENGTHS = (5, 0, 70, 5, 1, 0)  # empty ones in between and at the end, equal ones, one across a chunk's boundary
 SMALL = Case(heads=2, width=6)
 
 

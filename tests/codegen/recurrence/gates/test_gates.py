@@ -337,7 +337,7 @@ CORRUPTIONS: list[tuple[str, str, str, Corruption]] = [
         patched(pipeline, "normalize", reads(lambda r: replace(r, side="row"))),
     ),
     (
-        "a sign in what a pairing takes",
+        "a sign in what a state-adjoint product takes",
         "normalize adjoint",
         "lightning_attention",
         patched(pipeline, "normalize_adjoint", state_adjoints),

@@ -27,7 +27,7 @@ from chunkform.codegen.checking.accuracy import relative_error
 from chunkform.codegen.recurrence.check import error_of
 from chunkform.codegen.recurrence.chunkwise.compiled import Compiled
 from chunkform.codegen.recurrence.samples import Case, Sample, sample
-from chunkform.runtime.chunk_kernels import segment_tails as pieces_module
+from chunkform.runtime.chunk_kernels import segment_tails as tails_module
 from chunkform.runtime.chunk_kernels.chunk_layout import chunk_layout
 from chunkform.runtime.chunk_kernels.decays import cumulate, lasting, over_block, reach
 from chunkform.runtime.chunk_kernels.fused_backward import block_state_adjoint, step_state_adjoint
@@ -41,14 +41,14 @@ from chunkform.runtime.op.signature import OVERWRITE
 
 def main(job: dict) -> list[dict]:
     rows = []
-    if job.get("walk"):
+    if job.get("sweeps_make_all"):
         schedule_module._pays = lambda *_: False  # sweeps make all, whatever is faster
     if "buffers" in job:
         launch_module.BUFFERS = job["buffers"]
     if "crowd" in job:
         Config.crowd = lambda *_, **__: job["crowd"]
-    if "late" in job:
-        pieces_module.TAIL_STEPS = tl.constexpr(job["late"])
+    if "tail_steps" in job:
+        tails_module.TAIL_STEPS = tl.constexpr(job["tail_steps"])
     for name in job["names"]:
         if "slice" in job:
             sliced(name, job["slice"])
@@ -62,8 +62,8 @@ def main(job: dict) -> list[dict]:
         rows += lasting_chunks()
     if job.get("joined"):
         rows += joined_pieces()
-    if job.get("pairings"):
-        rows += pairings()
+    if job.get("state_adjoints"):
+        rows += state_adjoints()
     if job.get("unseen"):
         rows += [row for name in job["names"] for row in unseen(name)]
     if job.get("parts"):
@@ -198,8 +198,9 @@ def joined_pieces() -> list[dict]:
     return rows
 
 
-def pairings() -> list[dict]:
-    """A decay's pairing of one number for each step, or two, beside that of parts; and whether it lies where the first layout."""
+def state_adjoints() -> list[dict]:
+    """A decay's state-adjoint product of one number for each step, or two, beside that of partial sums; and does it lie where
+    the first of these lay?"""
     torch.manual_seed(0)
     rows = []
     for steps, at_once in product((2 * BLOCK, 2 * BLOCK + 3), (False, True)):

@@ -14,7 +14,7 @@ def assert_within_bounds(*words):
 
 
 def test_strong_decays_of_channels_keep_their_gradients_and_nothing_looks_ahead():
-    """Rows on both sides of the border between small and large ranges. All others:
+    """Rows on both sides of the limit between small and large ranges. All others:
     `python tests/shared/decay_errors.py --help`."""
     assert_within_bounds("--steps", "70", "--width", "4", "gated_linear_attention", "gla2d")
 

@@ -188,7 +188,7 @@ def test_states_read_at_the_borders_of_blocks_in_one_part_and_in_several(parts):
 def test_sweeps_that_are_cut_sum_for_decays_of_each_channel_once():
     """Nothing is read from checkpoints, so that one sweep for each read adds to what is summed at the chunk boundaries."""
     names = ("kimi_delta_attention", "gated_linear_attention", "square_delta_rule")
-    assert_small(interpret(names, [ALONE], walk=True), 1e-5)
+    assert_small(interpret(names, [ALONE], sweeps_make_all=True), 1e-5)
 
 
 @pytest.mark.long
@@ -207,22 +207,22 @@ def test_what_decays_leave_nothing_of_is_not_swept():
 def test_parts_in_two_pieces(decay):
     """The head is swept where the tail's matrix isn't zero."""
     names = ("gated_delta_rule", "kimi_delta_attention")
-    assert_small(interpret(names, [], parts=(400, (3, 60), 17, decay), late=64), 1e-5)
+    assert_small(interpret(names, [], parts=(400, (3, 60), 17, decay), tail_steps=64), 1e-5)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("decay", ["none", "strong", "extreme"])
 def test_parts_in_two_pieces_by_other_launches_than_one_for_both(decay):
-    assert_small(interpret(("gated_delta_rule",), [], parts=(400, (3, 60), 17, decay), late=64, crowd=4), 1e-5)
+    assert_small(interpret(("gated_delta_rule",), [], parts=(400, (3, 60), 17, decay), tail_steps=64, crowd=4), 1e-5)
 
 
 def test_the_head_of_a_segment_is_not_swept_where_nothing_of_it_is_left():
     assert_small(interpret([], [], joined=True), 1e-6)
-    assert_small(interpret(("gated_delta_rule", "kimi_delta_attention"), [], late=64, unseen=True), 0.0)
+    assert_small(interpret(("gated_delta_rule", "kimi_delta_attention"), [], tail_steps=64, unseen=True), 0.0)
 
 
-def test_one_number_for_each_step_gives_the_pairing_that_parts_give():
-    assert_small(interpret([], [], pairings=True), 1e-5)
+def test_one_number_for_each_step_gives_the_state_adjoint_product_that_partial_sums_give():
+    assert_small(interpret([], [], state_adjoints=True), 1e-5)
 
 
 def test_sums_over_blocks_of_those_inside_chunks():
@@ -326,25 +326,23 @@ def test_what_sweeps_sum_for_decays_in_float16_cancels_over_parts_and_at_the_end
 
 
 @pytest.mark.parametrize(
-    ("walk", "most"),
+    ("sweeps_make_all", "most"),
     [
         (True, {"gated_linear_attention": 1.2e-4, "value_decay_attention": 1.2e-4}),
         (False, {"gated_linear_attention": 1.2e-4, "kimi_delta_attention": 5e-4}),
     ],
 )
-def test_gradients_of_decays_for_each_channel_lose_little_on_the_way(walk, most):
+def test_gradients_of_decays_for_each_channel_lose_little_on_the_way(sweeps_make_all, most):
     """In float16 half a unit in the last place is 4.9e-4, and evenly spread rounding of a result 2.8e-4. States at the ends of
     blocks, which this gradient is made of, go through memory in float16."""
-    rows = interpret(most, [], widened=True, walk=walk)
+    rows = interpret(most, [], widened=True, sweeps_make_all=sweeps_make_all)
     decays = {(r["recurrence"], r["quantity"]): r["error"] for r in rows if r["quantity"] in ("dalpha", "dbeta")}
     for name, bound in most.items():
         assert decays[name, "dbeta" if name == "value_decay_attention" else "dalpha"] < bound
     others = [r for r in rows if (r["recurrence"], r["quantity"]) not in decays]
     assert [r for r in others if not r["error"] < (3e-4 if "kimi" not in r["recurrence"] else 5e-4)] == []
-    if walk and not all(error < 2e-5 for (_, n), error in decays.items() if n in ("dalpha", "dbeta")):
-        pytest.xfail(
-            "the bound is 2e-5, as before gradients of channel decays read states at borders of blocks in float16"
-        )
+    if sweeps_make_all and not all(error < 2e-5 for (_, n), error in decays.items() if n in ("dalpha", "dbeta")):
+        pytest.xfail("the bound is 2e-5, as before gradients of channel decays read states at checkpoints in float16")
 
 
 def test_gradients_of_decays_in_bfloat16_have_hardly_more_than_the_error_of_rounding():
